@@ -39,7 +39,7 @@ from crmctl.service.jobs.worker import RequestLogWriter, Worker
 from crmctl.service.routes import probes
 from crmctl.service.routes.interface import ENDPOINTS
 from crmctl.service.routes.probes import metrics_router
-from crmctl.service.store import keys, members
+from crmctl.service.store import keys
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx
@@ -62,11 +62,6 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
         serving.router(context),
     ]
     return _application(routers, context, observer(metrics, context.settings.request_log, keep))
-
-
-def create_metrics_app(context: Context, metrics: Metrics) -> Starlette:
-    """Return the metrics app for a separate listener. Its own requests are not counted."""
-    return _application([metrics_router(metrics)], context, lambda _: None)
 
 
 def _application(routers: list[Router], context: Context, observe: Callable[[Finished], None]) -> Starlette:
@@ -121,7 +116,7 @@ def make_first_key(engine: Engine, clock: Clock, ids: Ids) -> str | None:
 
     def make(tx: Tx) -> str | None:
         # Of two processes that start together, one must wait.
-        members.hold_organisation(tx)
+        tx.one(f"SELECT id FROM organisation{tx.dialect.for_update}")
         if keys.list_keys(tx):
             return None
         return keys.create_key(tx, name="First key", scopes=None, ids=ids, now=clock.now())[1]
@@ -133,7 +128,7 @@ def open_console(engine: Engine, address: str, clock: Clock) -> str:
     """Store the address that clients use, and return a console link on it."""
 
     def make(tx: Tx) -> str:
-        keys.put_address(tx, address)
+        keys.put_value(tx, keys.ADDRESS, address)
         return make_link(tx, address, CONSOLE, now=clock.now()).url
 
     return engine.write(make)
@@ -179,7 +174,7 @@ class Server:
         registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
         listeners = [(self._socket, _config(self._app))]
         if self._metrics_socket is not None:
-            listeners.append((self._metrics_socket, _config(create_metrics_app(self._context, self._metrics))))
+            listeners.append((self._metrics_socket, _config(_application([metrics_router(self._metrics)], self._context, lambda _: None))))
         self._uvicorn = _Uvicorn(listeners, registry, lambda: ready(self.ready))
         own = [self._requests] if self._requests else []
         worker = Worker([*own, *(jobs(self._context) if self.settings.background else [])])

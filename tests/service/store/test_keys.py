@@ -14,7 +14,7 @@ import pytest
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import keys, members
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.keys import LocalRateWindows, RateState, RateWindows
+from crmctl.service.store.keys import RateState, RateWindows
 from tests.service.store.conftest import Store, new_id
 
 
@@ -105,11 +105,15 @@ def test_members_are_told_apart_by_email(store: Store) -> None:
     assert (renamed["user"]["name"], renamed["role"]) == ("Ada L.", "member")
 
 
+def _refuse(*_: object, **__: object) -> int:
+    raise OSError("no space left")
+
+
 @pytest.fixture(params=["memory", "file"])
 def windows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RateWindows]:
     """Where requests are counted: beside an SQLite database, or in memory when that cannot be written."""
     if request.param == "memory":
-        yield LocalRateWindows()
+        yield RateWindows(_refuse, falls_back=True)
         return
     with contextlib.closing(open_engine(tmp_path / "crm.db")) as engine:
         yield engine.rate_windows()
@@ -125,10 +129,10 @@ def test_a_window_ends_at_a_multiple_of_its_length(windows: RateWindows) -> None
 
 
 def test_windows_that_ended_are_forgotten() -> None:
-    windows = LocalRateWindows()
+    windows = RateWindows(_refuse, falls_back=True)
     for n in range(25_000):
         windows.take(str(n), 1, 1, float(n // 1000))
-    assert len(windows._windows) <= 11_000
+    assert len(windows._here) <= 11_000
 
 
 def test_windows_of_a_file_are_forgotten_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from crmctl.errors import CrmctlError, RejectedError, ServiceError, UsageError, 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, S3Settings, ServiceSettings
-from crmctl.service.files.storage import open_client
+from crmctl.service.files.storage import open_client, sync_folder
 from crmctl.service.store.engine import Engine, has_data, load_copy
 from crmctl.service.store.tx import to_micros, to_wire
 from crmctl.version import __version__
@@ -178,7 +178,7 @@ def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: 
             backup = _write(engine, settings, folder, clock)
             unpack(folder / "archive", None)
             (folder / "archive").replace(target)
-            _sync(target.parent)
+            sync_folder(target.parent)
     except (OSError, sqlite3.Error) as error:
         full = storage_error(error, target)
         raise full or UsageError(
@@ -202,7 +202,7 @@ def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> B
             except BaseException as error:
                 _take_back(placed, settings, error)
                 raise
-            _sync(data)
+            sync_folder(data)
         # The leftovers of earlier, killed restores are not needed any more.
         for leftover in data.glob(UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -252,7 +252,7 @@ def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock
         for part in sorted((folder / DATABASE).iterdir()):
             archive.add(f"{DATABASE}/{part.name}", part)
             part.unlink()
-        for stored in _uploads(settings.data_dir / FILES_FOLDER):
+        for stored in sorted((settings.data_dir / FILES_FOLDER).glob("[0-9a-f][0-9a-f]/*")):
             # A replaced file is whole all the same: files never change, a name moves to another one.
             with contextlib.suppress(FileNotFoundError):
                 archive.add(f"{FILES_FOLDER}/{stored.parent.name}/{stored.name}", stored)
@@ -262,26 +262,12 @@ def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock
     return Backup(described["engine"], created_at, records, files, (folder / "archive").stat().st_size)
 
 
-def _uploads(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.glob("[0-9a-f][0-9a-f]/*")))
-
-
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """Yield a private folder on the same disk and delete it afterwards. Its name tells what a killed process left."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".partial", dir=target.parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
-
-
-def _sync(folder: Path) -> None:
-    """Make a new name survive a power failure."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class RemotePlace:

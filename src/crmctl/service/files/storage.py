@@ -237,7 +237,7 @@ class Incoming:
         added = _size(self._partial) - _size(self._place)
         self._partial.replace(self._place)
         self._settle(added)
-        _sync_folder(self._place.parent)
+        sync_folder(self._place.parent)
 
     def close(self) -> None:
         """Give the file up unless it is finished."""
@@ -350,7 +350,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a new name survive a power failure. Windows does so by itself."""
     if os.name != "posix":
         return

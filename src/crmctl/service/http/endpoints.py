@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body
@@ -359,40 +358,16 @@ def build_document(endpoints: Iterable[Endpoint]) -> Json:
     }
 
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2330; background: #fff }
-h2 { border-bottom: 1px solid #d5dae3; margin-top: 2.5rem; text-transform: capitalize }
-details { border: 1px solid #d5dae3; border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem }
-summary { cursor: pointer } code, pre { font: 14px/1.4 ui-monospace, monospace } pre { background: #f4f6fa; overflow: auto; padding: .8rem }
-.method { display: inline-block; font-weight: 700; width: 4.5rem } .scope { color: #5b6577 }
-@media (prefers-color-scheme: dark) { body { color: #e4e8f0; background: #14181f } pre { background: #1d232d } .scope { color: #9aa5b8 } }
-"""
-
-
 def render_docs(document: Json) -> str:
-    """Return the page that shows an OpenAPI document."""
-    info = document["info"]
-    groups: dict[str, list[str]] = {}
+    """Return the page that lists the calls of an OpenAPI document. The console shows their fields and examples."""
+    title, rows = escape(document["info"]["title"]), ""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            groups.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
-    sections = "".join(f"<section><h2>{escape(tag)}</h2>{''.join(items)}</section>" for tag, items in groups.items())
-    schemas = "".join(_details(f"<code>{escape(name)}</code>", schema) for name, schema in document["components"]["schemas"].items())
-    title = escape(info["title"])
+            cells = (f"<code>{method.upper()} {escape(path)}</code>", escape(operation["summary"]), escape(operation["x-required-scope"]))
+            rows += f"<tr><td>{'</td><td>'.join(cells)}</td></tr>"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1><p>{escape(info['description'])}</p>"
-        f"{sections}<section><h2>Schemas</h2>{schemas}</section></body></html>"
+        f"<title>{title}</title><style>:root {{ color-scheme: light dark; font-family: system-ui }}</style></head><body><h1>{title}</h1>"
+        f'<p>{escape(document["info"]["description"])} The same for programs: <a href="openapi.json">openapi.json</a>.</p>'
+        f"<table><thead><tr><th>Call</th><th>What it does</th><th>Scope</th></tr></thead><tbody>{rows}</tbody></table></body></html>"
     )
-
-
-def _operation(method: str, path: str, operation: Json) -> str:
-    head = f'<code><span class="method">{method.upper()}</span> {escape(path)}</code> {escape(operation["summary"])}'
-    head += f' <span class="scope">{escape(operation["x-required-scope"])}</span>'
-    shown = {name: operation[name] for name in ("parameters", "requestBody") if operation.get(name)}
-    shown["responses"] = {status: response["description"] for status, response in operation["responses"].items()}
-    return _details(head, shown)
-
-
-def _details(head: str, body: Any) -> str:
-    return f"<details><summary>{head}</summary><pre>{escape(jsontext.dumps(body, indent=2))}</pre></details>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
@@ -46,6 +46,12 @@ class Shape(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
+def listed(name: str, **item: type[Shape]) -> type[Shape]:
+    """Return the shape of a list: one field with the items."""
+    [(field, of)] = item.items()
+    return create_model(name, __base__=Shape, **{field: (list[of], ...)})  # type: ignore[call-overload, no-any-return, valid-type]
+
+
 class ErrorBody(Shape):
     error: str
     message: str
@@ -84,12 +90,10 @@ class ObjectWithAttributes(Object):
     attributes: list[Attribute]
 
 
-class ObjectList(Shape):
-    objects: list[Object]
+ObjectList = listed("ObjectList", objects=Object)
 
 
-class AttributeList(Shape):
-    attributes: list[Attribute]
+AttributeList = listed("AttributeList", attributes=Attribute)
 
 
 class Record(Shape):
@@ -144,8 +148,7 @@ class Member(Shape):
     user: User
 
 
-class MemberList(Shape):
-    members: list[Member]
+MemberList = listed("MemberList", members=Member)
 
 
 class Person(Shape):
@@ -184,8 +187,7 @@ class Activity(Shape):
     updated_at: Timestamp
 
 
-class ActivityList(Shape):
-    activities: list[Activity]
+ActivityList = listed("ActivityList", activities=Activity)
 
 
 class Report(Shape):
@@ -202,8 +204,7 @@ class ReportWithDefinition(Report):
     definition: Json
 
 
-class ReportList(Shape):
-    reports: list[Report]
+ReportList = listed("ReportList", reports=Report)
 
 
 class ReportRun(Shape):
@@ -221,8 +222,7 @@ class StartedReportRun(Shape):
     run: ReportRun
 
 
-class ReportRunList(Shape):
-    runs: list[ReportRun]
+ReportRunList = listed("ReportRunList", runs=ReportRun)
 
 
 class ReportRunWithResults(ReportRun):
@@ -253,8 +253,7 @@ class WorkflowWithDefinition(Workflow):
     timezone: str = sometimes()
 
 
-class WorkflowList(Shape):
-    workflows: list[Workflow]
+WorkflowList = listed("WorkflowList", workflows=Workflow)
 
 
 class WorkflowRunStarted(Shape):
@@ -274,8 +273,7 @@ class WorkflowRun(Shape):
     created_at: Timestamp
 
 
-class WorkflowRunList(Shape):
-    runs: list[WorkflowRun]
+WorkflowRunList = listed("WorkflowRunList", runs=WorkflowRun)
 
 
 class Actor(Shape):

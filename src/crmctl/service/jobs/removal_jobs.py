@@ -36,7 +36,7 @@ class Removals(BackgroundJob):
 
     def run_once(self) -> bool:
         clock = self._context.clock
-        if clock.monotonic() < self._next_at or not self._context.engine.read(_is_waiting):
+        if clock.monotonic() < self._next_at or not self._context.engine.read(removals.is_waiting):
             return False
         try:
             took = self._pieces.take()
@@ -45,10 +45,6 @@ class Removals(BackgroundJob):
             return False
         clock.sleep(_PAUSE if took is None else max(_PAUSE, took))
         return took is not None
-
-
-def _is_waiting(tx: Tx) -> bool:
-    return removals.is_waiting(tx) or removals.object_is_waiting(tx)
 
 
 def _take_piece(tx: Tx, sizes: Sizes) -> str | None:
@@ -126,8 +122,8 @@ class Retention(PeriodicJob):
         self._context.engine.write(lambda tx: deliveries.forget_counts(tx, now - COUNTS_SECONDS))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
-        self._repeat(lambda tx: logs.forget_requests(tx, now - kept.requests, CHUNK))
-        self._repeat(lambda tx: logs.forget(tx, now - kept.audit, CHUNK))
+        self._repeat(lambda tx: logs.forget(tx, "request_log", now - kept.requests, CHUNK))
+        self._repeat(lambda tx: logs.forget(tx, "audit_log", now - kept.audit, CHUNK))
 
     def _repeat(self, forget: Callable[[Tx], int]) -> None:
         while self._context.engine.write(forget) == CHUNK:

@@ -281,7 +281,9 @@ def arrange(plan: Plan, groups: list[Group]) -> list[Group]:
     by_group = plan.sort is None or (plan.group is not None and plan.sort == plan.group.slug)
     by_currency = plan.currency is not None and plan.sort == plan.currency
     ordered = _sorted(groups, lambda group: group.currency, descending=False)
-    ordered = _sorted(ordered, _group_order, descending=by_group and plan.descending)
+    ordered = _sorted(
+        ordered, lambda group: None if group.key is None else (fold(group.key), group.key), descending=by_group and plan.descending
+    )
     if by_currency:
         ordered = _sorted(ordered, lambda group: group.currency, descending=plan.descending)
     elif not by_group:
@@ -295,10 +297,6 @@ def _sorted(groups: list[Group], order: Any, *, descending: bool) -> list[Group]
     values = [(order(group), group) for group in groups]
     present = sorted((pair for pair in values if pair[0] is not None), key=lambda pair: pair[0], reverse=descending)
     return [group for _, group in present] + [group for value, group in values if value is None]
-
-
-def _group_order(group: Group) -> tuple[str, str] | None:
-    return None if group.key is None else (fold(group.key), group.key)
 
 
 def _group_keys(plan: Plan, row: Sequence[Any]) -> Sequence[str | None]:

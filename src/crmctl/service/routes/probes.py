@@ -99,7 +99,7 @@ class _Readiness:
         engine, now = self._context.engine, self._context.clock.now()
         try:
             engine.read(members.get_organisation, within=_READY_WITHIN)
-            engine.write(lambda tx: keys.put_probe(tx, now), within=_READY_WITHIN)
+            engine.write(lambda tx: keys.put_value(tx, "probe", str(now)), within=_READY_WITHIN)
         except Busy:
             return None
         except Exception as error:

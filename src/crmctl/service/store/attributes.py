@@ -85,7 +85,9 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     if known_slug in schema.leaving:
-        raise removals.still_leaving(known_slug)
+        raise removals.StillLeaving(
+            f"the deleted attribute {known_slug!r} is still being taken out of the records; nothing was done, try again"
+        )
     settings = _require_config(tx, new.type, new.config)
     flags = {column: int(require_flag(getattr(new, column), to_camel(column))) for column in ("is_required", "is_unique", "is_list")}
     row: Json = {
@@ -159,8 +161,13 @@ def _require_config(tx: Tx, type: str, config: Any) -> str | None:
         return None
     if set(settings) != {expected}:
         raise invalid("config", f"must hold {expected!r} and nothing else for a {type} attribute")
-    value = _require_options(settings[expected]) if type == AttributeType.SELECT else _require_target(tx, settings[expected])
-    return jsontext.dumps({expected: value})
+    if type == AttributeType.SELECT:
+        return jsontext.dumps({expected: _require_options(settings[expected])})
+    try:
+        target = load_schema(tx, str(settings[expected]), tx.dialect.share_object)
+    except NotFound:
+        raise invalid("config.allowed_object_id", "must be the id of an existing object") from None
+    return jsontext.dumps({expected: target.object_id})
 
 
 def _require_options(options: Any) -> list[str]:
@@ -173,10 +180,3 @@ def _require_options(options: Any) -> list[str]:
     if len(set(checked)) < len(checked):
         raise invalid(field, "must not name an option twice")
     return checked
-
-
-def _require_target(tx: Tx, object_id: Any) -> str:
-    try:
-        return load_schema(tx, str(object_id), tx.dialect.share_object).object_id
-    except NotFound:
-        raise invalid("config.allowed_object_id", "must be the id of an existing object") from None

@@ -7,7 +7,6 @@ import math
 import re
 import secrets
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
@@ -138,46 +137,36 @@ class RateState:
     reset: int
 
 
-class RateWindows(ABC):
-    @abstractmethod
-    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
-        """Count a request of the key. Refused ones do not count."""
+class RateWindows:
+    """Requests by key and window, in the database: exact over all processes that share it.
 
+    With `falls_back` they are counted in memory while the database cannot be written: reading must work on a full disk.
+    """
 
-class LocalRateWindows(RateWindows):
-    """Windows in this process's memory."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._windows: dict[str, tuple[int, int]] = {}
-
-    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
-        end = _end(now, window_seconds)
-        with self._lock:
-            if len(self._windows) >= _SWEEP_AT:
-                self._windows = {key: window for key, window in self._windows.items() if window[0] > now}
-            known_end, taken = self._windows.get(key_id, (end, 0))
-            if known_end != end:
-                taken = 0
-            allowed = taken < limit
-            if allowed:
-                taken += 1
-            self._windows[key_id] = (end, taken)
-        return RateState(allowed, max(0, limit - taken), end)
-
-
-class DatabaseRateWindows(RateWindows):
-    """Windows in the database, exact over all processes that share it: one row per key and window."""
-
-    def __init__(self, write: Callable[..., int | None]) -> None:
+    def __init__(self, write: Callable[..., int | None], *, falls_back: bool = False) -> None:
         """`write` is the engine's."""
         self._write = write
+        self._falls_back = falls_back
+        self._lock = threading.Lock()
+        self._here: dict[tuple[str, int], int] = {}
         self._current = 0
 
     def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
-        end = _end(now, window_seconds)
+        """Count a request of the key. Refused ones do not count."""
+        end = (math.floor(now / window_seconds) + 1) * window_seconds
         if limit >= UNLIMITED:
             return RateState(True, limit, end)
+        try:
+            taken = self._count(key_id, limit, end, now)
+        except Exception as error:
+            if not self._falls_back:
+                raise
+            FAILURES.tell(error, briefly=True)
+            taken = self._count_here(key_id, limit, end, now)
+        return RateState(taken is not None, 0 if taken is None else limit - taken, end)
+
+    def _count(self, key_id: str, limit: int, end: int, now: float) -> int | None:
+        """Return the number of requests, None when the limit is reached."""
 
         def count(tx: Tx) -> int | None:
             row = tx.one(
@@ -191,33 +180,23 @@ class DatabaseRateWindows(RateWindows):
         if end > self._current:
             self._current = end
             self._write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (math.floor(now) - _KEPT_SECONDS,)))
-        return RateState(taken is not None, 0 if taken is None else limit - taken, end)
+        return taken
 
-
-class FallingBack(RateWindows):
-    """Counts in memory while the windows cannot be written: reading must work on a full disk."""
-
-    def __init__(self, windows: RateWindows) -> None:
-        self._windows = windows
-        self._local = LocalRateWindows()
-
-    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
-        try:
-            return self._windows.take(key_id, limit, window_seconds, now)
-        except Exception as error:
-            FAILURES.tell(error, briefly=True)
-            return self._local.take(key_id, limit, window_seconds, now)
-
-
-def _end(now: float, window_seconds: int) -> int:
-    return (math.floor(now / window_seconds) + 1) * window_seconds
+    def _count_here(self, key_id: str, limit: int, end: int, now: float) -> int | None:
+        with self._lock:
+            if len(self._here) >= _SWEEP_AT:
+                self._here = {window: taken for window, taken in self._here.items() if window[1] > now}
+            taken = self._here.get((key_id, end), 0) + 1
+            if taken > limit:
+                return None
+            self._here[key_id, end] = taken
+            return taken
 
 
 LINKS = "links"
 UPLOADS = "uploads"
 
-_ADDRESS = "address"
-_PROBE = "probe"
+ADDRESS = "address"
 
 
 def make_signing_keys(tx: Tx) -> None:
@@ -243,25 +222,17 @@ def signing_key(tx: Tx, purpose: str) -> bytes:
 
 def replace_signing_key(tx: Tx, purpose: str) -> None:
     """Replace the key, so that everything signed with the old one is void."""
-    _put(tx, _key_name(purpose), secrets.token_hex(32))
+    put_value(tx, _key_name(purpose), secrets.token_hex(32))
 
 
 def get_address(tx: Tx) -> str | None:
     """Return the base address of the service that started last, None before the first start."""
-    row = tx.one("SELECT value FROM service_value WHERE name = ?", (_ADDRESS,))
+    row = tx.one("SELECT value FROM service_value WHERE name = ?", (ADDRESS,))
     return None if row is None else str(row[0])
 
 
-def put_address(tx: Tx, address: str) -> None:
-    _put(tx, _ADDRESS, address)
-
-
-def put_probe(tx: Tx, now: float) -> None:
-    """Write a meaningless value, to find out whether writing works."""
-    _put(tx, _PROBE, str(now))
-
-
-def _put(tx: Tx, name: str, value: str) -> None:
+def put_value(tx: Tx, name: str, value: str) -> None:
+    """Store a value that all processes share."""
     tx.execute(
         "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
     )

@@ -77,10 +77,10 @@ def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None
     ]
 
 
-def forget(tx: Tx, before: float, most: int) -> int:
-    """Delete up to `most` entries older than this Unix time, and return their number."""
-    old = "SELECT sequence FROM audit_log WHERE at < ? ORDER BY at LIMIT ?"
-    return tx.execute(f"DELETE FROM audit_log WHERE sequence IN ({old})", (to_micros(before), most))
+def forget(tx: Tx, table: str, before: float, most: int) -> int:
+    """Delete up to `most` entries of the audit log or request log older than this Unix time, and return their number."""
+    old = f"SELECT sequence FROM {table} WHERE at < ? ORDER BY at LIMIT ?"
+    return tx.execute(f"DELETE FROM {table} WHERE sequence IN ({old})", (to_micros(before), most))
 
 
 _FAILED = "status >= 400"
@@ -149,9 +149,3 @@ def moment_of_newest(tx: Tx, count: int) -> float | None:
     """Return the Unix time of the request before the newest `most` ones, None if there is none."""
     rows = tx.all("SELECT at FROM request_log ORDER BY at DESC LIMIT 2 OFFSET ?", (count - 1,))
     return rows[0][0] / 1_000_000 if len(rows) == 2 else None
-
-
-def forget_requests(tx: Tx, before: float, most: int) -> int:
-    """Delete up to `most` entries older than this Unix time, and return their number."""
-    old = "SELECT sequence FROM request_log WHERE at < ? ORDER BY at LIMIT ?"
-    return tx.execute(f"DELETE FROM request_log WHERE sequence IN ({old})", (to_micros(before), most))

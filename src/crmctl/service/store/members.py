@@ -314,11 +314,6 @@ def get_organisation(tx: Tx) -> Json | None:
     return None if row is None else {"id": row[0], "name": row[1], "createdAt": to_wire(row[2])}
 
 
-def hold_organisation(tx: Tx) -> None:
-    """Lock the organisation until the transaction ends."""
-    tx.one(f"SELECT id FROM organisation{tx.dialect.for_update}")
-
-
 def organisation_id(tx: Tx) -> str:
     """Return the id alone, for events. Raises LookupError before the set-up."""
     known_id: str = required(tx.one("SELECT id FROM organisation"))[0]

@@ -27,7 +27,7 @@ from crmctl.errors import ConfigError, RejectedError, ServiceError, UsageError, 
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Held, Unavailable
 from crmctl.service.store import record_tables
-from crmctl.service.store.keys import DatabaseRateWindows, RateWindows
+from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Params, PostgresDialect, Row, Tx, several_at_once
 
@@ -234,7 +234,7 @@ class PostgresEngine:
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             "",
             kwargs=arguments,
-            configure=_configure,
+            configure=lambda connection: connection.adapters.register_dumper(int, Int8Dumper),
             min_size=1,
             max_size=_MOST_CONNECTIONS,
             timeout=pool_seconds,
@@ -250,7 +250,7 @@ class PostgresEngine:
         return self._repeat(_WRITE, fn, _end(within), by)
 
     def rate_windows(self) -> RateWindows:
-        return DatabaseRateWindows(self.write)
+        return RateWindows(self.write)
 
     def figures(self) -> dict[str, float]:
         pool = self._pool.get_stats()
@@ -440,7 +440,3 @@ def _check_server(arguments: Json) -> None:
         raise ConfigError(f"PostgreSQL {version} is too old, the service needs {_OLDEST} or newer")
     if encoding != "UTF8":
         raise ConfigError(f"the database stores text as {encoding}, the service needs UTF8", hint="CREATE DATABASE ... ENCODING 'UTF8'")
-
-
-def _configure(connection: Connection) -> None:
-    connection.adapters.register_dumper(int, Int8Dumper)

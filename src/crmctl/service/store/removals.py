@@ -43,10 +43,6 @@ _COLUMNS = ", ".join(_Removal._fields)
 _BEGIN = f"INSERT INTO attribute_removal ({_COLUMNS}, is_vacant) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)"
 
 
-def still_leaving(slug: str) -> StillLeaving:
-    return StillLeaving(f"the deleted attribute {slug!r} is still being taken out of the records; nothing was done, try again")
-
-
 def begin(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute) -> None:
     """Begin to remove a deleted attribute. The caller keeps all other writers away from the object."""
     table = record_tables.table_name(object_number)
@@ -61,17 +57,10 @@ def begin(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute
         _forget_unique_values(tx, removal, AT_ONCE)
 
 
-def begin_all(tx: Tx, schema: Schema) -> None:
-    """Begin to remove all of a deleted object: its values go with the table, and its indexes where that is dropped whole."""
-    tx.execute("UPDATE attribute_removal SET done = last WHERE object_number = ?", (schema.number,))
-    for attribute in schema.every.values():
-        flags = (int(attribute.is_indexed and not tx.dialect.drops_whole), int(attribute.is_unique))
-        if any(flags):
-            tx.execute(_BEGIN, _Removal(attribute.number, schema.object_id, schema.number, attribute.slug, *flags, 0, 0))
-
-
 def is_waiting(tx: Tx) -> bool:
-    return tx.one("SELECT 1 FROM attribute_removal WHERE is_vacant = 0 LIMIT 1") is not None
+    """Whether any data of deleted attributes or objects is left."""
+    waiting = "SELECT 1 FROM attribute_removal WHERE is_vacant = 0 UNION ALL SELECT 1 FROM object_removal LIMIT 1"
+    return tx.one(waiting) is not None
 
 
 def take_out(tx: Tx, sizes: Sizes) -> str | None:
@@ -94,10 +83,6 @@ def take_vacancy(tx: Tx, object_number: int) -> int | None:
     if number is not None:
         tx.execute("DELETE FROM attribute_removal WHERE number = ?", (number,))
     return number
-
-
-def forget_object(tx: Tx, object_number: int) -> None:
-    tx.execute("DELETE FROM attribute_removal WHERE object_number = ?", (object_number,))
 
 
 def _take_piece(tx: Tx, removal: _Removal, sizes: Sizes) -> str:
@@ -140,13 +125,14 @@ def _forget_unique_values(tx: Tx, removal: _Removal, most: int) -> int:
 
 
 def begin_object(tx: Tx, schema: Schema) -> None:
-    """Begin to remove a deleted object. The caller keeps all other writers away from it."""
+    """Begin to remove a deleted object, away from all other writers. Its values go with the table, and its indexes where that is dropped
+    whole."""
     tx.execute("INSERT INTO object_removal (number, is_indexed) VALUES (?, ?)", (schema.number, int(not tx.dialect.drops_whole)))
-    begin_all(tx, schema)
-
-
-def object_is_waiting(tx: Tx) -> bool:
-    return tx.one("SELECT 1 FROM object_removal LIMIT 1") is not None
+    tx.execute("UPDATE attribute_removal SET done = last WHERE object_number = ?", (schema.number,))
+    for attribute in schema.every.values():
+        flags = (int(attribute.is_indexed and not tx.dialect.drops_whole), int(attribute.is_unique))
+        if any(flags):
+            tx.execute(_BEGIN, _Removal(attribute.number, schema.object_id, schema.number, attribute.slug, *flags, 0, 0))
 
 
 def take_out_object(tx: Tx, sizes: Sizes) -> str | None:
@@ -165,8 +151,8 @@ def take_out_object(tx: Tx, sizes: Sizes) -> str | None:
         return INDEX
     if tx.dialect.drops_whole or _take_records_out(tx, record_tables.table_name(number), sizes[RECORDS]) < sizes[RECORDS]:
         record_tables.drop_table(tx, number)
-        forget_object(tx, number)
-        tx.execute("DELETE FROM object_removal WHERE number = ?", (number,))
+        for table, column_name in (("attribute_removal", "object_number"), ("object_removal", "number")):
+            tx.execute(f"DELETE FROM {table} WHERE {column_name} = ?", (number,))
     return RECORDS
 
 

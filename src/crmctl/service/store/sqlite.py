@@ -15,7 +15,7 @@ from typing import TypeVar
 from crmctl.errors import ConfigError, reason, storage_error
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Unavailable
-from crmctl.service.store.keys import DatabaseRateWindows, FallingBack, RateWindows
+from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.tables import create
 from crmctl.service.store.tx import Params, Row, SqliteDialect, several_at_once
 from crmctl.write_ahead_log import begin_log
@@ -144,7 +144,7 @@ class SqliteEngine:
         with self._pooling:
             if self._rates is None:
                 self._rates = _open_rates(self.path.with_name(f"{self.path.name}-rates"))
-        return FallingBack(DatabaseRateWindows(self._rates.write))
+        return RateWindows(self._rates.write, falls_back=True)
 
     def figures(self) -> dict[str, float]:
         parts = (self.path, self.path.with_name(f"{self.path.name}-wal"))
