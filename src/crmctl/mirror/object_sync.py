@@ -134,7 +134,7 @@ class ObjectSync:
 
     def _proof(self, read: ChangesRead, before: int, located: int) -> str:
         """Return one sentence that says how crmctl knows that nothing is missing or stale."""
-        how = "the whole list was read" if read.is_whole else f"changes were read until {read.joined:,} records stood where they did"
+        how = "the whole list was read" if read.is_whole else f"changes were read until {read.overlap:,} records stood where they did"
         if read.total is None:
             return how
         written = read.written
@@ -167,7 +167,7 @@ class ObjectSync:
                     raise CannotProve("others kept writing while deletions were looked for")
                 again = reader.read(replace(read.mark, since=mark.since), read.newest, self._plan.lookback)
             again.written.add(read.written)
-            read = replace(again, joined=max(read.joined, again.joined))
+            read = replace(again, overlap=max(read.overlap, again.overlap))
 
     def _learn_order(self, reader: ChangeReader) -> None:
         """Learn whether the service sorts by time of change. If no record shows it, see whether the service refuses an unknown order."""

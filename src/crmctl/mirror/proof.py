@@ -19,7 +19,7 @@ from crmctl.values.moments import MICROS, micros_of, micros_of_date
 _NEVER = -(1 << 62)
 _UNORDERED = "records of one time of change come in another order every time"
 
-JOIN = 100
+OVERLAP = 100
 """Known records that must stand in the list unchanged before reading stops."""
 
 FEW = 20
@@ -43,14 +43,14 @@ class CannotProve(Exception):
 class ChangesRead:
     """Changes read from the service.
 
-    `mark`: where the next sync starts. `total`: the record count at that moment. `joined`: known records that stood in place. `is_whole`:
+    `mark`: where the next sync starts. `total`: the record count at that moment. `overlap`: known records that stood in place. `is_whole`:
     the whole list was read; else everything changed at `lowest` or later.
     """
 
     mark: GatherMark
     newest: int | None
     total: int | None
-    joined: int = 0
+    overlap: int = 0
     is_whole: bool = False
     lowest: int | None = None
     written: Written = field(default_factory=Written)
@@ -62,7 +62,7 @@ class _PassResult:
     newest: int | None
     total: int | None
     news: int = 0
-    joined: int = 0
+    overlap: int = 0
     requests: int = 0
     walks: int = 0
     lowest: int | None = None
@@ -91,13 +91,13 @@ class ChangeReader:
         self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
         self._db.execute("DELETE FROM temp._seen")
         written = Written()
-        first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), joins=True)
+        first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), overlaps=True)
         rounds = 1
         while latest.requests > 1 and (latest.news if latest is not first else not self._lacks_some(first)):
             if rounds == ROUNDS:
                 raise CannotProve("others kept changing records")
             end = _latest_known(latest.began[0], latest.newest)
-            latest = self._pass(GatherMark(end, *latest.began), written, end, joins=False)
+            latest = self._pass(GatherMark(end, *latest.began), written, end, overlaps=False)
             rounds += 1
         if first.walks and rounds > 2:
             # Other clients' writes move groups of older records, which then only seem complete.
@@ -107,15 +107,15 @@ class ChangeReader:
             self._drop_unseen(first, latest, written)
         # Without a count, deletions after the first pass are unknown.
         following = next_mark((first if latest.total is None else latest).began, latest.newest, lookback)
-        return ChangesRead(following, latest.newest, latest.total, first.joined, is_whole, first.lowest, written)
+        return ChangesRead(following, latest.newest, latest.total, first.overlap, is_whole, first.lowest, written)
 
     def seen_at_once(self, page: Sequence[Record], lookback: float) -> ChangesRead:
         """Return the result of reading this page, which is the whole list."""
         begun = self._begin(list(page))
         return ChangesRead(next_mark(begun.began, begun.newest, lookback), begun.newest, begun.total, is_whole=True)
 
-    def _pass(self, mark: GatherMark, written: Written, end: int, *, joins: bool) -> _PassResult:
-        """Read the list once, newest change first, until older than `end`; with `joins`, also until it joins known records.
+    def _pass(self, mark: GatherMark, written: Written, end: int, *, overlaps: bool) -> _PassResult:
+        """Read the list once, newest change first, until older than `end`; with `overlaps`, also until known records stood in place.
 
         If a clock went back, read further, as the mark says.
         """
@@ -130,8 +130,8 @@ class ChangeReader:
                     result = self._begin(page)
                     horizon = mark.horizon(*result.began)
                     end = end if horizon == mark.since else horizon
-                self._take(page, horizon if joins else None, result, written)
-                reading.read_back_to(end if not joins or result.joined >= JOIN else _NEVER)
+                self._take(page, horizon if overlaps else None, result, written)
+                reading.read_back_to(end if not overlaps or result.overlap >= OVERLAP else _NEVER)
         except Unsorted:
             raise CannotProve("the service does not sort by time of change", is_lasting=True) from None
         except (NoProgress, RejectedError) as error:
@@ -168,7 +168,7 @@ class ChangeReader:
             is_first = self._db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record.id,)).rowcount
             changed, known = _changed(record) or 0, self._table.known(record.id)
             if known is not None and known.wire == wire_text(record.wire):
-                result.joined += is_first  # repeated records may be changes read a moment ago
+                result.overlap += is_first  # repeated records may be changes read a moment ago
                 continue
             if known is not None and changed < known.updated:
                 raise CannotProve("a record has gone back in time, as after a backup was put back", contradicts=True)
@@ -242,7 +242,7 @@ _END = 1 << 62
 
 SHORT = 8
 DENSE = 0.6
-"""Deletions per page from which a bracket of at most SHORT pages is read whole."""
+"""Deletions per page from which a range of at most SHORT pages is read whole."""
 
 
 class ListMoved(Exception):
@@ -250,8 +250,8 @@ class ListMoved(Exception):
 
 
 @dataclass(frozen=True)
-class Bracket:
-    """Records created from `first` until before `end`, at offsets `start` until before `stop`."""
+class CreationRange:
+    """A creation range: the records created from `first` until before `end`, at offsets `start` until before `stop`."""
 
     first: int
     end: int
@@ -277,63 +277,62 @@ class DeletionSearch:
     def run(self) -> None:
         """Find all deletions. Raises ListMoved, CannotProve if the list contradicts itself, and what requests raise."""
         try:
-            whole = Bracket(-_END, _END, 0, self._total)
-            brackets = self._look_first(whole) if self._total > SHORT * self._page else [whole]
-            while brackets:
-                brackets += self._narrow(brackets.pop())
+            whole = CreationRange(-_END, _END, 0, self._total)
+            ranges = [whole]
+            if self._total > SHORT * self._page:
+                # The page that is due for comparison anyway.
+                self.first = self._fetch(self._first_offset if self._first_offset < self._total else 0)
+                ranges = self._split(whole, self.first)
+            while ranges:
+                ranges += self._read_part(ranges.pop())
         except Unsorted:
             raise CannotProve("the service does not sort by creation time") from None
         except RejectedError as error:
             raise CannotProve(f"the records cannot be listed by creation: {error.message}") from error
 
-    def _narrow(self, bracket: Bracket) -> list[Bracket]:
-        """Read a page or all of a bracket; return the brackets that remain."""
-        expected, present = self._table.count_between(bracket.first, bracket.end), bracket.stop - bracket.start
+    def _read_part(self, range_: CreationRange) -> list[CreationRange]:
+        """Read a page or all of a range; return the ranges that remain."""
+        expected, present = self._table.count_between(range_.first, range_.end), range_.stop - range_.start
         missing = expected - present
         if missing == 0:
             return []
         if missing < 0:
             raise CannotProve("more records stand in the list than the mirror knows")
         if present == 0:
-            self._drop(self._table.created_between(bracket.first, bracket.end))
+            self._drop(self._table.created_between(range_.first, range_.end))
             return []
         if reads_whole(missing, present, self._page):
-            self._read_whole(bracket)
+            self._read_whole(range_)
             return []
-        return self._split(bracket)
+        return self._split(range_)
 
-    def _look_first(self, whole: Bracket) -> list[Bracket]:
-        """Read the page that is due for comparison anyway."""
-        self.first = self._fetch(self._first_offset if self._first_offset < self._total else 0)
-        return self._split(whole, self.first)
-
-    def _split(self, bracket: Bracket, page: Slice | None = None) -> list[Bracket]:
+    def _split(self, range_: CreationRange, page: Slice | None = None) -> list[CreationRange]:
         """Read the middle page and settle the groups that it holds whole."""
-        page = page or self._fetch(bracket.start + (bracket.stop - bracket.start - self._page) // 2)
+        page = page or self._fetch(range_.start + (range_.stop - range_.start - self._page) // 2)
         edges = [place for place in range(1, len(page.keys)) if page.keys[place - 1] < page.keys[place]]
         if not edges:
-            return self._around(bracket, page)
-        low = 0 if page.offset == bracket.start else edges[0]
-        high = len(page.keys) if page.end == bracket.stop else edges[-1]
-        first = page.keys[low] if low else bracket.first
-        end = page.keys[high] if high < len(page.keys) else bracket.end
-        if not bracket.first <= first <= end <= bracket.end:
+            return self._around(range_, page)
+        low = 0 if page.offset == range_.start else edges[0]
+        high = len(page.keys) if page.end == range_.stop else edges[-1]
+        first = page.keys[low] if low else range_.first
+        end = page.keys[high] if high < len(page.keys) else range_.end
+        if not range_.first <= first <= end <= range_.end:
             raise CannotProve("records do not stand where their creation time puts them")
         self._settle(first, end, {row.id for row in page.rows[low:high]})
         return [
-            Bracket(bracket.first, first, bracket.start, page.offset + low),
-            Bracket(end, bracket.end, page.offset + high, bracket.stop),
+            CreationRange(range_.first, first, range_.start, page.offset + low),
+            CreationRange(end, range_.end, page.offset + high, range_.stop),
         ]
 
-    def _around(self, bracket: Bracket, page: Slice) -> list[Bracket]:
+    def _around(self, range_: CreationRange, page: Slice) -> list[CreationRange]:
         """Split around a page that holds part of one group; read the group if records are missing."""
         key = page.keys[0]
-        start = self._offset_of(key, bracket.start, page.offset)
-        stop = self._offset_of(key + 1, page.end, bracket.stop)
-        group = Bracket(key, key + 1, start, stop)
+        start = self._offset_of(key, range_.start, page.offset)
+        stop = self._offset_of(key + 1, page.end, range_.stop)
+        group = CreationRange(key, key + 1, start, stop)
         if self._table.count_between(key, key + 1) != stop - start:
             self._read_whole(group)
-        return [Bracket(bracket.first, key, bracket.start, start), Bracket(key + 1, bracket.end, stop, bracket.stop)]
+        return [CreationRange(range_.first, key, range_.start, start), CreationRange(key + 1, range_.end, stop, range_.stop)]
 
     def _offset_of(self, key: int, low: int, high: int) -> int:
         """Return the offset between `low` and `high` of the first record created at `key` or later."""
@@ -348,18 +347,18 @@ class DeletionSearch:
                 high = page.offset
         return low
 
-    def _read_whole(self, bracket: Bracket) -> None:
-        """Read every page of the bracket."""
+    def _read_whole(self, range_: CreationRange) -> None:
+        """Read every page of the range."""
         present: set[str] = set()
-        offset = bracket.start
-        while offset < bracket.stop:
+        offset = range_.start
+        while offset < range_.stop:
             page = self._fetch(offset)
-            inside = [row.id for place, row in enumerate(page.rows) if page.offset + place < bracket.stop]
+            inside = [row.id for place, row in enumerate(page.rows) if page.offset + place < range_.stop]
             present.update(inside)
             offset = page.end
-        if len(present) != bracket.stop - bracket.start:
+        if len(present) != range_.stop - range_.start:
             raise CannotProve("records of one creation time come in another order every time")
-        self._settle(bracket.first, bracket.end, present)
+        self._settle(range_.first, range_.end, present)
 
     def _settle(self, first: int, end: int, present: set[str]) -> None:
         expected = self._table.created_between(first, end)
@@ -383,9 +382,9 @@ class DeletionSearch:
 
 
 def reads_whole(missing: int, present: int, page: int) -> bool:
-    """Whether to read every page of a bracket: a single page, or a short bracket with so many gaps that halving saves nothing.
+    """Whether to read every page of a range: a single page, or a short range with so many gaps that halving saves nothing.
 
-    A longer bracket is always halved: each page settles itself, and a block of deletions shows at once.
+    A longer range is always halved: each page settles itself, and a block of deletions shows at once.
     """
     pages = -(-present // page)
     return pages == 1 or (pages <= SHORT and missing >= DENSE * pages)

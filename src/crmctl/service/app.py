@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -160,7 +156,7 @@ class Server:
         self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
         self._metrics.figures = Figures(self._context, self._requests).read
         self._app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
-        self._uvicorn: _Uvicorn | None = None
+        self._uvicorn: ListeningServer | None = None
 
     def _metrics_url(self) -> str | None:
         if self._metrics_socket is None:
@@ -175,7 +171,7 @@ class Server:
         listeners = [(self._socket, _config(self._app))]
         if self._metrics_socket is not None:
             listeners.append((self._metrics_socket, _config(_application([metrics_router(self._metrics)], self._context, lambda _: None))))
-        self._uvicorn = _Uvicorn(listeners, registry, lambda: ready(self.ready))
+        self._uvicorn = ListeningServer(listeners, registry, lambda: ready(self.ready))
         own = [self._requests] if self._requests else []
         worker = Worker([*own, *(jobs(self._context) if self.settings.background else [])])
         try:
@@ -237,23 +233,3 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
             raise UsageError(f"port {port} on {host} is in use", hint=hint) from error
         hint = "--host, --port" if option == "--port" else option
         raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint=hint) from error
-
-
-class _Uvicorn(ListeningServer):
-    """uvicorn's server, which ends quietly on a signal instead of raising it again."""
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        self.stop()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import signal
 import socket
 import sys
+import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -255,7 +258,7 @@ def raise_file_limit(connections: int) -> int:
 
 
 class ListeningServer(uvicorn.Server):
-    """uvicorn's server with its own accept loops, one for each application."""
+    """uvicorn's server with its own accept loops, one for each application. A signal ends it quietly."""
 
     def __init__(self, listeners: list[tuple[socket.socket, uvicorn.Config]], registry: Connections, started: Callable[[], None]) -> None:
         """The first listener is the service. `started` is called once requests are answered."""
@@ -285,6 +288,22 @@ class ListeningServer(uvicorn.Server):
         if self._ticking is not None:
             with contextlib.suppress(RuntimeError):
                 self._ticking.get_loop().call_soon_threadsafe(self._ticking.cancel)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in self._accepting:
@@ -411,21 +430,17 @@ class Work:
     """The last request that the storage refused; `refused_at` is on the monotonic clock."""
 
     @cached_property
-    def _admitting(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(ADMISSIONS)
-
-    @cached_property
-    def _working(self) -> anyio.CapacityLimiter:
-        # Callers already have a place.
-        return anyio.CapacityLimiter(math.inf)
+    def _threads(self) -> tuple[anyio.CapacityLimiter, anyio.CapacityLimiter]:
+        # Callers of `run` already have a place.
+        return anyio.CapacityLimiter(ADMISSIONS), anyio.CapacityLimiter(math.inf)
 
     async def admit(self, fn: Callable[[], T]) -> T:
         """Run the admission of a request on one of a few threads."""
-        return await anyio.to_thread.run_sync(fn, limiter=self._admitting)
+        return await anyio.to_thread.run_sync(fn, limiter=self._threads[0])
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Run a function on a thread. The caller must have a place."""
-        return await anyio.to_thread.run_sync(fn, limiter=self._working)
+        return await anyio.to_thread.run_sync(fn, limiter=self._threads[1])
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:

@@ -10,7 +10,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -29,7 +28,7 @@ from crmctl.service.store import keys
 from crmctl.service.store.deliveries import FIGURES
 from crmctl.service.store.keys import UNLIMITED, ApiKey, RateWindows
 from crmctl.service.store.logs import LoggedRequest
-from crmctl.service.store.tx import to_micros
+from crmctl.service.store.tx import to_micros, to_wire
 
 
 @dataclass
@@ -95,23 +94,12 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A finished request. `route` is the template of its path, None for an unknown path; `at` is in Unix seconds."""
+class Finished(LoggedRequest):
+    """A finished request as the request log has it; `said_method` and `path` are as sent, and `is_known` whether the path exists."""
 
-    at: float
-    method: str
-    path: str
-    route: str | None
-    status: int | None
-    seconds: float
-    key_id: str | None
-    request_id: str = ""
-    address: str | None = None
-
-    @property
-    def template(self) -> str | None:
-        """Return the route as it is documented: parameters without their types."""
-        return None if self.route is None else re.sub(r":\w+}", "}", self.route)
+    said_method: str = ""
+    path: str = ""
+    is_known: bool = False
 
 
 class Metrics:
@@ -128,10 +116,9 @@ class Metrics:
 
     def count(self, finished: Finished) -> None:
         # Only known routes and methods become labels, so that strangers cannot grow the table.
-        route = finished.template or "none"
-        method = "any" if not finished.route else finished.method if finished.method in METHODS else "other"
-        self._requests.labels(method, route, str(finished.status)).inc()
-        self._seconds.labels(method, route).observe(finished.seconds)
+        method = finished.method if finished.is_known else "any"
+        self._requests.labels(method, finished.route, str(finished.status)).inc()
+        self._seconds.labels(method, finished.route).observe(finished.micros / 1_000_000)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the figures of the database, as the registry asks for them."""
@@ -156,18 +143,18 @@ def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedReq
         metrics.count(finished)
         is_usual = finished.route in UNLOGGED or (finished.route == ASSETS and finished.status in (200, 304))
         if keep is not None and not is_usual:
-            keep(_request(finished))
+            keep(finished)
         if log is None:
             return
         # A log that cannot be written, on a full disk for example, must not change the answer.
         with contextlib.suppress(OSError, ValueError):
             log(
                 {
-                    "time": datetime.fromtimestamp(finished.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                    "method": shown(finished.method),
+                    "time": to_wire(finished.at)[:-4] + "Z",
+                    "method": shown(finished.said_method),
                     "path": shown(finished.path, MOST_PATH),
                     "status": finished.status,
-                    "ms": round(finished.seconds * 1000, 3),
+                    "ms": finished.micros / 1000,
                     "keyId": finished.key_id,
                     "requestId": finished.request_id,
                     "address": finished.address,
@@ -175,13 +162,6 @@ def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedReq
             )
 
     return observe
-
-
-def _request(finished: Finished) -> LoggedRequest:
-    method = finished.method if finished.method in METHODS else "other"
-    micros = round(finished.seconds * 1_000_000)
-    about = (finished.request_id, finished.key_id, method, finished.template or "none", finished.status, micros, finished.address)
-    return LoggedRequest(to_micros(finished.at), *about)
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,99}")
@@ -308,16 +288,19 @@ class _Exchange:
         observe, self._observe = self._observe, None
         if observe is None:
             return
+        route = getattr(self.scope.get("route"), "path_format", None)
         observe(
             Finished(
-                at=self.clock.now(),
-                method=self.method,
-                path=self.scope["path"],
-                route=getattr(self.scope.get("route"), "path_format", None),
-                status=self.status,
-                seconds=self.clock.monotonic() - self.started,
-                key_id=self.standing.key_id,
+                at=to_micros(self.clock.now()),
                 request_id=self.request_id,
+                key_id=self.standing.key_id,
+                method=self.method if self.method in METHODS else "other",
+                route=re.sub(r":\w+}", "}", route or "none"),
+                status=self.status,
+                micros=round((self.clock.monotonic() - self.started) * 1_000_000),
                 address=_address(self.scope),
+                said_method=self.method,
+                path=self.scope["path"],
+                is_known=route is not None,
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from crmctl.clock import SystemClock
@@ -112,7 +112,8 @@ class RequestFilter:
 
 
 def append(tx: Tx, requests: Sequence[LoggedRequest]) -> None:
-    tx.execute_many(f"INSERT INTO request_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [astuple(request) for request in requests])
+    rows = [tuple(getattr(request, column) for column in _COLUMNS.split(", ")) for request in requests]
+    tx.execute_many(f"INSERT INTO request_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def list_requests(tx: Tx, wanted: RequestFilter, limit: int = 50, offset: int = 0) -> list[Json]:

@@ -175,7 +175,7 @@ class CommitUnknownError(Exception):
 
 
 class _NoPipeline:
-    """Stands in for a pipeline where COPY is used, which knows none."""
+    """Adapter of a pipeline for COPY, which knows none."""
 
     def sync(self) -> None:
         pass

@@ -163,7 +163,7 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
 
 
 _LEAVING = -1
-"""Stands in for whether an attribute is active."""
+"""Marks the row of a deleted attribute."""
 
 
 def _attribute(row: Row) -> StoredAttribute:
