@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from tests.support.historyservice import HistoryService
 from tests.support.mirrorhistories import MirrorContext
-from tests.support.patience import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +49,12 @@ def test_a_question_ends_in_time(mirror: Path) -> None:
         list(ask(mirror, endless, {}, SystemClock(), 0.05))
 
 
-def test_a_question_ends_in_time_that_looks_at_no_clock(mirror: Path) -> None:
-    """One function of SQLite that takes seconds; of larger values it takes hours."""
-    slow = "SELECT instr(hex(zeroblob(300000)), hex(zeroblob(200000)) || '1') AS n"
-    asked = ask(mirror, slow, {}, SystemClock(), 0.05)
-    with pytest.raises(PendingError, match=r"longer than 0\.05 s"):
-        next(asked)
-
-
 def test_rows_come_as_they_are_found_and_nobody_need_take_all(mirror: Path) -> None:
-    others = set(threading.enumerate())
     many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 20000) SELECT x FROM c"
     assert [row["x"] for row in ask(mirror, many, {}, SystemClock(), None)] == list(range(1, 20001))
     endless = ask(mirror, many.replace(" LIMIT 20000", ""), {}, SystemClock(), 60)
     assert next(endless) == {"x": 1}
     endless.close()
-    wait_until(lambda: set(threading.enumerate()) <= others)
 
 
 def test_values_and_names_of_an_answer(mirror: Path) -> None:

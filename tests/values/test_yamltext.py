@@ -10,7 +10,10 @@ from crmctl.values import yaml_text
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: 2026-02-30", "a date or a number that does not exist"),
+        ("a: 1\na: 2", "'a' is there twice"),
+        ("1: a", "the file has the key 1"),
+        ("a: [!!set {b}]", r"a\[0\] has a value of a kind"),
+        ("a: .inf", "a has a value of a kind"),
         ("a: " + "[" * 5_000, "nested too deeply"),
         ("a: [1, 2", "line 1, column 9"),
         ("a: \x00", "an invalid character"),
@@ -24,4 +27,4 @@ def test_what_cannot_be_read_is_said_in_words(text: str, words: str) -> None:
 
 
 def test_the_rest_is_plain_values() -> None:
-    assert yaml_text.loads("a: [1, x]\nb: {c: null}") == {"a": [1, "x"], "b": {"c": None}}
+    assert yaml_text.loads("a: [1, x]\nb: {c: null}\nd: 2026-02-30") == {"a": [1, "x"], "b": {"c": None}, "d": "2026-02-30"}

@@ -310,18 +310,15 @@ class MatchCandidates(Spill):
         return map(Pair._make, self._db.execute("SELECT a, b, rule, score FROM pair ORDER BY a, b"))
 
     def pairs_among(self, members: Sequence[int]) -> list[Pair]:
-        """Return the matching pairs among these records."""
         inside = set(members)
         rows = (row for member in members for row in self._db.execute("SELECT a, b, rule, score FROM pair WHERE a = ?", (member,)))
         return [Pair(*row) for row in rows if row[1] in inside]
 
     def record(self, number: int) -> tuple[str, Any]:
-        """Return a record's id and the kept value."""
         row = self._db.execute("SELECT id, record FROM candidate WHERE no = ?", (number,)).fetchone()
         return row[0], jsontext.loads(row[1])
 
     def forms(self, number: int) -> Forms:
-        """Return a record's normal forms."""
         if number < HELD:
             return self._first[number]
         forms = self._cached.get(number)
@@ -369,7 +366,6 @@ class MatchCandidates(Spill):
             yield members
 
     def _pairs_of(self, scheme: Scheme, members: Sequence[int], tests: Sequence[_Test]) -> Iterator[int]:
-        """Yield the pairs to compare in a block."""
         if scheme.is_equality and len(members) > max(self.most, 2) and any(test.is_equality for test in tests):
             # A value shared by very many records, such as a switchboard or `info@`, is no sign of a duplicate.
             self.crowded += 1

@@ -248,7 +248,6 @@ class PlannedMerge:
         return next(record for record in self.records if record.id == record_id)
 
     def to_document(self) -> Json:
-        """Return the line of the plan file."""
         return {
             "group": self.group,
             "score": self.score,
@@ -267,7 +266,6 @@ def fingerprint(data: Mapping[str, Any]) -> str:
 
 
 def held(data: Mapping[str, Any]) -> Json:
-    """Return the attributes with a value."""
     return {slug: value for slug, value in data.items() if not is_empty(value)}
 
 

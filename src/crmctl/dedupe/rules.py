@@ -289,7 +289,6 @@ def read_address(value: Any) -> str | None:
 
 @lru_cache(maxsize=100_000)
 def _street_word(word: str) -> str:
-    """Return the normal form of a word in an address."""
     if (house := _HOUSE_LETTER.fullmatch(word)) is not None:
         return f"{house[1]} {house[2]}"
     return " ".join([STREET_WORDS.get(part, part) for part in _GLUED_STREET.sub(" st", word).split()])
@@ -375,7 +374,6 @@ BY_WORD: Mapping[str, str] = {
 
 
 def usual_form(attribute: Attribute, object_slug: str) -> NormalForm:
-    """Return the default normal form of an attribute's values."""
     kind = attribute.type or AttributeType.TEXT
     form = word_form(attribute.slug) if kind == AttributeType.TEXT else BY_TYPE.get(kind, "text")
     singular = f"{object_slug[:-3]}y" if object_slug.endswith("ies") else object_slug.removesuffix("s")
@@ -454,8 +452,6 @@ LEAST = 0.5
 
 @dataclass(frozen=True)
 class Field:
-    """An attribute, or a part of its value."""
-
     slug: str
     part: str | None = None
 
@@ -464,7 +460,6 @@ class Field:
         return f"{self.slug}.{self.part}" if self.part else self.slug
 
     def values(self, records: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Return the records' values of this field."""
         slug = self.slug
         values = [data.get(slug) for data in records]
         if self.part is None:

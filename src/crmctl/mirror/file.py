@@ -87,7 +87,6 @@ def can_be_named(name: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """Return a name quoted for a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -447,7 +446,6 @@ def why_anew(before: Fingerprint, now: Fingerprint) -> str | None:
 
 
 def needs_columns(before: Fingerprint, now: Fingerprint) -> bool:
-    """Whether the table's columns have changed."""
     return {key: list(facts) for key, facts in before.items()} != {key: list(facts) for key, facts in now.items()}
 
 
@@ -483,7 +481,6 @@ def writing_turn(path: Path, clock: Clock, note: Callable[[str], None], patience
 
 
 def _is_ours(base: sqlite3.Connection, path: Path) -> bool:
-    """Take the lock if it is free."""
     try:
         with storage_errors(path):
             base.execute("BEGIN EXCLUSIVE")

@@ -61,7 +61,6 @@ class LocalCopy:
         self._file.close()
 
     def states(self) -> list[SyncState]:
-        """Return the states of all objects."""
         return [state for state in self._file.states() if state.object_id != ACTIVITIES]
 
     def state(self, object_id: str) -> SyncState | None:
@@ -80,12 +79,10 @@ class LocalCopy:
         return state is not None and not set(slugs) & set(state.excluded)
 
     def attributes(self, object_id: str) -> list[Attribute]:
-        """Return the attributes as of the last sync."""
         rows = self._db.execute("SELECT _data FROM attributes WHERE object_id = ? ORDER BY display_order", (object_id,))
         return [Attribute.parse(jsontext.loads(row[0])) for row in rows]
 
     def pages(self, object_id: str) -> Iterator[list[Record]]:
-        """Yield all records of an object, oldest first."""
         with storage_errors(self.path):
             cursor = self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no")
             while rows := cursor.fetchmany(CHUNK):
@@ -106,7 +103,6 @@ class LocalCopy:
             return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
 
     def numbered(self, object_id: str, numbers: Sequence[int]) -> list[Record]:
-        """Return the records of a few row numbers."""
         marks = ", ".join("?" * len(numbers))
         with storage_errors(self.path):
             rows = self._db.execute(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)

@@ -47,8 +47,6 @@ class KnownRecord(NamedTuple):
 
 @dataclass
 class Written:
-    """The counts of a write."""
-
     created: int = 0
     updated: int = 0
     deleted: int = 0
@@ -114,7 +112,6 @@ class ObjectTable:
         self._db.execute(f"DROP TABLE {old}")
 
     def write(self, records: Iterable[Record]) -> Written:
-        """Write records as they are now."""
         done = Written()
         for record in records:
             row = self._row(record, wire_text(record.wire))
@@ -183,7 +180,6 @@ class ObjectTable:
         return int(self._db.execute(f"SELECT count(*) FROM {self._table} WHERE _updated > ?", (moment,)).fetchone()[0])
 
     def wires(self) -> Iterator[str]:
-        """Yield the JSON of every record, oldest first."""
         return (row[0] for row in self._db.execute(f"SELECT _data FROM {self._table} ORDER BY _created, _no"))
 
     def ids(self) -> Iterator[str]:
@@ -191,7 +187,6 @@ class ObjectTable:
 
 
 def without_values(record: Record, slugs: Collection[str]) -> Record:
-    """Return a record without the values of some attributes."""
     data = record.wire.get("data")
     if not slugs or not isinstance(data, dict) or data.keys().isdisjoint(slugs):
         return record
@@ -199,12 +194,10 @@ def without_values(record: Record, slugs: Collection[str]) -> Record:
 
 
 def create_search(db: sqlite3.Connection, name: str) -> None:
-    """Create an empty full-text index."""
     db.execute(f"CREATE VIRTUAL TABLE {quoted(name)} USING fts5(text, content='', tokenize='unicode61 remove_diacritics 2')")
 
 
 def has_full_text(db: sqlite3.Connection) -> bool:
-    """Whether this SQLite has full-text search."""
     return bool(db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()[0])
 
 
@@ -236,7 +229,6 @@ def write_attributes(file: MirrorFile, of: Object, attributes: Sequence[Attribut
 
 
 def write_members(file: MirrorFile, members: Iterable[Member]) -> None:
-    """Replace all members."""
     file.db.execute("DELETE FROM members")
     for member in members:
         user = member.user

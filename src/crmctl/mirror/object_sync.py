@@ -282,7 +282,6 @@ class ObjectSync:
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def _replace(self, staging: Staging) -> Written:
-        """Replace the table's records by those that were read."""
         self.prepare_table()
         db = self.file.db
         db.execute("CREATE TEMP TABLE IF NOT EXISTS _present (id TEXT PRIMARY KEY) WITHOUT ROWID")

@@ -10,7 +10,6 @@ FOLDER = "mirror"
 
 
 def mirror_path(state: Path, profile: str, origin: str) -> Path:
-    """Return the path of the mirror of a profile's service."""
     digest = hashlib.sha256(f"{profile} {origin}".encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile} {origin.partition('://')[2]}")[:60].strip("-")
     return state / FOLDER / f"{readable}-{digest}.sqlite"

@@ -348,7 +348,6 @@ class DeletionSearch:
         return low
 
     def _read_whole(self, range_: CreationRange) -> None:
-        """Read every page of the range."""
         present: set[str] = set()
         offset = range_.start
         while offset < range_.stop:

@@ -6,13 +6,11 @@ import heapq
 import math
 import re
 import sqlite3
-import threading
 import unicodedata
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Full, Queue
 from typing import Any
 
 from crmctl.clock import Clock
@@ -36,14 +34,6 @@ from crmctl.models.resources import Record
 STEPS = 2_000
 """SQLite instructions between two checks of the clock."""
 
-GRACE_SECONDS = 1.0
-"""Seconds beyond its limit that a query gets to stop."""
-
-TICK_SECONDS = 0.1
-ROWS_AT_ONCE = 500
-PARTS = 4
-"""Parts of an answer that wait for the reader, so that memory stays flat."""
-
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 _LARGEST_VALUE = 100_000_000
@@ -54,67 +44,9 @@ Row = Json
 def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock, seconds: float | None) -> Iterator[Row]:
     """Yield the rows of one SELECT. Raises UsageError for anything else and for bad SQL, PendingError after `seconds`.
 
-    SQLite runs in its own thread: one function of two large values can take hours without checking the clock.
+    SQLite looks at the clock between its steps: one function of large values runs to its end.
     """
     limit = _Limit(clock, seconds)
-    handed: Queue[list[Row] | Exception | None] = Queue(PARTS)
-    left = threading.Event()
-
-    def hand(part: list[Row] | Exception | None) -> None:
-        while not left.is_set():
-            with suppress(Full):
-                handed.put(part, timeout=TICK_SECONDS)
-                return
-
-    def work() -> None:
-        try:
-            for part in _parts(_answer(path, statement, parameters, limit), clock):
-                hand(part)
-                if left.is_set():
-                    break
-        except Exception as error:
-            hand(error)
-        else:
-            hand(None)
-
-    worker = threading.Thread(target=work, name="question", daemon=True)
-    worker.start()
-    try:
-        while (part := _next(handed, limit)) is not None:
-            yield from part
-    finally:
-        left.set()
-        worker.join(GRACE_SECONDS)
-
-
-def _next(handed: Queue[list[Row] | Exception | None], limit: _Limit) -> list[Row] | None:
-    """Return the next rows, None after the last. Raises the query's error, or PendingError if it ignores its limit."""
-    while True:
-        try:
-            part = handed.get(timeout=TICK_SECONDS)
-        except Empty:
-            if limit.is_over(GRACE_SECONDS):
-                raise limit.error from None
-            continue
-        if isinstance(part, Exception):
-            raise part
-        return part
-
-
-def _parts(rows: Generator[Row], clock: Clock) -> Iterator[list[Row]]:
-    """Yield rows in parts, so that no row waits long."""
-    with closing(rows):
-        part: list[Row] = []
-        since = clock.monotonic()
-        for row in rows:
-            part.append(row)
-            if len(part) >= ROWS_AT_ONCE or clock.monotonic() - since >= TICK_SECONDS:
-                yield part
-                part, since = [], clock.monotonic()
-        yield part
-
-
-def _answer(path: Path, statement: str, parameters: Mapping[str, Any], limit: _Limit) -> Generator[Row]:
     with closing(_open(path, limit)) as db:
         try:
             cursor = db.execute(statement, dict(parameters))
@@ -137,8 +69,8 @@ class _Limit:
         self._clock, self._seconds = clock, seconds
         self._end = clock.monotonic() + (math.inf if seconds is None else seconds)
 
-    def is_over(self, grace: float = 0.0) -> bool:
-        return self._clock.monotonic() >= self._end + grace
+    def is_over(self) -> bool:
+        return self._clock.monotonic() >= self._end
 
     @property
     def error(self) -> PendingError:

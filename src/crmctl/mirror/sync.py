@@ -447,7 +447,6 @@ def references_to(file: MirrorFile, object_id: str) -> list[tuple[str, str, str]
 
 
 def result_document(result: ObjectResult) -> Json:
-    """Return the report on one object's sync."""
     state, written = result.state, result.written
     return {
         "object": state.slug, "records": state.records, "created": written.created, "updated": written.updated, "deleted": written.deleted,
@@ -457,7 +456,6 @@ def result_document(result: ObjectResult) -> Json:
 
 
 def state_document(state: SyncState) -> Json:
-    """Return the mirror's status of one object."""
     return {
         "object": state.slug, "records": state.records, "asOf": to_timestamp(state.as_of), "proven": state.proven, "proof": state.proof,
         "excluded": state.excluded, "syncs": state.syncs, "requests": state.requests, "totalRequests": state.total_requests,

@@ -120,7 +120,6 @@ def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: boo
 
 
 def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:
-    """Yield the records that differ between the mirror and the list."""
     with SeenIds() as listed:
         for wire in staging.wires():
             record = Record.parse(jsontext.loads(wire))

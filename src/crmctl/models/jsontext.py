@@ -55,9 +55,10 @@ def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
 
     With `unique_keys`, an object that names a key twice is refused as well.
     """
-    pairs_hook = _unique_pairs if unique_keys else None
     try:
-        return json.loads(text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=pairs_hook)
+        # json.loads would make a decoder for every call.
+        whole = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        return (_UNIQUE if unique_keys else _PLAIN).decode(whole)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
 

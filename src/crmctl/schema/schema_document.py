@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from crmctl.errors import NotFoundError, RejectedError, UsageError, reason
@@ -28,6 +28,13 @@ _HINT = "crmctl schema pull -o yaml shows the form"
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, strict=True)
+
+
+def _unique(parts: list[Any]) -> list[Any]:
+    slugs = [part.slug for part in parts]
+    if twice := sorted({slug for slug in slugs if slugs.count(slug) > 1}):
+        raise ValueError(f"given twice: {', '.join(twice)}")
+    return parts
 
 
 class AttributeSpec(_Part):
@@ -63,17 +70,12 @@ class ObjectSpec(_Part):
     singular_name: str | None = None
     plural_name: str | None = None
     description: str | None = None
-    attributes: list[AttributeSpec] = []
-
-    @field_validator("attributes")
-    @classmethod
-    def _once_each(cls, attributes: list[AttributeSpec]) -> list[AttributeSpec]:
-        return _unique(attributes)
+    attributes: Annotated[list[AttributeSpec], AfterValidator(_unique)] = []
 
 
 class SchemaDocument(_Part):
     version: int = VERSION
-    objects: list[ObjectSpec]
+    objects: Annotated[list[ObjectSpec], AfterValidator(_unique)]
 
     @field_validator("version")
     @classmethod
@@ -82,21 +84,9 @@ class SchemaDocument(_Part):
             raise ValueError(f"this crmctl reads version {VERSION}")
         return version
 
-    @field_validator("objects")
-    @classmethod
-    def _once_each(cls, objects: list[ObjectSpec]) -> list[ObjectSpec]:
-        return _unique(objects)
-
     def wire(self) -> Json:
         """Return the JSON form without empty keys."""
         return self.model_dump(by_alias=True, exclude_none=True)
-
-
-def _unique(parts: list[Any]) -> list[Any]:
-    slugs = [part.slug for part in parts]
-    if twice := sorted({slug for slug in slugs if slugs.count(slug) > 1}):
-        raise ValueError(f"given twice: {', '.join(twice)}")
-    return parts
 
 
 def read_schema(content: bytes, name: str) -> SchemaDocument:
@@ -156,7 +146,6 @@ class Present:
 
     @property
     def slugs(self) -> dict[str, str]:
-        """Object slugs by id."""
         return {found.id.lower(): slug for slug, found in self.objects.items()}
 
 

@@ -24,7 +24,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.background import Figures, jobs
 from crmctl.service.console import routing as pages
 from crmctl.service.console.visits import CONSOLE, make_link
-from crmctl.service.context import Address, Context, Ids, ServiceSettings, new_id, open_data
+from crmctl.service.context import Context, Ids, ListenAddress, ServiceSettings, new_id, open_data
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
@@ -140,7 +140,7 @@ class Server:
         self._socket = bind(settings.host, settings.port)
         self._metrics_socket: socket.socket | None = None
         try:
-            if isinstance(settings.metrics, Address):
+            if isinstance(settings.metrics, ListenAddress):
                 self._metrics_socket = bind(settings.metrics.host, settings.metrics.port, option="--metrics")
             self.engine = open_data(settings, clock, ids)
         except BaseException:

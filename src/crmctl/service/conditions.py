@@ -24,7 +24,6 @@ class ConditionDefinition(Body):
 
 
 def too_many_conditions(count: int) -> BadRequest:
-    """Return the error for more than MAX_CONDITIONS conditions."""
     return BadRequest(
         f"a search can have at most {MAX_CONDITIONS} filters, this one has {count}", {"field": "filters", "limit": MAX_CONDITIONS}
     )

@@ -59,7 +59,7 @@ class Quotas:
 
 
 @dataclass(frozen=True)
-class Address:
+class ListenAddress:
     """Address to listen on; port 0 takes a free one."""
 
     host: str
@@ -92,7 +92,7 @@ class ServiceSettings:
     head_timeout: float = 15.0
     request_timeout: float = 20.0
     connections: int = 4096
-    metrics: Address | bool = True
+    metrics: ListenAddress | bool = True
     docs: bool = True
     request_log: RequestLog | None = None
     development: bool = False

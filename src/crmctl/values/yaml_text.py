@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +16,48 @@ from crmctl.values.composites import part_value
 
 
 def loads(text: str) -> Any:
-    """Parse YAML. Raises ValueError with a readable reason."""
+    """Parse YAML that holds only JSON values; dates are text. Raises ValueError with a readable reason."""
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        value = yaml.load(text, _plain_loader())  # noqa: S506 - a SafeLoader
+        _check_plain(value, "")
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(reason(error)) from error
-    except ValueError as error:  # YAML takes 2026-02-30 for a date, Python does not
-        raise ValueError("a date or a number that does not exist") from error
+    return value
+
+
+def _check_plain(value: Any, path: str) -> None:
+    """Refuse what YAML has beyond JSON: keys that are not text, bytes, sets, infinity."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{path or 'the file'} has the key {key!r}; put it in quotes")
+            _check_plain(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            _check_plain(item, f"{path}[{position}]")
+    elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{path} has a value of a kind that is not known here; put it in quotes")
+
+
+def _plain_loader() -> Any:
+    """Return a loader that refuses repeated keys, of which PyYAML keeps the last, and reads dates as text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            repeated = next((key for key in keys if keys.count(key) > 1), None)
+            if repeated is not None:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {repeated!r} is there twice", node.start_mark)
+            return dict(super().construct_mapping(node, deep))
+
+    Loader.yaml_implicit_resolvers = {
+        first: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    return Loader
 
 
 NOTHING = frozenset({"", "~", "null", "Null", "NULL"})

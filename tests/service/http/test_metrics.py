@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from crmctl.service.context import Address
+from crmctl.service.context import ListenAddress
 from tests.support.cli import run_crmctl
 from tests.support.service import running_service, service_process
 from tests.support.wire import Wire
@@ -59,7 +59,7 @@ def test_metrics_and_docs_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_an_address_in_use_is_named_with_its_option(tmp_path: Path) -> None:
-    with running_service(tmp_path / "one", metrics=Address("127.0.0.1", 0), background=False) as service:
+    with running_service(tmp_path / "one", metrics=ListenAddress("127.0.0.1", 0), background=False) as service:
         refused = run_crmctl("serve", "--data", tmp_path / "two", "--port", "0", "--metrics", f"127.0.0.1:{service.port}").exits(2)
     assert "--metrics" in refused.error()["hint"]
 

@@ -18,7 +18,7 @@ from crmctl.errors import UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.ids import nearest, suggestion
 from crmctl.models.jsontext import Json
-from crmctl.service.context import DAY, Address, Kept, Quotas, S3Settings, ServiceSettings
+from crmctl.service.context import DAY, Kept, ListenAddress, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.service.app import Ready
@@ -179,10 +179,10 @@ def _public_url(option: str, said: str | None) -> str | None:
     return said
 
 
-def _metrics(option: str, said: str) -> Address | bool:
+def _metrics(option: str, said: str) -> ListenAddress | bool:
     host, colon, port = said.rpartition(":")
     if colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
-        return Address(host.strip("[]"), int(port))
+        return ListenAddress(host.strip("[]"), int(port))
     return _switch(option, said, " or HOST:PORT")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, TypeVar, Unpack
 
 from pydantic import Field
 
-from crmctl.errors import reason
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, Conflict, check_shape
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
@@ -15,6 +13,7 @@ from crmctl.service.store import objects, reports, workflows
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Stamp, Tx
 from crmctl.service.workflows.workflow_definition import WorkflowDefinition, check_workflow, next_due
+from crmctl.values import yaml_text
 
 
 class MemberDefinition(Body):
@@ -54,16 +53,10 @@ class Document(Body):
 
 def load_yaml(text: str) -> Any:
     """Parse YAML that holds only JSON values. Raises BadRequest, with the line of a syntax error."""
-    import yaml
-
     try:
-        raw = yaml.load(text, _plain_loader())  # noqa: S506 - a SafeLoader
-        _check_plain(raw, "")
-    except yaml.YAMLError as error:
-        raise BadRequest(f"the file is not YAML: {reason(error)}") from None
-    except RecursionError:
-        raise BadRequest("the file is nested too deeply") from None
-    return raw
+        return yaml_text.loads(text)
+    except ValueError as error:
+        raise BadRequest(f"the file is not YAML of plain values: {error}") from None
 
 
 def parse_document(text: str) -> Document:
@@ -94,39 +87,6 @@ def _refuse_repeats(where: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise BadRequest(f"{where} names {name} twice")
-
-
-def _check_plain(value: Any, path: str) -> None:
-    """Refuse what YAML has beyond JSON: keys that are not text, bytes, sets, infinity."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise BadRequest(f"{path or 'the file'} has the key {key!r}; put it in quotes")
-            _check_plain(item, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        for position, item in enumerate(value):
-            _check_plain(item, f"{path}[{position}]")
-    elif not isinstance(value, str | int | float | None) or (isinstance(value, float) and not math.isfinite(value)):
-        raise BadRequest(f"{path} has a value of a kind that is not known here; put it in quotes", {"field": path})
-
-
-def _plain_loader() -> Any:
-    """Return a loader that refuses repeated keys, of which PyYAML keeps the last, and reads dates as text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            repeated = next((key for key in keys if keys.count(key) > 1), None)
-            if repeated is not None:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {repeated!r} is there twice", node.start_mark)
-            return dict(super().construct_mapping(node, deep))
-
-    Loader.yaml_implicit_resolvers = {
-        first: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    return Loader
 
 
 T = TypeVar("T", bound=Body)

@@ -35,7 +35,6 @@ UPLOAD_SECONDS = 900
 
 
 def url_path(bucket: str, path: str) -> str:
-    """Return both names as they stand in an address."""
     return f"{quote(bucket)}/{quote(path)}"
 
 
@@ -343,7 +342,6 @@ class Disk:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file, 0 when there is none."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -103,8 +103,6 @@ _FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
 
 @dataclass(frozen=True)
 class Integer:
-    """A whole number within bounds."""
-
     name: str
     default: int
     smallest: int
@@ -122,8 +120,6 @@ class Integer:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words."""
-
     name: str
     default: str
     values: tuple[str, ...]
@@ -221,7 +217,6 @@ def _pairs(query_string: bytes) -> list[tuple[str, str]]:
 
 
 def document_parameters(parameters: Sequence[Parameter], filters: Filters | None = None) -> list[Json]:
-    """Return the parameters for the OpenAPI document."""
     documents = [
         {"name": parameter.name, "in": "query", "required": False, "description": parameter.description, "schema": parameter.schema()}
         for parameter in parameters

@@ -156,7 +156,6 @@ class Connection(H11Protocol):
             self._stalled = self.loop.call_later(STALLED_SECONDS, self._wait_for_reader, unsent)
 
     def _look(self) -> None:
-        """Find out what the connection waits for."""
         if self.phase == CLOSING:
             return
         if self.cycle is not None and not self.cycle.response_complete:
@@ -187,7 +186,6 @@ class Connection(H11Protocol):
             self.abort()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer without the application, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

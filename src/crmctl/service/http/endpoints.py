@@ -118,7 +118,6 @@ class Call:
     """The versions of If-Match."""
 
     def fields(self) -> Json:
-        """Return the body's fields as arguments of a store function."""
         return {to_snake(name): value for name, value in self.body.items()}
 
     def stamp(self) -> Stamp:
@@ -129,7 +128,6 @@ class Call:
         return self.context.clock.now()
 
     def id(self, name: str) -> str:
-        """Return an id of the path in lower case."""
         id_: str = self.path[name]
         return id_
 
@@ -297,7 +295,6 @@ _MEANINGS = {
 
 
 def describe(endpoint: Endpoint) -> Json:
-    """Return an endpoint's operation in the OpenAPI document."""
     refusals = {400, 401, 403, 405, 429, 431, 500, 503}
     refusals |= {404} if "{" in endpoint.path else set()
     refusals |= {408, 413, 415} if endpoint.body else set()
@@ -337,7 +334,6 @@ def _json(model: type[BaseModel]) -> Json:
 
 
 def build_document(endpoints: Iterable[Endpoint]) -> Json:
-    """Return the OpenAPI document."""
     paths: dict[str, Json] = {}
     models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
     for endpoint in endpoints:

@@ -51,7 +51,6 @@ class Refusal(Exception):
 
 
 def bad_request(message: str, field: str | None = None) -> BadRequest:
-    """Return the error; `field` names the wrong parameter."""
     return BadRequest(message, {"field": field} if field else None)
 
 

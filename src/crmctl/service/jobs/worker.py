@@ -147,7 +147,6 @@ class Places:
             return self._free
 
     def start(self, work: Callable[[T], None], item: T) -> None:
-        """Run `work(item)` on a thread."""
         with self._changed:
             self._free -= 1
         self._pool.submit(self._run, work, item)

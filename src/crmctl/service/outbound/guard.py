@@ -9,7 +9,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -141,24 +141,16 @@ class ForbiddenTargetError(Exception):
 
 @dataclass(frozen=True)
 class VettedAddress:
-    """Connect to `address`, speak to `host`. `host` and `path`, which includes the query, are ASCII."""
+    """Connect to `address`, speak to `host`. `host` and `path`, which includes the query, are ASCII.
+
+    Until a name is resolved, `address` is the one that the host spells out, else empty.
+    """
 
     scheme: str
     host: str
     port: int
     address: str
     path: str
-
-
-@dataclass(frozen=True)
-class _Url:
-    """A parsed target. `literal` is the address that the host spells out, if any."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    literal: Address | None
 
 
 def check_form(url: str) -> None:
@@ -175,8 +167,7 @@ class TargetGuard:
 
     def check_url(self, url: str) -> None:
         """Raise ForbiddenTargetError for a URL that can never be called. Resolves nothing."""
-        literal = _read(url).literal
-        if literal is not None:
+        if literal := _read(url).address:
             self._vet(literal)
 
     def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
@@ -184,14 +175,14 @@ class TargetGuard:
 
         Raises ForbiddenTargetError, or UnresolvableTargetError, also when the name is not resolved within `seconds`.
         """
-        read = _read(url)
-        addresses = [str(read.literal)] if read.literal is not None else self._lookups.addresses(read.host, read.port, seconds)
+        target = _read(url)
+        addresses = [target.address] if target.address else self._lookups.addresses(target.host, target.port, seconds)
         for address in addresses:
-            self._vet(ipaddress.ip_address(address.partition("%")[0]))
-        return VettedAddress(read.scheme, read.host, read.port, addresses[0], read.path)
+            self._vet(address.partition("%")[0])
+        return replace(target, address=addresses[0])
 
-    def _vet(self, address: Address) -> None:
-        real = reached(address)
+    def _vet(self, address: str) -> None:
+        real = reached(ipaddress.ip_address(address))
         if any(real.version == network.version and real in network for network in self._allowed):
             return
         problem = why_not_public(real)
@@ -199,7 +190,7 @@ class TargetGuard:
             raise ForbiddenTargetError(f"{address} is not a public address ({problem})")
 
 
-def _read(url: str) -> _Url:
+def _read(url: str) -> VettedAddress:
     """Parse more strictly than any URL parser, so that no two of them can read the same text differently."""
     if any(unicodedata.category(character)[0] in "CZ" or character == "\\" for character in url):
         raise ForbiddenTargetError("the URL must not hold blanks, line breaks, control characters or backslashes")
@@ -216,11 +207,11 @@ def _read(url: str) -> _Url:
         raise ForbiddenTargetError("the URL must not name port 0")
     host, literal = _host(name, is_bracketed="[" in parts.netloc)
     path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_KEPT_IN_PATH)
-    return _Url(parts.scheme, host, port or {"https": 443, "http": 80}[parts.scheme], path, literal)
+    return VettedAddress(parts.scheme, host, port or {"https": 443, "http": 80}[parts.scheme], literal, path)
 
 
-def _host(name: str, *, is_bracketed: bool) -> tuple[str, Address | None]:
-    """Return a host name in ASCII, and the address it spells out in a notation that connect() takes (1.2.3.4, 0x7f.1, 2130706433,
+def _host(name: str, *, is_bracketed: bool) -> tuple[str, str]:
+    """Return a host name in ASCII, and the address, if any, it spells out in a notation that connect() takes (1.2.3.4, 0x7f.1, 2130706433,
     [::1])."""
     if "%" in name:
         raise ForbiddenTargetError("the URL must not name a network interface, or a host with a percent sign")
@@ -229,7 +220,7 @@ def _host(name: str, *, is_bracketed: bool) -> tuple[str, Address | None]:
             address = ipaddress.IPv6Address(name)
         except ValueError as error:
             raise ForbiddenTargetError("the URL cannot be read") from error
-        return str(address), address
+        return str(address), str(address)
     try:
         host = name.encode("idna").decode("ascii").lower().removesuffix(".")
     except UnicodeError as error:
@@ -237,6 +228,6 @@ def _host(name: str, *, is_bracketed: bool) -> tuple[str, Address | None]:
     if not _NAME.fullmatch(host):
         raise ForbiddenTargetError("the URL's host name cannot be read")
     try:
-        return host, ipaddress.IPv4Address(socket.inet_aton(host))
+        return host, str(ipaddress.IPv4Address(socket.inet_aton(host)))
     except (OSError, ValueError):
-        return host, None
+        return host, ""

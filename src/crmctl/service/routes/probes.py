@@ -38,7 +38,6 @@ def router(context: Context, metrics: Metrics, document: Callable[[], Json]) -> 
 
 
 def metrics_router(metrics: Metrics) -> Router:
-    """Return the metrics alone, for a separate listener."""
     return Router([_metrics(metrics)])
 
 

@@ -91,7 +91,6 @@ def delete_activity(tx: Tx, activity_id: str, **stamp: Unpack[Stamp]) -> None:
 
 
 def _checked(tx: Tx, fields: Mapping[str, Any], existing: Mapping[str, Any], now: float) -> Json:
-    """Return the columns for wire fields."""
     columns: Json = {}
     if "title" in fields:
         columns["title"] = require_name(fields["title"], "title")

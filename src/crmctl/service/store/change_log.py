@@ -158,7 +158,6 @@ def append_settled(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: 
 
 
 def is_waiting(tx: Tx) -> bool:
-    """Whether any event waits to be dispatched."""
     return tx.one("SELECT 1 FROM change_log WHERE waiting = 1 LIMIT 1") is not None
 
 

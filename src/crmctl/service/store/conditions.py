@@ -41,8 +41,6 @@ class Where:
 
 @dataclass(frozen=True)
 class _Field:
-    """The columns of a slug."""
-
     slug: str
     family: Family
     column: str
@@ -157,7 +155,6 @@ def holds_words(columns: Sequence[str], text: str, dialect: SqliteDialect) -> li
 
 
 def combine(conditions: Sequence[Where]) -> Where:
-    """Return the conjunction of conditions."""
     if len(conditions) == 1:
         return conditions[0]
     params = tuple(param for condition in conditions for param in condition.params)

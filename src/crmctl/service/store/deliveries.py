@@ -248,7 +248,6 @@ def last_day(tx: Tx, *, now: float, endpoint_id: str | None = None) -> dict[str,
 
 
 def forget_counts(tx: Tx, before: float) -> None:
-    """Delete the counts of hours before this Unix time."""
     tx.execute("DELETE FROM webhook_hour WHERE hour < ?", (int(before // HOUR),))
 
 

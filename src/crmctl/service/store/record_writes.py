@@ -213,14 +213,12 @@ class Writing:
         self._records[record.id] = record
 
     def delete(self, record: StoredRecord) -> None:
-        """Delete a loaded record."""
         del self._records[record.id]
         self._deleted.append(record.id)
         self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
         self._note(change_log.DELETED, record, change_log.whole(record.created_at, record.document))
 
     def flush(self) -> None:
-        """Write everything with its events."""
         tx, schema = self._tx, self._schema
         tx.execute_many(f"DELETE FROM {schema.table} WHERE id = ?", [(record_id,) for record_id in self._deleted])
         tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", sorted(self._released))

@@ -30,8 +30,6 @@ def _run(row: Row) -> Json:
 
 @dataclass(frozen=True)
 class ReportDraft:
-    """A report to store."""
-
     name: str
     description: str | None
     object_id: str

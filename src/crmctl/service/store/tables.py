@@ -152,7 +152,6 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 def create(tx: Tx, *names: str) -> None:
-    """Create these tables with their indexes."""
     for name in names:
         run(tx, *TABLES[name])
 

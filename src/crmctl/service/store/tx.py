@@ -245,7 +245,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def to_micros(seconds: float) -> int:
-    """Convert Unix seconds."""
     return round(seconds * 1_000_000)
 
 
@@ -260,7 +259,6 @@ def optional_to_wire(micros: int | None) -> str | None:
 
 
 def micros_of(when: datetime) -> int:
-    """Convert a naive UTC time."""
     return (when.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 

@@ -117,7 +117,6 @@ def last_ended(tx: Tx, workflow_id: str) -> Json | None:
 
 
 def is_waiting(tx: Tx, per_workflow: int, *, now: float) -> bool:
-    """Whether a run can be claimed."""
     return any(places > 0 for _, places in _free_places(tx, per_workflow, now))
 
 
@@ -192,7 +191,6 @@ def take_origins(tx: Tx, events: Sequence[str]) -> dict[str, list[str]]:
 
 
 def forget(tx: Tx, before: float) -> None:
-    """Delete the runs that ended before this Unix time."""
     tx.execute("DELETE FROM workflow_run WHERE completed_at < ?", (to_micros(before),))
 
 

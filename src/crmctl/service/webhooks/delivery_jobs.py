@@ -154,8 +154,6 @@ class Deliveries(BackgroundJob):
 
 
 class Expiry(PeriodicJob):
-    """Gives up deliveries past their window."""
-
     every = EXPIRY_SECONDS
 
     def work(self) -> None:

@@ -35,8 +35,6 @@ HOUSEKEEPING_SECONDS = 3600.0
 
 
 class Runs(BackgroundJob):
-    """Executes waiting runs."""
-
     def __init__(self, context: Context, caller: Caller) -> None:
         self._context = context
         self._caller = caller
@@ -127,8 +125,6 @@ class Runs(BackgroundJob):
 
 
 class _Noted:
-    """Makes ids and remembers them."""
-
     def __init__(self, context: Context) -> None:
         self._make = context.ids
         self.ids: list[str] = []
