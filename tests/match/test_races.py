@@ -153,3 +153,14 @@ def test_where_nobody_can_look_again_that_is_said(desk: KeyDesk) -> None:
     result = desk.load(FILE, "email")
     assert (counts(result), result.exit_code) == ({"created": 150}, ExitCode.OK)
     assert any("nobody can say" in note for note in result.notes)
+
+
+def test_keys_that_a_job_just_created_are_found_while_lists_lag(desk: KeyDesk) -> None:
+    """Each job ends only when the lists show what it created, so the next one cannot miss it."""
+    desk.server.seed([{"email": f"q{n}@acme.com"} for n in range(30)])
+    created: dict[str, float] = {}
+    desk.server.visible = lambda record: created.setdefault(str(record["id"]), desk.clock.now()) + 5.0 <= desk.clock.now()
+    desk.clock.advance(60)
+    assert counts(desk.load(FILE, "email")) == {"created": 150}
+    assert counts(desk.load(FILE.replace(",x", ",y"), "email")) == {"updated": 150}
+    assert len(desk.server.records) == 180
