@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.errors import ExitCode
+from crmctl.files.mapping import Mode
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts
@@ -164,3 +165,27 @@ def test_keys_that_a_job_just_created_are_found_while_lists_lag(desk: KeyDesk) -
     assert counts(desk.load(FILE, "email")) == {"created": 150}
     assert counts(desk.load(FILE.replace(",x", ",y"), "email")) == {"updated": 150}
     assert len(desk.server.records) == 180
+
+
+@pytest.mark.parametrize("key", ["email", None], ids=["by key", "new records"])
+def test_a_file_rewritten_during_an_import_puts_no_other_rows_into_its_results(desk: KeyDesk, key: str | None) -> None:
+    """What was never sent is in no result file, and is not sent in place of what was checked."""
+    text = "Email,Note\n" + "".join(f"p{n}@acme.com,x\n" for n in range(1200))
+
+    def rewrite() -> None:
+        (desk.folder / "0.csv").write_text(text.replace("p", "other"))
+
+    meanwhile(desk, rewrite)
+    result = desk.load(text, key) if key else desk.load(text, mode=Mode.CREATE)
+    assert result.error is not None
+    assert result.error.code == "job_changed"
+    assert result.exit_code != ExitCode.OK
+    assert not any("other" in str(record["data"]["email"]) for record in desk.server.records)
+    assert not any(path is not None and "other" in path.read_text() for path in result.summary.files.values())
+    (desk.folder / "0.csv").write_text(text)
+    desk.server.refuse_batch = lambda _: None
+    again = desk.resume()
+    assert (counts(again), again.exit_code) == ({"created": 1200}, ExitCode.OK)
+    ok = again.summary.files["ok"]
+    assert ok is not None
+    assert ok.read_text().count("acme.com,x") == 1200

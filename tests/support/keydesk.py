@@ -49,14 +49,21 @@ class KeyDesk:
         return [finding.code for finding in self.findings]
 
     def load(
-        self, text: str, *keys: str, stop: bool = True, duplicates: str = "error", feed: str | None = None, **mapping: Any
+        self,
+        text: str,
+        *keys: str,
+        stop: bool = True,
+        duplicates: str = "error",
+        feed: str | None = None,
+        mode: Mode = Mode.UPSERT,
+        **mapping: Any,
     ) -> JobResult:
         """Import a CSV text by these keys; `feed`: as a feed, and whose values count then."""
         self.clock.advance(1)
         self.findings.clear()
         path = self.folder / f"{len(self.store.list())}.csv"
         path.write_text(text, encoding="utf-8")
-        options = MappingOptions(Mode.UPSERT, keys=keys, on_duplicate_key=duplicates, **mapping)
+        options = MappingOptions(mode, keys=keys, on_duplicate_key=duplicates, **mapping)
         crm = self.server.crm(self.clock)
         target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, crm)
         plan = ImportPlan(mapping=options, stop_on_error=stop, feed=FeedPlan("erp", feed) if feed is not None else None)

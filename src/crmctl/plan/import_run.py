@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TypeVar, cast
 
 from crmctl.bulk_context import Finding, Severity, watch_interrupts
-from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, storage_error
+from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
@@ -285,7 +285,7 @@ def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> t
             said += notes
             if error is not None or is_last or not sends_again:
                 break
-    except StorageError as failure:
+    except (StorageError, UsageError) as failure:
         return failure, said
     return error, said
 

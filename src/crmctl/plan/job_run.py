@@ -79,7 +79,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         hooks, before = options.hooks(job), summarize(journal).requests
         run = ImportRun(
             context.service, journal, options.delivery, context.clock, context.listener.progress,
-            rows=job.input.to_send, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
+            rows=job.rows, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
             stop_on_error=plan.stop_on_error, guard=Guard(**journal.header.guard), newest=job.newest, at_hand=job.at_hand,
             write=hooks.writer(context.service),
         )  # fmt: skip
@@ -115,6 +115,7 @@ def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | No
     """Write the result files, without the requested copy if it cannot be written. Return the error for a missing file, if any."""
     journal = job.journal
     try:
+        job.check_input()
         write_results(journal, job.input.source, failed_copy)
         journal.remember(RESULTS_DUE, False)
         return None
@@ -141,7 +142,7 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
     if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
         notes.append(f"nobody can say whether somebody else created records with the same keys meanwhile: {unknown}")
     reader = Reader(service, journal.header.object_id)
-    again = rows_of(journal, job.input.to_send)
+    again = rows_of(journal, job.rows)
     try:
         if options.capture_ids and (unnamed := capture_ids(journal, reader, again)):
             notes.append(f"the ids of {unnamed} created rows cannot be told")

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,7 +17,7 @@ from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_d
 from crmctl.files.payloads import check_marker
 from crmctl.files.rows import spool_ids, spool_rows
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
-from crmctl.files.validation import Entry, SendableRow
+from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import KeptValues
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
     from crmctl.read.records import NewestPage
 
+
+CHUNK_ROWS = 500
 
 PLAN_NAME = "plan.jsonl"
 """The copy of the applied plan in a job's folder."""
@@ -81,10 +84,31 @@ class ImportJob:
     input: PlannedInput
     newest: NewestPage | None = None
     at_hand: AtHand = nothing_at_hand
+    _versions: set[tuple[int, int, int]] = field(default_factory=set)
+    """Inode, size and time of the file for which its content was compared with the job's."""
 
     @property
     def id(self) -> str:
         return self.journal.header.job
+
+    def rows(self) -> Iterator[Payload | Entry]:
+        """Yield all rows of the input as sent. Raises UsageError if the file changed since the job began."""
+        rows = iter(self.input.to_send())
+        while chunk := list(islice(rows, CHUNK_ROWS)):
+            self.check_input()
+            yield from chunk
+
+    def check_input(self) -> None:
+        """Raise UsageError if the file is not the one the job began with: its rows would not be those of the journal."""
+        header, path = self.journal.header, Path(self.journal.header.path)
+        status = path.stat() if path.exists() else None
+        version = (status.st_ino, status.st_size, status.st_mtime_ns) if status is not None else (0, 0, 0)
+        if version in self._versions:
+            return
+        if file_digest(path, header.input) != (header.sha256, header.size):
+            hint = f"put the file back as it was, then: crmctl bulk resume {self.id}"
+            raise UsageError(f"{header.input} was changed during job {self.id}", hint=hint, code="job_changed")
+        self._versions.add(version)
 
 
 def start_import(store: JobStore, target: ImportTarget, given: GivenInput, options: JobOptions) -> ImportJob:
