@@ -163,15 +163,66 @@ def test_names_instead_of_ids(service: RunningService) -> None:
 
 def test_counts_by_a_value_and_sums(service: RunningService) -> None:
     rows = ask(service, "count", "deals", "--by", "stage", "--sum", "amount", "--avg", "amount", at_most=2).ok().json()
-    assert [(row["stage"], row["count"]) for row in rows] == [("lead", 32), ("won", 33), ("lost", 33), (None, 32)]
+    assert [(row["stage"], row["count"]) for row in rows] == [("won", 33), ("lost", 33), ("lead", 32), (None, 32)]
     assert sum(row["sum_amount"] for row in rows) == sum(10 * one for one in range(130))
-    assert [row["avg_amount"] for row in rows] == [640, 640, 650, 650]
+    assert [row["avg_amount"] for row in rows] == [640, 650, 640, 650]
     table = ask(service, "count", "deals", "--by", "company", "-o", "table").ok().out
     assert sorted(table.splitlines()[1:]) == [f"Company {number}     26" for number in range(5)]
     assert ask(service, "count", "deals", "--sum", "amount").ok().json() == {"count": 130, "sum_amount": 83850}
     assert "amount, probability" in ask(service, "count", "deals", "--sum", "name").exits(2).error()["hint"]
     by_city = ask(service, "count", "people", "--by", "address.city").ok().json()
     assert sorted(row["address.city"] for row in by_city) == sorted(CITIES)
+
+
+def test_groups_of_several_attributes_references_and_dates(service: RunningService) -> None:
+    two = ask(service, "count", "people", "--by", "status", "--by", "address.city", "--min", "score", "--max", "score").ok().json()
+    assert [(row["status"], row["address.city"], row["count"]) for row in two] == [
+        ("new", "Rome", 80), ("contacted", "Paris", 80), ("customer", "Bonn", 80),
+    ]  # fmt: skip
+    assert [(row["min_score"], row["max_score"]) for row in two] == [(3, 237), (1, 238), (2, 239)]
+    top = ask(service, "count", "people", "--by", "company.name", "--limit", "2", "--sort", "company.name").ok()
+    assert top.json() == [{"company.name": "Company 0", "count": 8}, {"company.name": "Company 1", "count": 8}]
+    years = ask(service, "count", "people", "--by", "created_at:year", "--sort", "-created_at:year").ok().json()
+    assert [row["count"] for row in years] == [120, 120]
+    assert int(years[0]["created_at:year"]) - int(years[1]["created_at:year"]) == 3
+    smallest = ask(service, "count", "deals", "--by", "stage", "--sort", "count").ok().json()
+    assert [row["count"] for row in smallest] == [32, 32, 33, 33]
+
+
+def test_a_chart_of_groups(service: RunningService) -> None:
+    chart = ask(service, "count", "deals", "--by", "stage", "--chart").ok().out.splitlines()
+    assert chart[0] == "count"
+    assert [line.split()[0] for line in chart[1:]] == ["won", "lost", "lead", "(none)"]
+
+
+def test_measures_name_each_currency_in_every_format(service: RunningService) -> None:
+    add(service, "deals", [{"name": "Foreign", "stage": "won", "amount": {"amount": 7.5, "currency": "USD"}}])
+    arguments = ("count", "deals", "--by", "stage", "--sum", "amount", "--filter", "stage=won")
+    rows = ask(service, *arguments).ok().json()
+    assert rows == [{"stage": "won", "count": 34, "sum_amount": [{"currency": "EUR", "value": 21120}, {"currency": "USD", "value": 7.5}]}]
+    assert "21,120.00 EUR, 7.50 USD" in ask(service, *arguments, "-o", "table").ok().out
+    assert ask(service, *arguments, "-o", "csv").ok().out.splitlines() == ["stage,count,sum_amount_EUR,sum_amount_USD", "won,34,21120,7.5"]
+    total = ask(service, "count", "deals", "--sum", "amount", "-o", "table").ok().out
+    assert "83,850.00 EUR, 7.50 USD" in total
+    service.client.delete(f"/api/v1/objects/{service.object_id('deals')}/records/{deal_id(service, 'Foreign')}")
+
+
+def deal_id(service: RunningService, name: str) -> str:
+    return str(ask(service, "get", "deals", f"name={name}").ok().json()["id"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--by", "created_at"), "needs a unit"),
+        (("--by", "created_at:mnth"), "no unit"),
+        (("--by", "name:month"), "holds no dates"),
+        (("--by", "status", "--sort", "score"), "sorted by count"),
+        (("--limit", "3"), "need --by"),
+    ],
+)
+def test_a_mistaken_count_is_refused(service: RunningService, arguments: tuple[str, ...], said: str) -> None:
+    assert said in ask(service, "count", "people", *arguments).exits(2).error()["message"]
 
 
 def test_a_sample_is_random_and_with_a_seed_the_same_again(service: RunningService) -> None:

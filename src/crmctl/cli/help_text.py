@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crmctl.cli.options import ADVANCED
 from crmctl.cli.registry import CommandEntry
@@ -16,8 +17,7 @@ EXAMPLES = 5
 """Examples on a page; --help-all shows them all."""
 
 
-@dataclass
-class Section:
+class Section(NamedTuple):
     """A heading and its two-column rows."""
 
     title: str

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Page
     from crmctl.client.query.clauses import FilterReader
+    from crmctl.client.query.groups import Measures
     from crmctl.client.query.record_filter import QueryContext, RecordFilter
     from crmctl.client.query.record_query import RecordQuery
     from crmctl.client.query.related_records import FieldLookups
@@ -265,52 +266,88 @@ def show_count(runtime: Runtime, asked: Asked) -> None:
     runtime.emitter.emit_result({"count": count}, text=str(count))
 
 
-def show_groups(runtime: Runtime, asked: Asked, by: str | None, sums: Sequence[str], averages: Sequence[str]) -> None:
-    """Show counts and sums by value. Raises UsageError for an attribute that cannot be grouped or summed."""
-    from crmctl.client.query.groups import Measures, RecordGroups
+def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: int | None, chart: bool) -> None:
+    """Show counts and measures by group. Raises UsageError for an attribute that cannot be grouped or measured."""
+    from crmctl.client.query.groups import RecordGroups
     from crmctl.output.views import generic_view
 
-    reader, query = _query(runtime, asked, agreed=False)
-    groups = RecordGroups(reader.context, asked.object, query.wanted, Measures(by, sums, averages), dict(reader.attributes or {}))
-    rows = groups.rows()
-    if by is None:
+    if chart:
+        check_chart(runtime)
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit must be 1 or more, not {limit}")
+    reader, query = _query(runtime, replace(asked, sort=None), agreed=False)
+    groups = RecordGroups(reader.context, asked.object, query.wanted, measures, dict(reader.attributes or {}))
+    every = groups.rows(asked.sort)
+    rows = every[:limit]
+    output = OUTPUT_FORMATS[runtime.output_format]
+    if chart or (output.has_columns and not runtime.flags.get("query")):
+        rows = [_by_currency(row) for row in rows] if chart or output.delimiter else [_measured_text(row, groups.codes) for row in rows]
+        if not output.delimiter:
+            rows = _named(runtime, asked.object, measures.by, rows)
+    if chart:
+        from crmctl.output.chart import draw_chart
+
+        runtime.streams.write_out(draw_chart(rows, runtime.streams))
+    elif not measures.by:
         runtime.emitter.emit_result(rows[0])
-        return
-    view = _right_aligned(generic_view(rows, "records"), rows)
-    if runtime.output_format == "table" and not runtime.flags.get("query"):
-        rows = [{name: _measured_text(name, value, groups.codes) for name, value in row.items()} for row in rows]
-        rows = _named(runtime, asked.object, by, rows)
-    runtime.emitter.emit_items(rows, view)
+    else:
+        runtime.emitter.emit_items(rows, _right_aligned(generic_view(rows, "records"), measures.by))
+    if len(rows) < len(every):
+        runtime.messages.note(f"showing {len(rows):,} of {len(every):,} groups; --limit shows more")
 
 
-def _measured_text(name: str, value: Any, codes: Mapping[str, Sequence[str]]) -> Any:
-    """Return sums and averages as text with currency and thousands separators; other values unchanged."""
-    kind, _, slug = name.partition("_")
-    if kind not in ("sum", "avg") or slug not in codes or value is None:
-        return value
-    amounts = value if isinstance(value, dict) else {next(iter(codes[slug]), ""): value}
-    return ", ".join(_amount_text(round(one, 2) if kind == "avg" else one, code) for code, one in amounts.items() if one is not None)
+def check_chart(runtime: Runtime) -> None:
+    """Raise UsageError for options that do not go with --chart."""
+    flags = runtime.flags
+    if flags.get("json") or flags.get("output") not in (None, "table") or flags.get("query") or flags.get("fields"):
+        raise UsageError("--chart excludes other formats, --query and --fields", hint="leave one of them out")
 
 
-def _amount_text(amount: Any, code: str) -> str:
+def _by_currency(row: Json) -> Json:
+    """Return a row with a column for each currency of a measure."""
+    flat: Json = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            flat |= {f"{name}_{amount['currency'] or 'none'}": amount["value"] for amount in value}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _measured_text(row: Json, codes: Mapping[str, Sequence[str]]) -> Json:
+    """Return a row with its measures as text: with currency, thousands separators and two decimals."""
+    texts = dict(row)
+    for name, value in row.items():
+        measure, _, slug = name.partition("_")
+        if slug not in codes or value is None or measure not in ("sum", "avg", "min", "max"):
+            continue
+        amounts = value if isinstance(value, list) else [{"currency": next(iter(codes[slug]), ""), "value": value}]
+        texts[name] = ", ".join(_amount_text(amount["value"], amount["currency"] or "", measure) for amount in amounts)
+    return texts
+
+
+def _amount_text(amount: Any, code: str, measure: str) -> str:
     from decimal import Decimal
 
-    places = max(2 if code else 0, -int(Decimal(amount).as_tuple().exponent))
-    return f"{amount:,.{places}f} {code}".strip()
+    from crmctl.output.value_text import NO_CENTS
+
+    usual = 0 if code in NO_CENTS or not code else 2
+    number = round(Decimal(amount), 2) if measure == "avg" else Decimal(amount)
+    places = max(usual, -int(number.normalize().as_tuple().exponent))
+    return f"{number:,.{places}f} {code}".strip()
 
 
-def _right_aligned(view: View, rows: Sequence[Json]) -> View:
-    from dataclasses import replace
-
-    numeric = {name for row in rows for name in row if name == "count" or name.startswith(("sum_", "avg_"))}
-    columns = [replace(column, kind="number") if column.header in numeric else replace(column, kind="reference") for column in view.columns]
-    return replace(view, columns=tuple(columns))
+def _right_aligned(view: View, by: Sequence[str]) -> View:
+    return replace(view, columns=tuple(replace(column, kind="text" if column.header in by else "number") for column in view.columns))
 
 
-def _named(runtime: Runtime, object_name: str, by: str, rows: list[Json]) -> list[Json]:
+def _named(runtime: Runtime, object_name: str, by: Sequence[str], rows: list[Json]) -> list[Json]:
     """Replace ids by names, and missing values by a word."""
-    names = RecordDisplay(runtime, object_name, only=(by,)).names_of(by, [row[by] for row in rows if isinstance(row[by], str)])
-    return [{**row, by: "(none)" if row[by] is None else names.get(str(row[by]).lower(), row[by])} for row in rows]
+    display = RecordDisplay(runtime, object_name, only=[name for name in by if "." not in name and ":" not in name] or [""])
+    for name in by:
+        names = display.names_of(name, list({row[name] for row in rows if isinstance(row[name], str)}))
+        rows = [{**row, name: "(none)" if row[name] is None else names.get(str(row[name]).lower(), row[name])} for row in rows]
+    return rows
 
 
 def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReader, RecordQuery]:

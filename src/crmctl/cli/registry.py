@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.cli.options import ADVANCED
 from crmctl.models.ids import nearest
@@ -19,8 +18,7 @@ NOUN = "noun"
 """The module of a command that has only the verbs of `cli/verbs.py`."""
 
 
-@dataclass(frozen=True)
-class CommandEntry:
+class CommandEntry(NamedTuple):
     """A top-level command; its module `crmctl.cli.commands.<module>` has an `app`."""
 
     name: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class OutputFormat:
+class OutputFormat(NamedTuple):
     """`help` is its text in `crmctl help output`. `writer` is a class in `output/formats.py`.
 
     `keeps_shape`: --fields leaves items as they are, only smaller. `has_columns`: --fields are columns.

@@ -108,7 +108,7 @@ def _address(value: Any, how: Rendering) -> str:
     return ", ".join(line for line in _parts(value, _ADDRESS_PARTS, ", ", how).splitlines() if line)
 
 
-_NO_CENTS = frozenset({"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"})
+NO_CENTS = frozenset({"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"})
 
 
 def _currency(value: Any, how: Rendering) -> str:
@@ -128,7 +128,7 @@ def _money(amount: Any, code: str, how: Rendering) -> str:
     except InvalidOperation:
         return " ".join(part for part in (str(amount), code) if part)
     decimals = -int(number.as_tuple().exponent) if number.is_finite() else 0
-    places = max(decimals, 0 if code.upper() in _NO_CENTS else 2)
+    places = max(decimals, 0 if code.upper() in NO_CENTS else 2)
     return " ".join(part for part in (f"{number:,.{places}f}", code) if part)
 
 

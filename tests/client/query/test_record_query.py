@@ -196,7 +196,7 @@ def test_a_large_sample_and_a_count_by_many_options_say_their_price() -> None:
     options = [f"s{number}" for number in range(12)]
     status = Attribute(id="4", slug="status", type="select", config={"options": options})
     crm.asked.clear(), told.costs.clear()
-    RecordGroups(told.context(crm), "people", RecordFilter(), Measures("status"), {"status": status}).rows()
+    RecordGroups(told.context(crm), "people", RecordFilter(), Measures(["status"]), {"status": status}).rows()
     assert (told.costs[0].requests, len(crm.asked)) == (13, 44), "and all of them, since others than the options are there"
 
 

@@ -11,7 +11,6 @@ import typer
 
 from crmctl.cli import options as given
 from crmctl.cli.app import CommandApp
-from crmctl.cli.bulk_changes import apply_saved, import_file
 from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption, StrictOption
 from crmctl.errors import UsageError
 from crmctl.models.jsontext import Json
@@ -86,6 +85,8 @@ def import_records(
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
 ) -> None:
+    from crmctl.cli.bulk_changes import import_file
+
     import_file(ctx.obj, _given(ctx) | {"object": object_name})
 
 
@@ -117,6 +118,7 @@ def apply_plan(
     crmctl refuses the plan if the service, the file, its mapping, an attribute or a record of the plan has changed, and says which. With
     --dry-run it only checks and shows the plan.
     """
+    from crmctl.cli.bulk_changes import apply_saved
     from crmctl.plan.import_records import ApplyRequest
 
     apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))

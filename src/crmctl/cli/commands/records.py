@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.fields import check_given, read_fields
-from crmctl.cli.list_window import window
 from crmctl.cli.options import (
     AllOption,
     CurrencyOption,
@@ -25,8 +23,6 @@ from crmctl.cli.options import (
     SortOption,
     StrictOption,
 )
-from crmctl.cli.record_lists import Asked, RecordDisplay, list_sample, list_window, show_count, show_groups
-from crmctl.cli.targets import check_columns, find_record, on_object, read_record
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +60,9 @@ def list_records(
 
     Shows 50 unless --limit or --all asks for more. crmctl help filters explains conditions.
     """
+    from crmctl.cli.list_window import window
+    from crmctl.cli.record_lists import Asked, list_sample, list_window
+
     asked = Asked(object_name, filters, sort, order, strict=strict)
     if sample is None:
         list_window(ctx.obj, asked, window(limit, every, offset))
@@ -97,6 +96,9 @@ def search_records(
 
     Options and results are those of `records list`. A text takes one request per text attribute.
     """
+    from crmctl.cli.list_window import window
+    from crmctl.cli.record_lists import Asked, list_window
+
     list_window(ctx.obj, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
 
 
@@ -106,32 +108,56 @@ def search_records(
         "crmctl records count people",
         "crmctl records count deals --filter 'stage=won' -o json",
         "crmctl records count deals --by stage --sum amount --avg amount",
+        "crmctl records count people --by company.name --by status --limit 10",
+        "crmctl records count people --by created_at:month --sort created_at:month --chart",
     ],
 )
 def count_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
     filters: FilterOption = None,
-    by: Annotated[str | None, typer.Option("--by", metavar="ATTR", help="Count each value of this attribute.")] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", metavar="ATTR", help="Count by value: status, address.city, company.name, created_at:month; repeatable."),
+    ] = None,
     sums: Annotated[list[str] | None, typer.Option("--sum", metavar="ATTR", help="Sum this attribute; repeatable.")] = None,
     averages: Annotated[list[str] | None, typer.Option("--avg", metavar="ATTR", help="Average this attribute; repeatable.")] = None,
+    least: Annotated[list[str] | None, typer.Option("--min", metavar="ATTR", help="Lowest value; repeatable.")] = None,
+    most: Annotated[list[str] | None, typer.Option("--max", metavar="ATTR", help="Highest value; repeatable.")] = None,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="count|-count|BY", help="Order of the groups; the largest first by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Show the first N groups.")] = None,
+    chart: Annotated[bool, typer.Option("--chart", help="Draw the numbers as bars.")] = False,
     strict: StrictOption = False,
 ) -> None:
-    """Count records, in total or by value, and sum attributes.
+    """Count records, in total or by value, and measure their numbers.
 
-    A record with a list of values counts for each value. Sums and averages ignore records without a number. Queries that need more than
-    50 requests use the mirror if there is one; the output shows its age. --yes reads the service instead.
+    A date takes a unit: day, week, month, quarter or year, in local time. A record with a list of values counts for each value. Measures
+    ignore records without a number and never add up currencies. Queries that need more than 50 requests use the mirror if there is one;
+    the output shows its age. --yes reads the service instead.
     """
-    asked = Asked(object_name, filters, strict=strict)
-    if by is None and not sums and not averages:
-        show_count(ctx.obj, asked)
-    else:
-        show_groups(ctx.obj, asked, by, sums or [], averages or [])
+    from crmctl.cli.record_lists import Asked, show_count, show_groups
+
+    options = {"sum": sums, "avg": averages, "min": least, "max": most}
+    of = [(measure, slug) for measure, slugs in options.items() for slug in slugs or ()]
+    if not by and not of:
+        if sort is not None or limit is not None or chart:
+            raise UsageError("--sort, --limit and --chart need --by", hint=f"crmctl records count {object_name} --by ATTR")
+        show_count(ctx.obj, Asked(object_name, filters, strict=strict))
+        return
+    from crmctl.client.query.groups import Measures
+
+    measures = Measures(list(dict.fromkeys(by or ())), list(dict.fromkeys(of)))
+    show_groups(ctx.obj, Asked(object_name, filters, sort, strict=strict), measures, limit=limit, chart=chart)
 
 
 @app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
 def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Show one record, by its id or by a value that only it has."""
+    from crmctl.cli.record_lists import RecordDisplay
+    from crmctl.cli.targets import read_record
+
     runtime: Runtime = ctx.obj
     display = RecordDisplay(runtime, object_name)
     display.emit(read_record(runtime, object_name, record_name).wire)
@@ -151,6 +177,7 @@ def show_history(
     Each line shows when and by whom a value changed, before and after. Deleted records, by id, are included while the service keeps them.
     Only crmctl's own service has a history.
     """
+    from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import show_changes
 
     show_changes(ctx.obj, object_name, record_name, window(limit, every, offset))
@@ -176,6 +203,10 @@ def create_record(
 
     --set reads values by the type of the attribute and overrides --data.
     """
+    from crmctl.cli.fields import read_fields
+    from crmctl.cli.record_lists import RecordDisplay
+    from crmctl.cli.targets import check_columns, on_object
+
     runtime: Runtime = ctx.obj
     fields = read_fields(runtime, object_name, assignments, data, currency=currency)
     check_columns(runtime, object_name)
@@ -204,6 +235,10 @@ def update_record(
 
     --set address.city=Rome reads the record first and keeps its street.
     """
+    from crmctl.cli.fields import check_given, read_fields
+    from crmctl.cli.record_lists import RecordDisplay
+    from crmctl.cli.targets import check_columns, find_record, on_object
+
     runtime: Runtime = ctx.obj
     check_given(assignments, data)
     check_columns(runtime, object_name)
@@ -224,6 +259,7 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     The editor is VISUAL, else EDITOR. crmctl sends nothing if another client changed the record meanwhile. bulk undo reverts the edit.
     """
     from crmctl.cli.record_edit import edit_record
+    from crmctl.cli.targets import check_columns
 
     check_columns(ctx.obj, object_name)
     edit_record(ctx.obj, object_name, record_name)
@@ -232,6 +268,8 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
 def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""
+    from crmctl.cli.targets import find_record, on_object
+
     runtime: Runtime = ctx.obj
     named = find_record(runtime, object_name, record_name)
     text = named.text(record_name)

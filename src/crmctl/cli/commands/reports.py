@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
-from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -52,18 +51,14 @@ def show_results(
 
     runtime: Runtime = ctx.obj
     if chart:
-        _check_chart(runtime)
+        from crmctl.cli.record_lists import check_chart
+
+        check_chart(runtime)
     identity = find_item(runtime, NOUN, report).id
     found = runtime.crm.get_report_run(identity, run if run is not None else _newest(runtime, identity, report))
     if found.status is not None and found.status != "completed":
         runtime.messages.warn(f"the status of run {found.id} is {found.status}")
     _emit(runtime, results_of(found.wire), chart=chart)
-
-
-def _check_chart(runtime: Runtime) -> None:
-    flags = runtime.flags
-    if flags.get("json") or flags.get("output") not in (None, "table") or flags.get("query") or flags.get("fields"):
-        raise UsageError("--chart excludes other formats, --query and --fields", hint="leave one of them out")
 
 
 def _newest(runtime: Runtime, identity: str, report: str) -> str:

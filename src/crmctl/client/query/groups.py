@@ -1,16 +1,19 @@
-"""Counts, sums and averages by group, and random samples."""
+"""Counts and measures by group, and random samples."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from decimal import Context, Decimal
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
-from crmctl.client.query.clauses import parts_of
+from crmctl.client.query.clauses import TIMES, parts_of
 from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCost, RecordFilter
 from crmctl.client.query.record_query import MANY_LISTS, RecordQuery
+from crmctl.client.query.related_records import FieldLookups
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean
@@ -20,41 +23,115 @@ from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.conditions import elements_of, number_in
 from crmctl.values.filters import Condition
+from crmctl.values.moments import moment_of
 from crmctl.values.operators import Operator
 
-Measure = Callable[[Decimal, int], int | Decimal | None]
+Wire = Mapping[str, Any]
 
 EXACT = Context(prec=2200)
 AVERAGED = Context(prec=28)
+AVERAGE_PLACES = 6
+
+UNITS: dict[str, Callable[[date], str]] = {
+    "day": lambda day: day.isoformat(),
+    "week": lambda day: f"{day.isocalendar().year:04}-W{day.isocalendar().week:02}",
+    "month": lambda day: day.isoformat()[:7],
+    "quarter": lambda day: f"{day.year:04}-Q{(day.month + 2) // 3}",
+    "year": lambda day: day.isoformat()[:4],
+}
+"""The units of a date in --by, as in `created_at:month`, and the text of the one that a day is in."""
+
+
+class Amounts(NamedTuple):
+    """The numbers of one attribute in one group and currency."""
+
+    total: Decimal
+    size: int
+    least: Decimal
+    most: Decimal
+
+    def plus(self, number: Decimal) -> Amounts:
+        return Amounts(EXACT.add(self.total, number), self.size + 1, min(self.least, number), max(self.most, number))
+
+
+MEASURES: dict[str, Callable[[Amounts | None], Decimal | None]] = {
+    "sum": lambda amounts: amounts.total if amounts else Decimal(0),
+    "avg": lambda amounts: round(AVERAGED.divide(amounts.total, Decimal(amounts.size)), AVERAGE_PLACES) if amounts else None,
+    "min": lambda amounts: amounts.least if amounts else None,
+    "max": lambda amounts: amounts.most if amounts else None,
+}
+"""The measures of a count: each is an option and the beginning of a column's name."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Requested measures. `by` may name a part of a composite; `sums` and `averages` name attributes with numbers or money."""
+    """Requested groups and measures. `by` names attributes, parts, fields of referenced records, or dates with a unit."""
 
-    by: str | None = None
-    sums: Sequence[str] = ()
-    averages: Sequence[str] = ()
+    by: Sequence[str] = ()
+    of: Sequence[tuple[str, str]] = ()
+    """Pairs of a measure and an attribute with numbers or money."""
 
     @property
     def measured(self) -> list[str]:
-        return list(dict.fromkeys([*self.sums, *self.averages]))
+        return list(dict.fromkeys(slug for _, slug in self.of))
 
 
 @dataclass
 class _Group:
-    """Records of one value: their number, and the sum and number of amounts by attribute and currency."""
+    """The number of records of a group, and amounts by attribute and currency."""
 
     count: int = 0
-    sums: dict[tuple[str, str | None], tuple[Decimal, int]] = field(default_factory=dict)
+    amounts: dict[tuple[str, str | None], Amounts] = field(default_factory=dict)
 
     def add(self, slug: str, code: str | None, number: Decimal) -> None:
-        before, count = self.sums.get((slug, code), (Decimal(0), 0))
-        self.sums[slug, code] = EXACT.add(before, number), count + 1
+        amounts = self.amounts.get((slug, code))
+        self.amounts[slug, code] = amounts.plus(number) if amounts else Amounts(number, 1, number, number)
+
+
+class _By(NamedTuple):
+    """One --by: its attribute (None for the time of creation or change), the path behind it, and the unit of a date."""
+
+    name: str
+    attribute: Attribute | None
+    path: str
+    unit: str
+
+    @property
+    def options(self) -> Sequence[str]:
+        return self.attribute.options if self.attribute is not None and not self.path else ()
+
+    def values(self, wire: Wire) -> list[Any]:
+        """Return the values that a record counts for: each of a list, or None."""
+        if self.attribute is None:
+            elements = [wire.get(self.path)]
+        else:
+            value = (wire.get("data") or {}).get(self.attribute.slug)
+            is_part = self.path and self.attribute.type in COMPOSITE_TYPES
+            elements = parts_of(self.attribute, value, self.path) if is_part else list(_along(value, self.path))
+        if self.unit:
+            elements = [self._period(element) for element in elements]
+        return list(dict.fromkeys(_hashable(element) for element in elements if element not in (None, "", {}))) or [None]
+
+    def _period(self, value: Any) -> str | None:
+        """Return the text of the unit that a date is in; for a time, in local time."""
+        moment = moment_of(value) if isinstance(value, str) else None
+        if moment is None:
+            return None
+        return UNITS[self.unit]((moment.astimezone() if "T" in str(value) else moment).date())
+
+
+def _along(value: Any, path: str) -> Iterator[Any]:
+    """Yield the values at a path of nested objects and lists."""
+    head, _, rest = path.partition(".")
+    for element in elements_of(value):
+        if not path:
+            yield element
+        elif isinstance(element, Mapping):
+            yield from _along(element.get(head), rest)
 
 
 class RecordGroups:
-    """Rows of a count, one for each value of `by`. Options of a select keep their order; others sort by count; empty ones come last."""
+    """Rows of a count, one for each group, the largest first."""
 
     def __init__(
         self, context: QueryContext, object_name: str, wanted: RecordFilter, measures: Measures, attributes: dict[str, Attribute]
@@ -65,34 +142,84 @@ class RecordGroups:
         self._wanted = wanted
         self._measures = measures
         self._attributes = attributes
+        self._by = [self._read_by(name) for name in measures.by]
+        self._lookups = FieldLookups(context, attributes.values(), [by.name.partition(":")[0] for by in self._by])
+        for measure, slug in measures.of:
+            attribute = self._attribute(f"--{measure}", slug)
+            if attribute.type not in (AttributeType.NUMBER, AttributeType.CURRENCY):
+                raise UsageError(f"--{measure} {slug}: a {attribute.type} attribute holds no numbers", hint=self._numeric())
         self.codes: dict[str, list[str]] = {}
         """Once there are rows, the currencies of each measured attribute."""
-        self._by = self._attribute("--by", measures.by) if measures.by is not None else None
-        for option, slugs in (("--sum", measures.sums), ("--avg", measures.averages)):
-            for slug in slugs:
-                attribute = self._attribute(option, slug)
-                if attribute.type not in (AttributeType.NUMBER, AttributeType.CURRENCY):
-                    raise UsageError(f"{option} {slug}: a {attribute.type} attribute holds no numbers", hint=self._numeric())
 
-    def rows(self) -> list[Json]:
-        """Return the rows. Raises the errors of requests."""
-        counted = self._counted()
-        if counted is not None:
-            return counted
-        groups: dict[Any, _Group] = {}
+    def rows(self, sort: str | None = None) -> list[Json]:
+        """Return the rows; `sort` is count or a --by, with - before it in descending order. Raises the errors of requests."""
+        name = (sort or "-count").removeprefix("-")
+        if name != "count" and name not in self._measures.by:
+            raise UsageError(
+                f"--sort {sort}: a count is sorted by count or by a --by", hint=f"one of: {', '.join(['count', *self._measures.by])}"
+            )
+        groups = self._counted() or self._read()
+        rows = self._as_rows(groups)
+        by_value = sorted(rows, key=lambda row: [self._place(by, row[by.name]) for by in self._by])
+        if name == "count":
+            return sorted(by_value, key=lambda row: row["count"] * (1 if sort == "count" else -1))
+        by = next(by for by in self._by if by.name == name)
+        filled = [row for row in by_value if row[name] is not None]
+        filled.sort(key=lambda row: self._place(by, row[name]), reverse=(sort or "").startswith("-"))
+        return filled + [row for row in by_value if row[name] is None]
+
+    def _place(self, by: _By, value: Any) -> tuple[int, int | Decimal, str]:
+        """Sort options in their order, numbers before texts, and empty values last."""
+        if value is None:
+            return 3, 0, ""
+        if value in by.options:
+            return 0, by.options.index(value), ""
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        return (1, Decimal(str(value)), "") if is_number else (2, 0, str(value))
+
+    def _read(self) -> dict[tuple[Any, ...], _Group]:
+        groups: dict[tuple[Any, ...], _Group] = {} if self._by else {(): _Group()}
         query = RecordQuery(self._context, self._object, self._wanted, ListOrder(None, "asc"), "to count them")
-        for record in query.records():
-            self._add(groups, record)
+        for wire in self._expanded(query):
+            for key in product(*(by.values(wire) for by in self._by)):
+                group = groups.setdefault(key, _Group())
+                group.count += 1
+                for slug in self._measures.measured:
+                    for number, code in self._numbers(slug, wire):
+                        group.add(slug, code, number)
         for remark in query.wanted.remarks():
             self._context.warn(remark)
-        if not groups and self._by is None:
-            groups[None] = _Group()
-        return self._as_rows(groups)
+        return groups
+
+    def _expanded(self, query: RecordQuery) -> Iterable[Wire]:
+        wires = (record.wire for record in query.records())
+        if not self._lookups.slugs:
+            return wires
+        self._lookups.expect(query.count())
+        return self._lookups.expand_all(wires)
+
+    def _read_by(self, text: str) -> _By:
+        """Return a --by as an attribute, a path and a unit. Raises UsageError."""
+        name, colon, unit = text.rpartition(":") if text not in self._attributes else (text, "", "")
+        name, unit = (name, unit) if colon else (text, "")
+        example = f"--by {name}:month; units: {', '.join(UNITS)}"
+        if unit and unit not in UNITS:
+            raise UsageError(f"--by {text}: {unit!r} is no unit of time", hint=example)
+        if name in TIMES and name not in self._attributes:
+            if not unit:
+                raise UsageError(f"--by {text} needs a unit of time", hint=example)
+            return _By(text, None, "createdAt" if TIMES[name] == "created_at" else "updatedAt", unit)
+        attribute = self._attribute("--by", name)
+        path = name[len(attribute.slug) + 1 :]
+        if unit and (attribute.type not in (AttributeType.DATE, AttributeType.REFERENCE)):
+            raise UsageError(f"--by {text}: {name} holds no dates", hint=f"--by {name}")
+        return _By(text, attribute, path, unit)
 
     def _attribute(self, option: str, slug: str) -> Attribute:
-        head, _, part = slug.partition(".") if slug not in self._attributes else (slug, "", "")
+        head, _, path = slug.partition(".") if slug not in self._attributes else (slug, "", "")
         attribute = self._attributes.get(head)
-        if attribute is None or (part and (option != "--by" or attribute.type not in COMPOSITE_TYPES)):
+        has_path = attribute is not None and (attribute.type in COMPOSITE_TYPES or attribute.type == AttributeType.REFERENCE)
+        if attribute is None or (path and (option != "--by" or not has_path)):
             meant = did_you_mean(slug, self._attributes)
             hint = f"{meant} attributes: {', '.join(self._attributes)}".strip()
             raise UsageError(f"{option} {slug}: {self._object} has no such attribute", hint=hint, code="unknown_attribute")
@@ -104,98 +231,70 @@ class RecordGroups:
         ]
         return f"those that do: {', '.join(slugs)}" if slugs else None
 
-    def _counted(self) -> list[Json] | None:
+    def _counted(self) -> dict[tuple[Any, ...], _Group] | None:
         """Count with one request per option of a select; None if reading is necessary or takes no more requests."""
-        by = self._by
-        if by is None or self._measures.measured or by.slug != self._measures.by or by.type != AttributeType.SELECT or by.is_list:
+        attribute = self._by[0].attribute if len(self._by) == 1 and not self._by[0].path else None
+        if attribute is None or self._measures.of or attribute.type != AttributeType.SELECT or attribute.is_list:
             return None
-        if not by.options or not self._wanted.is_plain:
+        if not attribute.options or not self._wanted.is_plain:
             return None
         total = self._count(())
-        if -(-total // PAGE_LIMIT) <= len(by.options) + 1:
+        if -(-total // PAGE_LIMIT) <= len(attribute.options) + 1:
             return None
-        requests = len(by.options) + 1
-        if requests > MANY_LISTS and self._context.agree(ReadingCost(requests, f"counting {self._object} by {by.slug}", self._object)):
+        requests = len(attribute.options) + 1
+        if requests > MANY_LISTS and self._context.agree(
+            ReadingCost(requests, f"counting {self._object} by {attribute.slug}", self._object)
+        ):
             return None
-        counts = {option: self._count((Condition(by.slug, Operator.EQUALS, option),)) for option in by.options}
-        empty = self._count((Condition(by.slug, Operator.IS_EMPTY),))
-        if sum(counts.values()) + empty != total:
+        counts: dict[tuple[Any, ...], int] = {
+            (option,): self._count((Condition(attribute.slug, Operator.EQUALS, option),)) for option in attribute.options
+        }
+        counts[None,] = self._count((Condition(attribute.slug, Operator.IS_EMPTY),))
+        if sum(counts.values()) != total:
             return None  # former options, or a service that ignores the filter
-        rows = [{by.slug: option, "count": count} for option, count in counts.items() if count]
-        return [*rows, {by.slug: None, "count": empty}] if empty else rows
+        return {key: _Group(count) for key, count in counts.items() if count}
 
     def _count(self, more: tuple[Condition, ...]) -> int:
         wanted = replace(self._wanted, conditions=self._wanted.conditions + more)
         return RecordQuery(self._context, self._object, wanted).count()
 
-    def _add(self, groups: dict[Any, _Group], record: Record) -> None:
-        for value in self._values(record):
-            group = groups.setdefault(value, _Group())
-            group.count += 1
-            for slug in self._measures.measured:
-                for number, code in self._numbers(slug, record):
-                    group.add(slug, code, number)
-
-    def _numbers(self, slug: str, record: Record) -> list[tuple[Decimal, str | None]]:
+    def _numbers(self, slug: str, wire: Wire) -> list[tuple[Decimal, str | None]]:
         attribute = self._attributes[slug]
         numbers = []
-        for element in elements_of(record.data.get(slug)):
+        for element in elements_of((wire.get("data") or {}).get(slug)):
             number = number_in(attribute, element)
             if number is not None:
                 codes = parts_of(attribute, element, "currency") if isinstance(element, dict) else []
                 numbers.append((number, str(codes[0]) if codes else None))
         return numbers
 
-    def _values(self, record: Record) -> Iterator[Any]:
-        """Yield the values that a record counts for. A record with a list counts for each of its values."""
-        if self._by is None:
-            yield None
-            return
-        value = record.data.get(self._by.slug)
-        part = (self._measures.by or "")[len(self._by.slug) + 1 :]
-        values = parts_of(self._by, value, part) if part else elements_of(value)
-        keys = dict.fromkeys(_hashable(value) for value in values if value not in (None, "", {}))
-        yield from keys or [None]
-
-    def _as_rows(self, groups: dict[Any, _Group]) -> list[Json]:
+    def _as_rows(self, groups: dict[tuple[Any, ...], _Group]) -> list[Json]:
         codes: dict[str, dict[str | None, None]] = {slug: {} for slug in self._measures.measured}
         for group in groups.values():
-            for slug, code in group.sums:
+            for slug, code in group.amounts:
                 codes[slug][code] = None
-        self.codes = {slug: [code for code in found if code] for slug, found in codes.items()}
-        for slug, found in codes.items():
+        self.codes = {slug: sorted(code or "" for code in found) for slug, found in codes.items()}
+        for slug, found in self.codes.items():
             if len(found) > 1:
-                named = ", ".join(sorted(code or "no currency" for code in found))
+                named = ", ".join(code or "no currency" for code in found)
                 self._context.warn(f"{slug} is in several currencies, which are not added up: {named}")
-        return [self._row(value, group, codes) for value, group in sorted(groups.items(), key=self._place)]
+        rows = []
+        for key, group in groups.items():
+            row: Json = {**dict(zip(self._measures.by, key, strict=True)), "count": group.count}
+            rows.append(row | {f"{measure}_{slug}": self._measured(group, measure, slug) for measure, slug in self._measures.of})
+        return rows
 
-    def _place(self, item: tuple[Any, _Group]) -> tuple[bool, int, int, str]:
-        """Sort options in their order, other values by count, and empty values last."""
-        value, group = item
-        options = self._by.options if self._by is not None else []
-        return value is None, options.index(value) if value in options else len(options), -group.count, str(value)
-
-    def _row(self, value: Any, group: _Group, codes: Mapping[str, Mapping[str | None, None]]) -> Json:
-        row: Json = {self._measures.by: value} if self._measures.by is not None else {}
-        row["count"] = group.count
-        row |= {f"sum_{slug}": self._measured(group, slug, codes[slug], _sum) for slug in self._measures.sums}
-        return row | {f"avg_{slug}": self._measured(group, slug, codes[slug], _average) for slug in self._measures.averages}
-
-    @staticmethod
-    def _measured(group: _Group, slug: str, codes: Mapping[str | None, None], measure: Measure) -> Any:
-        """Return one number, or one for each of several currencies."""
-        measured = {code: measure(*group.sums.get((slug, code), (Decimal(0), 0))) for code in codes}
-        if len(measured) > 1:
-            return {code or "": number for code, number in measured.items() if (slug, code) in group.sums}
-        return next(iter(measured.values()), measure(Decimal(0), 0))
+    def _measured(self, group: _Group, measure: str, slug: str) -> Any:
+        """Return one number, or a list of one for each of several currencies."""
+        codes = self.codes[slug]
+        if len(codes) > 1:
+            held = ((code, group.amounts.get((slug, code or None))) for code in codes)
+            return [{"currency": code or None, "value": _json_number(MEASURES[measure](amounts))} for code, amounts in held if amounts]
+        return _json_number(MEASURES[measure](group.amounts.get((slug, codes[0] or None)) if codes else None))
 
 
-def _sum(total: Decimal, _count: int) -> int | Decimal | None:
-    return as_number(total)
-
-
-def _average(total: Decimal, count: int) -> int | Decimal | None:
-    return as_number(AVERAGED.divide(total, Decimal(count))) if count else None
+def _json_number(number: Decimal | None) -> int | Decimal | None:
+    return None if number is None else as_number(number)
 
 
 def _hashable(value: Any) -> Any:
