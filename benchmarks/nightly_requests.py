@@ -63,6 +63,7 @@ class Service:
         self._by_creation: list[tuple[int, str]] = []
         self._by_change: list[tuple[int, str]] = []
         self._is_sorted = False
+        self.session = SimpleNamespace(max_wait=300.0, take_requests=lambda: sum(self.asked.values()))
 
     # -- what happens in it ----------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ def test_agreement(sent: Any, there: Any, is_altered: bool) -> None:
 
 
 def record(letter: str, **data: Any) -> Record:
-    return Record.model_validate({"id": letter, "objectId": "o", "data": data})
+    return Record.parse({"id": letter, "objectId": "o", "data": data})
 
 
 ROWS = [Prepared(n, {"n": n, "note": f"note number {n} of many", "country": "DE"}) for n in range(1, 6)]

@@ -64,8 +64,7 @@ class People:
 
     def __post_init__(self) -> None:
         self.records = [
-            Record.model_construct(id=f"00000000-0000-4000-8000-{n:012}", data=data, created_at=at(n), updated_at=at(n))
-            for n, data in enumerate(self.data)
+            Record(id=f"00000000-0000-4000-8000-{n:012}", data=data, created_at=at(n), updated_at=at(n)) for n, data in enumerate(self.data)
         ]
 
     def list_records(self, object_id: str, **asked: Any) -> Page[Record]:

@@ -36,7 +36,7 @@ def key(text: str) -> str:
 
 
 def record(n: int, text: str) -> Record:
-    return Record.model_validate({"id": f"00000000-0000-4000-8000-{n:012}", "data": {"code": text}})
+    return Record.parse({"id": f"00000000-0000-4000-8000-{n:012}", "data": {"code": text}})
 
 
 @pytest.mark.parametrize("count", [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1])
@@ -86,7 +86,7 @@ class Burst:
 
     def list_records(self, *_: object, limit: int = 50, offset: int = 0, **__: object) -> Page[Record]:
         named = enumerate(self.moments[offset : offset + limit], offset)
-        items = [Record.model_validate({"id": f"r{n}", "data": {}, "createdAt": when, "updatedAt": when}) for n, when in named]
+        items = [Record.parse({"id": f"r{n}", "data": {}, "createdAt": when, "updatedAt": when}) for n, when in named]
         return Page(items, len(self.moments), 0, 100)
 
     def change(self) -> None:

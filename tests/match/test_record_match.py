@@ -22,7 +22,7 @@ def matched(
         return {key: {CONTENT.form({"n": 5}): twins} for key in keys} if twins is not None else {}
 
     entries = [Prepared(ordinal, {"n": 5}) for ordinal in rows]
-    records = [Record.model_validate({"id": letter, "objectId": "o", "data": {"n": 5}}) for letter in there]
+    records = [Record.parse({"id": letter, "objectId": "o", "data": {"n": 5}}) for letter in there]
     return match(entries, records, CONTENT, Known(told, names or {}, frozenset(further)))
 
 
@@ -64,7 +64,7 @@ def test_with_a_twin_that_may_be_there_it_takes_records_for_both(there: str, tol
 
 def by_name(rows: Sequence[str], there: Sequence[str]) -> RecordMatch:
     """Rows from 1 and records from "a", with these names."""
-    records = [Record.model_validate({"id": chr(97 + at), "objectId": "o", "data": {"name": name}}) for at, name in enumerate(there)]
+    records = [Record.parse({"id": chr(97 + at), "objectId": "o", "data": {"name": name}}) for at, name in enumerate(there)]
     entries = [Prepared(ordinal, {"name": name}) for ordinal, name in enumerate(rows, 1)]
     return match(entries, records, Recognition(frozenset({"name"}), unique=False), Known())
 
@@ -105,5 +105,5 @@ def test_a_record_with_the_key_is_ours_unless_it_was_created_with_something_else
     by_email = Recognition(frozenset({"email"}), unique=True, shared=True, held=frozenset(sent))
     made, at = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z" if changed else "2026-01-01T00:00:00.2Z"
     wire = {"id": "a", "objectId": "o", "data": {"email": "A@b.de", **there}, "createdAt": made, "updatedAt": at}
-    found = match([Prepared(1, sent)], [Record.model_validate(wire)], by_email, Known())
+    found = match([Prepared(1, sent)], [Record.parse(wire)], by_email, Known())
     assert (found.found, found.taken) == (({1: "a"}, frozenset()) if is_ours or changed else ({}, frozenset({1})))

@@ -256,7 +256,7 @@ class Blind:
 
 def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
     service, done = Blind(), Recreated()
-    contact = Attribute.model_validate({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
+    contact = Attribute.parse({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
     link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
     assert service.written == [{"id": "d007", "data": {"contact": "new"}}]
     assert (done.references, done.unreferenced) == (1, 0)

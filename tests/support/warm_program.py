@@ -37,7 +37,7 @@ CRMCTL = str(Path(sysconfig.get_path("scripts"), "crmctl"))
 PACKAGES = ("cli", "client", "config", "dedupe", "files", "match", "models", "output", "plan", "read", "schema", "values", "write")
 MODULES = ("api", "bulk_context")
 LIBRARIES = (
-    *("httpx", "httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
+    *("httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
     *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
 )
 APART = ("demo", "serve", "listen")
@@ -279,7 +279,7 @@ def preload(*packages: str) -> None:
     for name in app.BY_NAME:
         _build(app.load_command(name))
     for model in Resource.__subclasses__():
-        model.model_rebuild()
+        model.fields()
 
 
 def _build(command: Any) -> None:

@@ -15,7 +15,7 @@ from crmctl.values.value_readers import number_of
 
 
 def attribute(type: str) -> Attribute:
-    return Attribute.model_validate({"id": "a", "slug": "x", "name": "X", "type": type})
+    return Attribute.parse({"id": "a", "slug": "x", "name": "X", "type": type})
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def is_blank(value: Any, attribute: Attribute, options: ValueOptions) -> bool:
 
 def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
     """Return a function from the text of one value (or list element) to the wire value. The function raises RejectedError."""
-    read_text = reader(attribute.model_copy(update={"is_list": False}), rules)
+    read_text = reader(attribute.with_changes(is_list=False), rules)
     if attribute.type == AttributeType.CURRENCY and form.keys:
         return lambda text: reshape_money(attribute, read_text(text), form)
     if attribute.type == AttributeType.PHONE_NUMBER:

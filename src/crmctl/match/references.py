@@ -62,7 +62,7 @@ class Reference:
 
     def stand_in(self, attribute: Attribute) -> Attribute:
         """Return the attribute as filled by the file, with the type of the key."""
-        return attribute.model_copy(update={"type": self.type, "config": self.config, "is_unique": False})
+        return attribute.with_changes(type=self.type, config=self.config, is_unique=False)
 
     def to_document(self) -> Json:
         return asdict(self)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from crmctl.errors import ServiceError
 from crmctl.models.jsontext import Json
@@ -18,15 +17,94 @@ def to_camel(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-class Resource(BaseModel):
+class _Unusable(ValueError):
+    """A value that does not fit its field."""
+
+
+Reader = Callable[[Any], Any]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unusable
+    return value
+
+
+def _integer(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _Unusable from None
+    if not isinstance(value, int | float | Decimal | str) or (not isinstance(value, str) and number != value):
+        raise _Unusable
+    return number
+
+
+_TRUTH = dict.fromkeys(("true", "1", "yes", "y", "t", "on"), True) | dict.fromkeys(("false", "0", "no", "n", "f", "off"), False)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if (truth := _TRUTH.get(str(value).lower())) is None:
+        raise _Unusable
+    return truth
+
+
+def _document(value: Any) -> Json:
+    if not isinstance(value, Mapping):
+        raise _Unusable
+    return dict(value)
+
+
+def _list_of(read: Reader) -> Reader:
+    def read_all(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _Unusable
+        return [read(item) for item in value]
+
+    return read_all
+
+
+class _WireField(NamedTuple):
+    """`default` is a value, or a type to call for lists and documents; `required` fields have none."""
+
+    name: str
+    wire: str
+    read: Reader
+    is_optional: bool
+    required: bool
+    default: Any
+
+
+_READERS: dict[str, Reader] = {"str": _text, "int": _integer, "bool": _truth, "Json": _document, "list[Json]": _list_of(_document)}
+_MISSING = object()
+
+
+def _new(kind: type) -> Any:
+    """Mark a field whose default is a new list or document."""
+    return kind
+
+
+@dataclass_transform(kw_only_default=True)
+class Resource:  # noqa: PLW1641 - values may be lists, so it has no hash
     """A resource as the service sent it: typed fields for the code, `wire` for output, exactly as it came.
 
-    Timestamps and UUIDs stay strings: crmctl shows what the service said and never reformats it.
+    Timestamps and UUIDs stay strings: crmctl shows what the service said and never reformats it. Annotations without a default are
+    required. Reading a service's answer loads no other library.
     """
 
-    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True, defer_build=True)
+    _table: ClassVar[tuple[_WireField, ...] | None] = None
 
-    _wire: Json = PrivateAttr(default_factory=dict)
+    def __init_subclass__(cls) -> None:
+        cls._table = None
+
+    def __init__(self, **values: Any) -> None:
+        held = self.__dict__
+        for field in self.fields():
+            held[field.name] = field.default() if isinstance(field.default, type) else field.default
+        held.update(values)
+        self._wire: Json = {}
 
     @property
     def wire(self) -> Json:
@@ -34,23 +112,80 @@ class Resource(BaseModel):
         return self._wire
 
     @classmethod
+    def fields(cls) -> tuple[_WireField, ...]:
+        """Return the fields, found once for each class."""
+        if cls._table is None:
+            annotated = {name: kind for base in reversed(cls.__mro__) for name, kind in vars(base).get("__annotations__", {}).items()}
+            cls._table = tuple(_field(cls, name, kind) for name, kind in annotated.items() if not kind.startswith("ClassVar"))
+        return cls._table
+
+    @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
         """Read one resource; an optional field of an unexpected type is treated as absent.
 
         Raises ServiceError when a required field (normally `id`) is missing or unusable.
         """
-        try:
-            resource = cls.model_validate(raw)
-        except ValidationError as error:
-            odd = {str(problem["loc"][0]) for problem in error.errors() if problem["loc"]}
-            try:
-                resource = cls.model_validate({key: value for key, value in raw.items() if key not in odd})
-            except ValidationError:
-                raise ServiceError(
-                    f"the service sent a {cls.__name__.lower()} without a usable {', '.join(sorted(odd))}", code="unreadable_answer"
-                ) from error
-        resource._wire = dict(raw)
+        resource = cls.__new__(cls)
+        resource._fill(raw, strict=False)
         return resource
+
+    @classmethod
+    def read_inner(cls, raw: Any) -> Self:
+        """Read a resource inside another. Raises ValueError unless every field fits."""
+        if not isinstance(raw, Mapping):
+            raise _Unusable
+        resource = cls.__new__(cls)
+        resource._fill(raw, strict=True)
+        return resource
+
+    def _fill(self, raw: Mapping[str, Any], *, strict: bool) -> None:
+        held = self.__dict__
+        odd = []
+        for name, wire, read, is_optional, required, default in self.fields():
+            value = raw[wire] if wire in raw else raw.get(name, _MISSING)
+            if value is None and is_optional:
+                held[name] = None
+                continue
+            if value is not _MISSING:
+                try:
+                    held[name] = read(value)
+                    continue
+                except _Unusable:
+                    if strict:
+                        raise
+            if required:
+                odd.append(wire)
+            held[name] = default() if isinstance(default, type) else default
+        if odd and strict:
+            raise _Unusable
+        if odd:
+            said = f"the service sent a {type(self).__name__.lower()} without a usable {', '.join(sorted(odd))}"
+            raise ServiceError(said, code="unreadable_answer")
+        self._wire = dict(raw)
+
+    def with_changes(self, **values: Any) -> Self:
+        """Return a copy with other values."""
+        changed = type(self).__new__(type(self))
+        changed.__dict__.update(self.__dict__, **values)
+        return changed
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{field.name}={self.__dict__[field.name]!r}" for field in self.fields())
+        return f"{type(self).__name__}({shown})"
+
+
+def _field(cls: type[Resource], name: str, kind: str) -> _WireField:
+    """Return a field from its annotation: a type of `_READERS`, a resource, or a list of one, each perhaps `| None`."""
+    plain = kind.removesuffix(" | None")
+    read = _READERS.get(plain)
+    if read is None:
+        inner: type[Resource] = globals()[plain.removeprefix("list[").removesuffix("]")]
+        read = _list_of(inner.read_inner) if plain.startswith("list[") else inner.read_inner
+    default = getattr(cls, name, _MISSING)
+    return _WireField(name, to_camel(name), read, kind != plain, default is _MISSING, None if default is _MISSING else default)
 
 
 class NamedResource(Resource):
@@ -186,7 +321,7 @@ PAGE_LIMIT = 100
 class Record(Resource):
     id: str
     object_id: str | None = None
-    data: Json = Field(default_factory=dict)
+    data: Json = _new(dict)
     created_at: str | None = None
     updated_at: str | None = None
 
@@ -197,7 +332,7 @@ class HistoryEntry(Resource):
     at: str
     type: str
     by: Json | None = None
-    changes: list[Json] = Field(default_factory=list)
+    changes: list[Json] = _new(list)
 
 
 class Pagination(Resource):
@@ -216,7 +351,7 @@ class BulkFailure(Resource):
 class BulkResult(Resource):
     created: int = 0
     updated: int = 0
-    failed: list[BulkFailure] = Field(default_factory=list)
+    failed: list[BulkFailure] = _new(list)
 
 
 class Report(Resource):
@@ -259,7 +394,7 @@ class EventType(Resource):
 
 class Webhooks(Resource):
     portal_url: str | None = None
-    event_types: list[EventType] = Field(default_factory=list)
+    event_types: list[EventType] = _new(list)
 
 
 class WorkflowObject(Resource):

@@ -198,7 +198,7 @@ class _Comparison:
             forms = (_hash(slugs, record.data) for slugs in widest)
             is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE form = ?)"
             form = next((form for form in forms if self._db.execute(is_sent, (form,)).fetchone()[0]), None)
-            body = record.model_dump_json(by_alias=True)
+            body = jsontext.dumps(record.wire)
             self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (record.id, form, body))
         return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) + len(self._further)
 
@@ -220,7 +220,7 @@ class _Comparison:
             return None
         ledger = _Ledger(self._journal, self._altered)
         ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())
-        records = [Record.model_validate_json(body) for (body,) in self._db.execute("SELECT body FROM seen")]
+        records = [Record.parse(jsontext.loads(body)) for (body,) in self._db.execute("SELECT body FROM seen")]
         ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
         return ledger if any_even or ledger.found or not self._journal.records_made() else None
 

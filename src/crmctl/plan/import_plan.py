@@ -313,8 +313,7 @@ class PlannedInput:
     def shown_attributes(self) -> Sequence[Attribute]:
         """The attributes with the types that records show: references hold ids even if the file names keys."""
         given = {reference.slug for reference in self.plan.references}
-        kind = {"type": AttributeType.REFERENCE}
-        return [each.model_copy(update=kind) if each.slug in given else each for each in self.attributes]
+        return [each.with_changes(type=AttributeType.REFERENCE) if each.slug in given else each for each in self.attributes]
 
     @cached_property
     def merger(self) -> Merger:

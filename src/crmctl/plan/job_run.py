@@ -108,7 +108,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
 
 def requests_made(context: BulkContext) -> int:
     """Return the number of requests in both lanes since the last call."""
-    return sum(session.take_requests() for session in {context.crm.session, context.service.session})
+    return context.crm.session.take_requests() + context.service.session.take_requests()
 
 
 def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:

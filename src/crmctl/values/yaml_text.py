@@ -137,7 +137,7 @@ def _value(node: Any, attribute: Attribute) -> Any:
     if isinstance(node, yaml.SequenceNode):
         if not attribute.is_list and attribute.type != AttributeType.LIST:
             raise RejectedError(f"{attribute.slug} takes one value, not a list")
-        single = attribute.model_copy(update={"is_list": False})
+        single = attribute.with_changes(is_list=False)
         if attribute.type == AttributeType.LIST:
             return [_free(element) for element in node.value]
         return [_value(element, single) for element in node.value]
