@@ -279,6 +279,9 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
     [cells] = cells_of(tx, shown, [record], visit)
     history = read_history(tx, known["id"], record["id"], MOST_CHANGES)
+    shown_activities = activities.list_activities(tx, record["id"], known["id"], MOST_ACTIVITIES + 1)
+    events: list[tuple[str, Json | None, Json | None]] = [(each["activityDate"], each, None) for each in shown_activities[:MOST_ACTIVITIES]]
+    events += [(each["at"], None, each) for each in _changes(tx, known, history)]
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
@@ -286,10 +289,10 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "label": _label(tx, known, record),
         "facts": list(zip(shown, cells, strict=True)),
         "referring": _referring(tx, visit, known, record["id"]),
-        "activities": activities.list_activities(tx, record["id"], known["id"], MOST_ACTIVITIES + 1),
+        "events": sorted(events, key=lambda event: event[0], reverse=True),
+        "more_activities": len(shown_activities) > MOST_ACTIVITIES,
         "most_activities": MOST_ACTIVITIES,
-        "changes": _changes(tx, known, history),
-        "history": history,
+        "more_changes": history.total - len(history.changes),
         "fields": {name: visit.text(name) for name in ("title", "summary", "date")},
         "error": error,
     }
