@@ -378,6 +378,17 @@ def test_rows_are_selected_changed_and_restored_with_the_keyboard(browser: Brows
     browser.wait_for("1–3 of 3")
 
 
+def test_breadcrumbs_lead_back_to_the_list_as_it_was(browser: Browser, live: RunningService) -> None:
+    for name in ("Ada", "Grace"):
+        person(live, name={"first": name}, email=f"{name}@example.com")
+    browser.get(f"{live.base_url}/console/records/people?q=ada&sort=email")
+    browser.press("Ada")
+    browser.wait_for("Timeline")
+    browser.press("People")
+    browser.wait_for("1–1 of 1")
+    assert "sort=email" in browser.driver.current_url
+
+
 def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:
     browser.driver.delete_all_cookies()
     browser.get(link_to(live, PORTAL))

@@ -473,6 +473,8 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
         assert "<script>alert" not in saved.text
         query = query.replace("sort=email", "sort=-email")
     assert member.send(f"{path}/views", name=" ", query=query).status_code == 400
+    assert member.send(f"{path}/views", name="Long", query=f"q={'x' * 190}&where=email&op=equals&value={'y' * 5000}").status_code == 400
+    assert member.get("/console/records/deals").text.count("Mine") == 0
     viewer = newcomer(service)
     viewer.enter_as("viewer")
     page = viewer.get(path).text
@@ -522,3 +524,20 @@ def test_the_overview_shows_what_is_new_and_the_stages_of_deals(service: Running
     assert re.search(r"<strong>2</strong><span class=.chip [a-z]+.>lead<", page)
     assert re.search(r"<strong>1</strong><span class=.chip [a-z]+.>won<", page)
     assert "API key</span>" not in page
+
+
+def test_an_undo_names_the_attributes_that_are_gone(service: RunningService, member: Visitor) -> None:
+    clock: Any = service.clock
+    attributes = f"/api/v1/objects/{service.object_id('people')}/attributes"
+    nickname = service.client.post(attributes, json={"name": "Nickname", "type": "text"}).json()["id"]
+    ada = add(service, "people", email="ada@example.com", nickname="Countess", status="new")
+    path = "/console/records/people"
+    seen = chosen(member.get(path).text)
+    clock.advance(1)
+    deleted = member.send(f"{path}/selected", do="delete", step="apply", id=seen)
+    at = deleted.headers["location"].partition("at=")[2].partition("&")[0]
+    clock.advance(1)
+    assert service.client.delete(f"{attributes}/{nickname}").is_success
+    undone = member.send(f"{path}/changed", at=at).text
+    assert "without values of nickname" in undone
+    assert read(service, "people", ada) == {"email": "ada@example.com", "status": "new"}

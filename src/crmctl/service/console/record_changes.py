@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -68,9 +68,9 @@ def add_pages(pages: Pages) -> None:
         kept = [record_id for record_id, _, is_newest in changes if not is_newest]
         restored = [record_id for record_id, _, is_newest in changes if is_newest]
         done = restore_batch(tx, known["id"], restored, Candidates(int(at) - 1, (), frozenset()), **visit.stamp())
-        if not kept and not done.failed:
+        if not kept and not done.failed and not done.left_out:
             return Redirect(f"/records/{known['slug']}", "records-restored")
-        return _changed_page(tx, visit, at, dict.fromkeys(kept, "changed again since") | done.failed)
+        return _changed_page(tx, visit, at, dict.fromkeys(kept, "changed again since") | done.failed, done.left_out)
 
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
@@ -188,8 +188,8 @@ def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str,
     return changes
 
 
-def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None) -> ConsolePage:
-    """`kept` says why records were not restored, after an undo."""
+def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
+    """After an undo `kept` says why records were not restored, and `left_out` which attributes no longer take their values."""
     known = object_of(tx, visit)
     changes = _changes(tx, visit, known, at)
     there = records.get_records(tx, known["id"], [record_id for record_id, _, _ in changes])
@@ -204,6 +204,7 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
         "rows": [(record_id, labels.get(record_id, ""), (kept or {}).get(record_id, "")) for record_id, _, _ in changes[:MOST_SHOWN]],
         "kept": [(record_id, labels.get(record_id, f"…{record_id[-8:]}"), why) for record_id, why in (kept or {}).items()],
         "is_undone": kept is not None,
+        "left_out": sorted(left_out),
     }
     return ConsolePage("changed.html", values)
 

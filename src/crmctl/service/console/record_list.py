@@ -118,17 +118,18 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
-        view = {"objectId": known["id"], "name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
-        views.save_view(tx, visit.context.ids(), view)
+        view = {"name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
+        views.save_view(tx, known["id"], visit.context.ids(), view)
         return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
-        view = views.get_view(tx, visit.text("view"))
+        known = object_of(tx, visit)
+        view = views.get_view(tx, known["id"], visit.text("view"))
         if not may_delete(visit, view):
             raise Forbidden("only its owner or an admin deletes a view")
-        views.delete_view(tx, view["id"])
-        return Redirect(f"/records/{visit.path['slug']}", "view-deleted")
+        views.delete_view(tx, known["id"], view["id"])
+        return Redirect(f"/records/{known['slug']}", "view-deleted")
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:

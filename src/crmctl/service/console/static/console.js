@@ -81,13 +81,15 @@ for (const time of document.querySelectorAll("time[datetime*=T]")) {
   const isToday = "short" in time.dataset && at.toDateString() === new Date().toDateString();
   time.textContent = isToday ? clock : "short" in time.dataset ? day : `${day}, ${clock}`;
 }
-// The links of breadcrumbs and navigation lead back to the list as it was last seen in this tab.
+// The links of breadcrumbs lead back to the list as it was last seen in this tab.
 const lists = /\/records\/[^/]+$/;
-if (lists.test(location.pathname)) sessionStorage.setItem(location.pathname, location.search.replace(/[?&]notice=[^&]*/, ""));
-for (const link of document.querySelectorAll(".trail a")) {
-  const search = lists.test(link.pathname) && !link.search && sessionStorage.getItem(link.pathname);
-  if (search) link.search = search;
-}
+try {
+  if (lists.test(location.pathname)) sessionStorage.setItem(location.pathname, location.search.replace(/[?&]notice=[^&]*/, ""));
+  for (const link of document.querySelectorAll(".trail a")) {
+    const search = lists.test(link.pathname) && !link.search && sessionStorage.getItem(link.pathname);
+    if (search) link.search = search;
+  }
+} catch { /* A browser that stores nothing keeps the plain links. */ }
 // Leaving a changed form asks first.
 for (const form of document.querySelectorAll("form.form[method=post]")) {
   let isChanged = false;
