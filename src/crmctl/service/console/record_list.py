@@ -88,7 +88,8 @@ class ListQuestion:
 
 
 def add_pages(pages: Pages) -> None:
-    """The list, its CSV, and the searches."""
+    """The list, its views and CSV, and the searches."""
+    _add_views(pages)
 
     @pages.get("/records")
     def first_object(_tx: Tx, visit: Visit) -> Redirect:
@@ -113,24 +114,6 @@ def add_pages(pages: Pages) -> None:
         lines = _csv(visit.context, known["id"], shown, times, sequences)
         return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
 
-    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER)
-    def save_view(tx: Tx, visit: Visit) -> Redirect:
-        known = object_of(tx, visit)
-        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
-        is_shared = bool(visit.text("shared")) and visit.may_write
-        view = {"name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
-        views.save_view(tx, known["id"], visit.context.ids(), view)
-        return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
-
-    @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
-    def delete_view(tx: Tx, visit: Visit) -> Redirect:
-        known = object_of(tx, visit)
-        view = views.get_view(tx, known["id"], visit.text("view"))
-        if not may_delete(visit, view):
-            raise Forbidden("only its owner or an admin deletes a view")
-        views.delete_view(tx, known["id"], view["id"])
-        return Redirect(f"/records/{known['slug']}", "view-deleted")
-
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
         """For the script of a reference's field: `[{id, label, about}]`."""
@@ -154,6 +137,26 @@ def add_pages(pages: Pages) -> None:
             for each in matches
         ]
         return Download(jsontext.dumps(found[:10]).encode(), "application/json")
+
+
+def _add_views(pages: Pages) -> None:
+    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER)
+    def save_view(tx: Tx, visit: Visit) -> Redirect:
+        known = object_of(tx, visit)
+        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
+        is_shared = bool(visit.text("shared")) and visit.may_write
+        view = {"name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
+        views.save_view(tx, known["id"], visit.context.ids(), view)
+        return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
+
+    @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
+    def delete_view(tx: Tx, visit: Visit) -> Redirect:
+        known = object_of(tx, visit)
+        view = views.get_view(tx, known["id"], visit.text("view"))
+        if not may_delete(visit, view):
+            raise Forbidden("only its owner or an admin deletes a view")
+        views.delete_view(tx, known["id"], view["id"])
+        return Redirect(f"/records/{known['slug']}", "view-deleted")
 
 
 def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], list[dict[str, str]]]]:
