@@ -27,6 +27,7 @@ OUR_TEXTS = {
     "schema:read_schema": "error kinds are looked up in a table of our texts",
     "service/console:actions_of": "our own text about a field",
     "service/console:changes": "our own text about a field",
+    "service/definitions:load_yaml": "yaml_text's own text, through reason",
     "service/http:answer_for": "the exception's kind selects the status",
     "service/outbound:post": "kinds of failed calls, as the delivery log stores them",
     "service/store:_short": "one word of PostgreSQL's, for the single error that is shown",
