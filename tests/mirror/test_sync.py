@@ -216,6 +216,15 @@ def test_an_attribute_made_anew_is_read_anew(tmp_path: Path) -> None:
     assert result.reason == "the attribute note was made anew"
 
 
+def test_a_full_read_above_20_requests_is_announced_with_its_reason(tmp_path: Path) -> None:
+    service, context = filled(2_100, tmp_path)
+    assert "reading all of people for the mirror, because it was never read: about 21 requests" in context.listener.progress.notes
+    service.drop_attribute(remake=True)
+    sync(service, context)
+    said = "reading all of people for the mirror, because the attribute note was made anew: about 21 requests"
+    assert context.listener.progress.notes[-1] == said
+
+
 def test_values_that_change_without_a_time_are_found_page_by_page(tmp_path: Path) -> None:
     service, context = filled(500, tmp_path)
     for one in service.rows:

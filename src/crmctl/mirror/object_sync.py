@@ -39,6 +39,10 @@ SORTS = "sorts_by_change"
 """The note that records how crmctl knows that the service sorts by time of change."""
 
 
+ANNOUNCED = 20
+"""Requests above which a full read is announced."""
+
+
 @dataclass(frozen=True)
 class SyncPlan:
     """The dependencies of a sync. `lookback` in seconds."""
@@ -234,6 +238,9 @@ class ObjectSync:
         if at_once is not None:
             discard_scan(self.file.path, self.state.object_id)
             return at_once
+        if (page.total or 0) > ANNOUNCED * PAGE_LIMIT:
+            pages = -(-(page.total or 0) // PAGE_LIMIT)
+            self._plan.progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
         with self.staged() as staging:
             written = self.take(staging, self.scan(staging, page))
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)

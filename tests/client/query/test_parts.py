@@ -31,10 +31,10 @@ def test_the_whole_keeps_what_a_part_keeps(
     name = drawn.draw(parts)
     found = part_filter(attribute, name, Clause(f"it.{name}", operator, (wanted if operator.takes_value else "true",)))
     record = Record(id="1", data={"it": [value, None] if many else value})
-    if not all(criterion.admits(record) for criterion in found.criteria):
+    if not all(condition.admits(record) for condition in found.local_conditions):
         return
-    for narrowing in found.narrowings:
-        assert any(value_test(attribute, each.operator, each.value)(record.data["it"]) for each in narrowing.conditions)
+    for prefilter in found.prefilters:
+        assert any(value_test(attribute, each.operator, each.value)(record.data["it"]) for each in prefilter.conditions)
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_the_whole_keeps_what_a_part_keeps(
 def test_parts(value: Any, text: tuple[str, Operator, str], holds: bool) -> None:
     attribute = Attribute(id="", slug="it", type="address")
     name, operator, wanted = text
-    [criterion] = part_filter(attribute, name, Clause(f"it.{name}", operator, (wanted,))).criteria
-    assert criterion.admits(Record(id="1", data={"it": value})) is holds
+    [condition] = part_filter(attribute, name, Clause(f"it.{name}", operator, (wanted,))).local_conditions
+    assert condition.admits(Record(id="1", data={"it": value})) is holds

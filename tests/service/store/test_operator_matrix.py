@@ -220,8 +220,8 @@ def test_what_narrows_a_part_leaves_out_nothing_that_is_meant(shelf: Shelf, kind
                 asked = part_filter(attribute, part, Clause(f"{attribute.slug}.{part}", operator, (operand,)))
             except (UsageError, RejectedError):
                 continue
-            admitted = {one.id for one in parsed if all(criterion.admits(one) for criterion in asked.criteria)}
-            for narrowing in asked.narrowings if admitted else ():
-                conditions = [(each.slug, str(each.operator), each.value) for each in narrowing.conditions]
+            admitted = {one.id for one in parsed if all(condition.admits(one) for condition in asked.local_conditions)}
+            for prefilter in asked.prefilters if admitted else ():
+                conditions = [(each.slug, str(each.operator), each.value) for each in prefilter.conditions]
                 found = {one["id"] for condition in conditions for one in shelf.store.find(things, condition)}
                 assert admitted <= found, (part, operator, operand)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from crmctl.client.directory import SORTS, known_attributes
-from crmctl.client.query.record_filter import AnyOf, Bound, Criterion, ListOrder, Narrowing, QueryContext, RecordFilter
+from crmctl.client.query.record_filter import AnyOf, Bound, ListOrder, LocalCondition, Prefilter, QueryContext, RecordFilter
 from crmctl.client.query.record_query import RecordQuery
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
@@ -39,18 +39,18 @@ def parts_of(attribute: Attribute, value: Any, part: str) -> list[Any]:
 
 def part_filter(attribute: Attribute, part: str, clause: Clause) -> RecordFilter:
     """Return the filter of a condition on one part of a composite. Raises UsageError for an operator that parts do not have."""
-    return RecordFilter(narrowings=_narrowings(attribute, part, clause), criteria=(_criterion(attribute, part, clause),))
+    return RecordFilter(prefilters=_prefilters(attribute, part, clause), local_conditions=(_local_condition(attribute, part, clause),))
 
 
 def _is_amount(attribute: Attribute, part: str) -> bool:
     return attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount"
 
 
-def _criterion(attribute: Attribute, part: str, clause: Clause) -> Criterion:
+def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCondition:
     kind = AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT
-    stand_in = Attribute(id="", slug=clause.target, type=kind, is_list=True)
+    as_plain = Attribute(id="", slug=clause.target, type=kind, is_list=True)
     positive = clause.operator.positive
-    tests = [value_test(stand_in, positive, value) for value in clause.values]
+    tests = [value_test(as_plain, positive, value) for value in clause.values]
     is_complement = clause.operator.is_negation
     undecided: set[str] = set()
 
@@ -68,14 +68,14 @@ def _criterion(attribute: Attribute, part: str, clause: Clause) -> Criterion:
         hold = " that holds it" if positive.meaning.finds_operand else ""
         return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
 
-    return Criterion(admits, remark)
+    return LocalCondition(admits, remark)
 
 
 def _part_may_hold(text: str, clause: Clause, positive: Operator) -> bool:
     return not positive.meaning.finds_operand or any(fold(value) in fold(text) for value in clause.values)
 
 
-def _narrowings(attribute: Attribute, part: str, clause: Clause) -> tuple[Narrowing, ...]:
+def _prefilters(attribute: Attribute, part: str, clause: Clause) -> tuple[Prefilter, ...]:
     slug, operator = attribute.slug, clause.operator
 
     def text_of_part(value: Any) -> str | None:
@@ -86,13 +86,13 @@ def _narrowings(attribute: Attribute, part: str, clause: Clause) -> tuple[Narrow
         return ()  # no condition of the service finds the records without the part
     if attribute.type == AttributeType.CURRENCY:
         if not _is_amount(attribute, part):
-            return (Narrowing(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
-        return (Narrowing(slug, tuple(Condition(slug, operator, value) for value in clause.values), text_of_part),)
+            return (Prefilter(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
+        return (Prefilter(slug, tuple(Condition(slug, operator, value) for value in clause.values), text_of_part),)
     if operator.meaning.kind is Kind.TRUTH:
         raise UsageError(f"{operator} does not apply to {clause.target}", hint="parts are texts", code="bad_filter")
     if operator.meaning.finds_operand:
-        return (Narrowing(slug, tuple(Condition(slug, Operator.CONTAINS, value) for value in clause.values), text_of_part),)
-    return (Narrowing(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
+        return (Prefilter(slug, tuple(Condition(slug, Operator.CONTAINS, value) for value in clause.values), text_of_part),)
+    return (Prefilter(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
 
 
 def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute], *, is_disjoint: bool = False) -> AnyOf:
@@ -120,11 +120,11 @@ def moment_filter(name: str, clause: Clause, now: float) -> RecordFilter:
         return RecordFilter(tuple(Condition(name, clause.operator, value) for value in clause.values))
     spans = [_span(name, clause.operator, read_moment(value, now)) for value in clause.values]
     if clause.operator is Operator.NOT_EQUALS:
-        return RecordFilter(criteria=(Criterion(lambda record: not any(span.admits(record) for span in spans)),))
+        return RecordFilter(local_conditions=(LocalCondition(lambda record: not any(span.admits(record) for span in spans)),))
     if len(spans) == 1:
         return RecordFilter(bounds=(spans[0],))
     hull = _bound(name, min(span.least or 0 for span in spans), max(span.below or 0 for span in spans))
-    return RecordFilter(bounds=(hull,), criteria=(Criterion(lambda record: any(span.admits(record) for span in spans)),))
+    return RecordFilter(bounds=(hull,), local_conditions=(LocalCondition(lambda record: any(span.admits(record) for span in spans)),))
 
 
 def _span(name: str, operator: Operator, moment: Moment) -> Bound:
@@ -193,7 +193,7 @@ def related_filter(attribute: Attribute, rest: str, clause: Clause, look_up: Cal
     if is_negation:
         if len(ids) <= MOST_EXCLUDED:
             return RecordFilter(conditions, needs_body=len(ids) > 1)
-        return RecordFilter(criteria=(Criterion(lambda record: not refers(record)),))
+        return RecordFilter(local_conditions=(LocalCondition(lambda record: not refers(record)),))
     if len(ids) <= 1:
         return RecordFilter(conditions, is_impossible=not ids)
     return RecordFilter(choices=(AnyOf(conditions, refers, is_disjoint=not attribute.is_list),))

@@ -29,7 +29,7 @@ def micros_at(record: Record, name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Criterion:
+class LocalCondition:
     """A condition that crmctl evaluates. Once records were read, `remark` names those it could not evaluate."""
 
     admits: Admits
@@ -49,8 +49,8 @@ class AnyOf:
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """Alternative conditions on a composite that hold for every record the criteria admit, if the service searches inside composites.
+class Prefilter:
+    """Alternative conditions on a composite. Records that the local conditions admit meet one, if the service searches inside composites.
 
     `part` returns the text of the part in question, with which crmctl probes whether the service does.
     """
@@ -92,8 +92,8 @@ class RecordFilter:
 
     conditions: tuple[Condition, ...] = ()
     choices: tuple[AnyOf, ...] = ()
-    narrowings: tuple[Narrowing, ...] = ()
-    criteria: tuple[Criterion, ...] = ()
+    prefilters: tuple[Prefilter, ...] = ()
+    local_conditions: tuple[LocalCondition, ...] = ()
     bounds: tuple[Bound, ...] = ()
     needs_body: bool = False
     is_impossible: bool = False
@@ -101,7 +101,7 @@ class RecordFilter:
     @property
     def is_plain(self) -> bool:
         """Whether the service evaluates the whole filter in one list."""
-        return not (self.choices or self.narrowings or self.criteria or self.bounds or self.is_impossible)
+        return not (self.choices or self.prefilters or self.local_conditions or self.bounds or self.is_impossible)
 
     def __and__(self, other: RecordFilter) -> RecordFilter:
         bounds = {bound.name: bound for bound in self.bounds}
@@ -110,8 +110,8 @@ class RecordFilter:
         return RecordFilter(
             self.conditions + other.conditions,
             self.choices + other.choices,
-            self.narrowings + other.narrowings,
-            self.criteria + other.criteria,
+            self.prefilters + other.prefilters,
+            self.local_conditions + other.local_conditions,
             tuple(bounds.values()),
             self.needs_body or other.needs_body,
             self.is_impossible or other.is_impossible,
@@ -119,11 +119,13 @@ class RecordFilter:
 
     def without_choices(self) -> RecordFilter:
         """Return the filter with local tests in place of one list per value."""
-        return replace(self, choices=(), criteria=self.criteria + tuple(Criterion(choice.admits) for choice in self.choices))
+        return replace(
+            self, choices=(), local_conditions=self.local_conditions + tuple(LocalCondition(choice.admits) for choice in self.choices)
+        )
 
     def remarks(self) -> Sequence[str]:
-        """Return the remarks of all criteria, once records were read."""
-        return [remark for criterion in self.criteria if (remark := criterion.remark())]
+        """Return the remarks of all local conditions, once records were read."""
+        return [remark for condition in self.local_conditions if (remark := condition.remark())]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from crmctl.client.query.record_filter import (
     Admits,
     Bound,
     ListOrder,
-    Narrowing,
+    Prefilter,
     QueryContext,
     ReadingCost,
     RecordFilter,
@@ -132,16 +132,16 @@ def _each_once(records: Iterable[Record]) -> Iterator[Record]:
 FirstPage = Callable[[Sequence[Condition]], Page[Record]]
 
 
-def looks_into(first_page: FirstPage, narrowing: Narrowing, readers: Iterable[ListReader]) -> bool:
+def looks_into(first_page: FirstPage, prefilter: Prefilter, readers: Iterable[ListReader]) -> bool:
     """Whether the service searches inside composites: False if a condition misses a record that it must find."""
-    if any(_is_object(record, narrowing.slug) for reader in readers for record in reader.first):
+    if any(_is_object(record, prefilter.slug) for reader in readers for record in reader.first):
         return True
-    operator = narrowing.conditions[0].operator
+    operator = prefilter.conditions[0].operator
     for record in first_page(()).items:
-        text = narrowing.part(record.data.get(narrowing.slug)) if operator.takes_value else "true"
-        if text and _is_object(record, narrowing.slug):
+        text = prefilter.part(record.data.get(prefilter.slug)) if operator.takes_value else "true"
+        if text and _is_object(record, prefilter.slug):
             try:
-                page = first_page((Condition(narrowing.slug, operator, text),))
+                page = first_page((Condition(prefilter.slug, operator, text),))
             except RejectedError:
                 return False
             return (page.total or 0) > len(page.items) or any(found.id == record.id for found in page.items)
@@ -281,7 +281,7 @@ class RecordQuery:
             return self.wanted.conditions, lambda _: False
         self.wanted = self.wanted.without_choices()
         self._readers(None, lambda: None)
-        single = [narrowing.conditions[0] for narrowing in self.wanted.narrowings if self._trust.parts and len(narrowing.conditions) == 1]
+        single = [prefilter.conditions[0] for prefilter in self.wanted.prefilters if self._trust.parts and len(prefilter.conditions) == 1]
         times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
         bounds = self.wanted.bounds
         return (
@@ -295,7 +295,7 @@ class RecordQuery:
         wanted = self.wanted
         if wanted.is_impossible:
             return 0
-        if wanted.bounds and not wanted.criteria and not wanted.choices and not wanted.narrowings:
+        if wanted.bounds and not wanted.local_conditions and not wanted.choices and not wanted.prefilters:
             return self._count_within()
         if wanted.is_plain and not self.has_body:
             if (total := self._page(wanted.conditions, ListOrder(), 1, 0).total) is not None:
@@ -313,7 +313,7 @@ class RecordQuery:
     @property
     def _decides_here(self) -> bool:
         """Whether crmctl has to filter or sort the records of the service."""
-        return bool(self.wanted.criteria or self.order.key is not None or (self.wanted.bounds and not self._trust.times))
+        return bool(self.wanted.local_conditions or self.order.key is not None or (self.wanted.bounds and not self._trust.times))
 
     @property
     def _list_order(self) -> ListOrder:
@@ -326,7 +326,7 @@ class RecordQuery:
     def _is_in_order(self) -> bool:
         """Whether the first records of the lists are the first of the answer."""
         sort = self.order.sort or "created_at"
-        return not self.wanted.criteria and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
+        return not self.wanted.local_conditions and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
 
     def _within(self, found: Iterator[Record]) -> Iterator[Record]:
         """Drop records outside the bounds. A list sorted by the bound's time ends with the first record beyond it."""
@@ -341,7 +341,7 @@ class RecordQuery:
         return at is not None and (bound.is_before(at) if self.order.is_descending else bound.is_after(at))
 
     def _admits(self, record: Record) -> bool:
-        return all(one.admits(record) for one in self.wanted.criteria)
+        return all(one.admits(record) for one in self.wanted.local_conditions)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
         lists: RecordLists = self._mirror or self.context.crm
@@ -393,7 +393,7 @@ class RecordQuery:
         wanted = self.wanted
         base = wanted.conditions + tuple(condition for bound in wanted.bounds if trust.times for condition in bound.conditions)
         groups = [choice.conditions for choice in wanted.choices]
-        groups += [narrowing.conditions for narrowing in wanted.narrowings if trust.parts]
+        groups += [prefilter.conditions for prefilter in wanted.prefilters if trust.parts]
         return [base + combination for combination in product(*groups)]
 
     def _readers(self, stop: int | None, on_shift: Callable[[], None]) -> list[ListReader]:
@@ -407,7 +407,7 @@ class RecordQuery:
                 refused = refused or error
                 if trust.times and wanted.bounds:
                     trust = replace(trust, times=False)
-                elif trust.parts and wanted.narrowings:
+                elif trust.parts and wanted.prefilters:
                     trust = replace(trust, parts=False)
                 else:
                     raise refused from None
@@ -415,7 +415,7 @@ class RecordQuery:
             if trust.times and wanted.bounds and not self._heeds_times(readers):
                 self.context.tell("the service does not filter by time: its order is searched instead")
                 trust = replace(trust, times=False)
-            elif trust.parts and wanted.narrowings and not all(looks_into(self._first_page, one, readers) for one in wanted.narrowings):
+            elif trust.parts and wanted.prefilters and not all(looks_into(self._first_page, one, readers) for one in wanted.prefilters):
                 self.context.tell("the service does not search inside composite values: crmctl evaluates them")
                 trust = replace(trust, parts=False)
             else:
