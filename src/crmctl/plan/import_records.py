@@ -31,7 +31,6 @@ from crmctl.plan.plan_file import (
     examples,
     open_plan,
     read_plan,
-    refusal,
     write_plan,
 )
 from crmctl.plan.requests import (
@@ -271,7 +270,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
         found = dry_run(target, ready.input, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
-        error = refusal(differences) or guard.refusal(found.changes, found.report.rows)
+        error = differences.refusal if differences.count else guard.refusal(found.changes, found.report.rows)
         return PlanPreview(saved.path, saved.header, found, shown, differences.listed, error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -87,17 +87,38 @@ Keep = Callable[[Sequence[SendableRow]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """The end of one run of a job: the error or interrupt that ended it early, and notes for the user."""
+    """The end of one run of a job: the error or interrupt that ended it early, and notes for the user.
+
+    `sends_again`: whole batches had no effect, and their rows can be sent again.
+    """
 
     error: CrmctlError | None = None
     notes: tuple[str, ...] = ()
+    sends_again: bool = False
+
+
+class RunEnded(Exception):
+    """Ends a run whose job still has a summary. `error` says why."""
+
+    def __init__(self, error: CrmctlError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@contextmanager
+def _ending_run() -> Iterator[None]:
+    """Let an error of the block end the run instead of the command."""
+    try:
+        yield
+    except CrmctlError as error:
+        raise RunEnded(error) from error
 
 
 def run_import(run: ImportRun) -> RunResult:
     """Run or resume an import job: check the input unless it is checked, then send the remaining rows.
 
-    The journal then holds the outcome of each row. An error that ends the run early is returned rather than raised, because the job still
-    has a summary. Raises CrmctlError for an unreadable input and UsageError if another process is working on the job.
+    The journal then holds the outcome of each row. The result holds an error that ended the run early, because the job still has a
+    summary. Raises CrmctlError for an unreadable input and UsageError if another process is working on the job.
     """
     journal, started = run.journal, run.clock.monotonic()
     with journal.hold(), watch_interrupts(run.progress.note, run.interrupt):
@@ -106,8 +127,9 @@ def run_import(run: ImportRun) -> RunResult:
                 journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
             is_resumed = journal.state is JobState.OPEN
             with ExitStack() as kept:
-                rows = _checked_rows(run, kept)
-                return RunResult(rows) if isinstance(rows, CrmctlError) else _send(run, rows, is_resumed=is_resumed)
+                return _send(run, _checked_rows(run, kept), is_resumed=is_resumed)
+        except RunEnded as ended:
+            return RunResult(ended.error)
         except (StorageError, OSError, sqlite3.Error) as error:
             if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
                 raise
@@ -118,19 +140,14 @@ def run_import(run: ImportRun) -> RunResult:
             journal.add_effort(0, run.clock.monotonic() - started)
 
 
-def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows | CrmctlError:
-    """Check the input unless it is checked, and return the valid rows or the error that prevents sending.
-
-    If the rows can be spooled, `kept` closes the spool.
-    """
+def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows:
+    """Check the input unless it is checked, and return the valid rows. If the rows can be spooled, `kept` closes the spool."""
     journal = run.journal
     if run.resolver is not None:
-        if (failure := _resolve(run, run.resolver)) is not None:
-            return failure
+        _resolve(run, run.resolver)
     elif journal.state is JobState.CHECKING:
         spool = kept.enter_context(EntrySpool(journal.folder))
-        if (failure := _check_into(run, spool)) is not None:
-            return failure
+        _check_into(run, spool)
         if not run.hooks.changes_rows:
             return spool
         kept.close()
@@ -139,17 +156,17 @@ def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows | CrmctlError:
     return SentRows(rows_of(journal, run.rows))
 
 
-def _check_into(run: ImportRun, spool: EntrySpool) -> CrmctlError | None:
-    """Check the input and spool the valid rows as sent. Return the error that prevents sending, if any."""
+def _check_into(run: ImportRun, spool: EntrySpool) -> None:
+    """Check the input and spool the valid rows as sent."""
     journal, entry = run.journal, entry_maker(run.journal)
     state = _check(run, lambda rows: spool.add(map(entry, rows)))
-    if state is JobState.OPEN and (failure := run.hooks.approve(run, spool.since(1))) is not None:
-        return failure
+    if state is JobState.OPEN:
+        with _ending_run():
+            run.hooks.approve(run, spool.since(1))
     state = JobState.REJECTED if journal.state is JobState.REJECTED else state
     if state is JobState.OPEN and not run.hooks.changes_rows:
         journal.remember(SEAL, spool.keep())
     journal.set_state(state)
-    return None
 
 
 def _check(run: ImportRun, keep: Keep) -> JobState:
@@ -200,11 +217,8 @@ def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableR
     return [row for row in rows if row.id is not None] if without else rows
 
 
-def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
-    """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent.
-
-    Return the error if the service cannot be read; in that case nothing is sent.
-    """
+def _resolve(run: ImportRun, resolver: Resolver) -> None:
+    """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent."""
     journal = run.journal
     lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
     lookup.at_hand = run.at_hand
@@ -213,26 +227,25 @@ def _resolve(run: ImportRun, resolver: Resolver) -> CrmctlError | None:
         with KeyIndex(resolver.rule) as index:
             if journal.state is not JobState.CHECKING:
                 resolver.refresh(journal, index, lookup, _unsettled(run))
-                return None
+                return
             state = _check(run, lambda rows: index.want_all(cast("Sequence[Payload]", rows)))
             if state is JobState.OPEN:
                 run.progress.start("looking up")
                 lookup.fill(index)
                 if lookup.head is not None and (known := Baseline.of_changed(lookup.head)) is not None:
                     journal.remember("baseline", known.to_document())
-                if (refusal := run.hooks.approve_keys(run, index)) is not None:
-                    return refusal
+                with _ending_run():
+                    run.hooks.approve_keys(run, index)
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
                     state = JobState.REJECTED
             journal.set_state(state)
     except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
         if journal.state is JobState.REJECTED:
             raise
-        return failure
+        raise RunEnded(failure) from failure
     finally:
         run.progress.finish()
         journal.add_effort(lookup.requests, 0.0)
-    return None
 
 
 def _unsettled(run: ImportRun) -> Iterator[Payload]:
@@ -256,48 +269,53 @@ def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
             EntrySpool.discard(journal.folder)
             journal.set_state(JobState.REJECTED)
             return RunResult(refusal)
-    if (failure := run.hooks.before_rows(run)) is not None or (is_resumed and (failure := run.hooks.compare_unsent(run)) is not None):
-        return RunResult(failure)
-    error, notes = deliver(run, rows)
-    if error is None and run.hooks.frees_rows(run):
-        error, more = deliver(run, rows)
-        notes = [*notes, *more]
+    with _ending_run():
+        run.hooks.before_rows(run)
+        if is_resumed:
+            run.hooks.compare_unsent(run)
+    result = deliver(run, rows)
+    if result.error is None and run.hooks.frees_rows(run):
+        again = deliver(run, rows)
+        result = replace(again, notes=(*result.notes, *again.notes))
     counts = journal.counts()
     if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT] and not journal.recall(UNVERIFIED):
-        failure = run.hooks.after_rows(run)
-        error = error or failure
-        if failure is None:
-            EntrySpool.discard(journal.folder)
-            journal.set_state(JobState.FINISHED)
-    return RunResult(error, tuple(notes))
+        try:
+            run.hooks.after_rows(run)
+        except CrmctlError as error:
+            return replace(result, error=result.error or error)
+        EntrySpool.discard(journal.folder)
+        journal.set_state(JobState.FINISHED)
+    return result
 
 
-def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> tuple[CrmctlError | None, Sequence[str]]:
-    """Send the remaining rows of an open job and settle those in doubt. Return the error that ended it early, and notes for the user.
+def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> RunResult:
+    """Send the remaining rows of an open job and settle those in doubt.
 
     `compares`: compare the rows with the records of the service at the end.
     """
-    said: list[str] = []
+    notes: tuple[str, ...] = ()
     try:
         context.journal.refuse_lost_sends()
         for is_last in (False, True):
-            error, notes, sends_again = _deliver_once(context, rows, compares=compares)
-            said += notes
-            if error is not None or is_last or not sends_again:
+            result = _deliver_once(context, rows, compares=compares)
+            notes += result.notes
+            if result.error is not None or is_last or not result.sends_again:
                 break
-    except (StorageError, UsageError) as failure:
-        return failure, said
-    return error, said
+    except (StorageError, UsageError) as error:
+        return RunResult(error, notes)
+    return replace(result, notes=notes)
 
 
-def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> tuple[CrmctlError | None, list[str], bool]:
-    """Send the remaining rows and compare the result. Return the error, the notes, and whether whole batches had no effect."""
+def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> RunResult:
+    """Send the remaining rows and compare the result."""
     counts, reader = context.journal.counts(), context.reader()
     left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
     if not left and not context.journal.recall(UNVERIFIED):
-        return None, [], False
-    if (failure := _take_baseline(context, reader)) is not None:
-        return failure, [], False
+        return RunResult()
+    try:
+        _take_baseline(context, reader)
+    except CrmctlError as error:
+        return RunResult(error)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
     with _shown(context, reader, left):
@@ -305,7 +323,7 @@ def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> tu
         decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
         if compares and not decided and delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
-    return delivery.error or ended.error, [*delivery.notes, *filter(None, [ended.note])], ended.sends_again
+    return RunResult(delivery.error or ended.error, (*delivery.notes, *filter(None, [ended.note])), ended.sends_again)
 
 
 @contextmanager
@@ -319,26 +337,26 @@ def _shown(context: SendContext, reader: Reader, left: int) -> Iterator[None]:
         context.journal.add_effort(reader.requests, 0.0)
 
 
-def _take_baseline(context: SendContext, reader: Reader) -> CrmctlError | None:
-    """Store the baseline before the first request. Return the error if it cannot be read.
+def _take_baseline(context: SendContext, reader: Reader) -> None:
+    """Store the baseline before the first request.
 
     Without the right to read there is no baseline, and rows in doubt stay in doubt. Like reading the attributes, this request does not
     count toward the job.
     """
     journal = context.journal
     if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
-        return None
+        return
     newest = context.newest.if_new(context.clock) if context.newest is not None else None
     try:
         known = Baseline.of_changed(newest) if newest is not None else None
         journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
     except (ServiceError, RejectedError):
-        return None
-    except CrmctlError as failure:
-        return None if isinstance(failure, DeniedError) and failure.status == 403 else failure
+        pass
+    except DeniedError as error:
+        if error.status != 403:
+            raise
     finally:
         reader.requests = 0
-    return None
 
 
 def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:

@@ -41,7 +41,7 @@ from crmctl.write.in_flight import WriteBatch
 from crmctl.write.journal import Journal
 
 if TYPE_CHECKING:
-    from crmctl.plan.plan_file import Expectation
+    from crmctl.plan.plan_file import Differences, Expectation
     from crmctl.write.deletion import Editing
 
 
@@ -70,30 +70,25 @@ class JobHooks(Hooks):
         references = self.job.input.references
         return references.unlinked_count if references is not None else 0
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
-        journal = self.job.journal
-        header = journal.header
-        reader = run.reader()
-        try:
-            refusal = plan.refuse_rows(self.job.input, reader) if (plan := self._plan()) else None
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+        header = self.job.journal.header
+        with self._reading(run) as reader:
+            if plan := self._plan():
+                self._refuse(plan.compare_rows(self.job.input, reader))
             keeps_all = must_be_read(header.before_images, header.mode, header.keys)
-            if refusal is None and self.job.input.merged is not None:
+            if self.job.input.merged is not None:
                 self._merge(run, reader, keeps_all=keeps_all)
-            elif refusal is None and keeps_all:
+            elif keeps_all:
                 read_before(run, reader, entries, *self._later)
-        except CrmctlError as failure:
-            return failure
-        finally:
-            journal.add_effort(reader.requests, 0.0)
-        return self._refused(refusal)
 
-    def approve_keys(self, run: ImportRun, index: KeyIndex) -> CrmctlError | None:
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         assert run.resolver is not None
         if self.job.input.merged is not None:
             self.job.input.merged.restart()
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
-        return self._refused(plan.refuse_by_key(run.resolver, index) if (plan := self._plan()) else None)
+        if plan := self._plan():
+            self._refuse(plan.compare_by_key(run.resolver, index))
 
     def _plan(self) -> Expectation | None:
         """Return the saved plan of the job, if any."""
@@ -104,29 +99,21 @@ class JobHooks(Hooks):
 
         return Expectation(path)
 
-    def before_rows(self, run: ImportRun) -> CrmctlError | None:
+    def before_rows(self, run: ImportRun) -> None:
         references = self.job.input.references
         if references is not None and self._makes_parents:
             from crmctl.plan.relations import make_parents
 
-            failure = make_parents(run, references)
-            if failure is not None:
-                return failure
-        return self._merge_anew(run)
+            make_parents(run, references)
+        self._merge_anew(run)
 
-    def compare_unsent(self, run: ImportRun) -> CrmctlError | None:
+    def compare_unsent(self, run: ImportRun) -> None:
         if self.job.input.merged is not None:
-            return None  # crmctl has just merged the parts into the current values
+            return  # crmctl has just merged the parts into the current values
         from crmctl.plan.undo_updates import fail_changed
 
-        reader = run.reader()
-        try:
+        with self._reading(run) as reader:
             fail_changed(self.job, reader, run.progress.note)
-        except CrmctlError as failure:
-            return failure
-        finally:
-            self.job.journal.add_effort(reader.requests, 0.0)
-        return None
 
     def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
         """Complete the values of rows that give parts. One rejected row rejects a job that stops on errors."""
@@ -137,27 +124,21 @@ class JobHooks(Hooks):
         if rejected and journal.header.plan["stop_on_error"]:
             journal.set_state(JobState.REJECTED)
 
-    def _merge_anew(self, run: ImportRun) -> CrmctlError | None:
+    def _merge_anew(self, run: ImportRun) -> None:
         """Merge the unsent rows of a resumed job into the current values of their records."""
         journal, merged = self.job.journal, self.job.input.merged
         if merged is None and self.job.input.may_merge:
-            return UsageError(
+            raise UsageError(
                 f"job {journal.header.job} was begun by an earlier crmctl, which replaced whole values where a row names parts of them",
                 hint=f"import what is left anew: crmctl bulk jobs {journal.header.job} names the file of rows that were not sent",
                 code="job_changed",
             )
         if merged is None or merged.is_current:
-            return None
-        reader = run.reader()
+            return
         target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
-        try:
+        with self._reading(run) as reader:
             self._merging(run, reader, merged).merge(self._unsent(), target)
-            merged.is_current = True
-        except CrmctlError as failure:
-            return failure
-        finally:
-            journal.add_effort(reader.requests, 0.0)
-        return None
+        merged.is_current = True
 
     def _merging(self, run: ImportRun, reader: Reader, merged: MergedRows) -> MergeRun:
         return MergeRun(run, reader, self.job.input.merger, merged, run.report, *self._later)
@@ -171,59 +152,52 @@ class JobHooks(Hooks):
             yield from (row for row in chunk if row.parts and row.ordinal not in taken)
 
     def frees_rows(self, run: ImportRun) -> bool:
-        with self._afterwards(run) as afterwards:
-            try:
-                if afterwards is None and self.job.journal.header.mode == Mode.UPDATE:
-                    self._skip_missing(run)
-                return afterwards is not None and afterwards.free_refused() > 0
-            except CrmctlError as failure:
-                self.job.journal.note("not looked again", failure.message)
-                return False
-
-    def _skip_missing(self, run: ImportRun) -> None:
-        reader = run.reader()
+        journal = self.job.journal
         try:
-            skip_missing(self.job.journal, reader, self.job.input.payloads(), run.report)
-        finally:
-            self.job.journal.add_effort(reader.requests, 0.0)
+            with self._reading(run) as reader:
+                if run.resolver is not None:
+                    return KeyConflicts(run.resolver, journal, reader, self.job.input.payloads).free_refused() > 0
+                if journal.header.mode == Mode.UPDATE:
+                    skip_missing(journal, reader, self.job.input.payloads(), run.report)
+        except CrmctlError as failure:
+            journal.note("not looked again", failure.message)
+        return False
 
-    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+    def after_rows(self, run: ImportRun) -> None:
         references = self.job.input.references
         if references is not None and references.link_count:
             from crmctl.plan.relations import link_rows
 
-            again = rows_of(self.job.journal, self.job.input.to_send)
-            if (failure := link_rows(run, references, again)) is not None:
-                return failure
-        with self._afterwards(run) as afterwards:
-            try:
-                if afterwards is not None:
-                    afterwards.find_rivals()
-            except InterruptedByUser as failure:
-                return failure
-            except CrmctlError as failure:
-                self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
-        return None
+            link_rows(run, references, rows_of(self.job.journal, self.job.input.to_send))
+        if run.resolver is None:
+            return
+        try:
+            with self._reading(run) as reader:
+                KeyConflicts(run.resolver, self.job.journal, reader, self.job.input.payloads).find_rivals()
+        except InterruptedByUser:
+            raise
+        except CrmctlError as failure:
+            self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
 
     @contextmanager
-    def _afterwards(self, run: ImportRun) -> Iterator[KeyConflicts | None]:
-        """Provide the check for key conflicts of an import by key; None for other imports."""
-        journal = self.job.journal
+    def _reading(self, run: ImportRun) -> Iterator[Reader]:
+        """Provide a reader and journal its requests."""
         reader = run.reader()
         try:
-            yield KeyConflicts(run.resolver, journal, reader, self.job.input.payloads) if run.resolver is not None else None
+            yield reader
         finally:
-            journal.add_effort(reader.requests, 0.0)
+            self.job.journal.add_effort(reader.requests, 0.0)
 
     @property
     def _later(self) -> Sequence[Later]:
         references = self.job.input.references
         return [references.later_slugs] if references is not None else []
 
-    def _refused(self, refusal: CrmctlError | None) -> CrmctlError | None:
-        if refusal is not None:
+    def _refuse(self, differences: Differences) -> None:
+        """Reject the job if its rows differ from the saved plan. Raises RejectedError."""
+        if differences.count:
             self.job.journal.set_state(JobState.REJECTED)
-        return refusal
+            raise differences.refusal
 
 
 BACKUP_NAME = "backup.jsonl"
@@ -274,22 +248,17 @@ class DeleteHooks(JobHooks):
 
         return Deleting(service, lambda: bool(self.job.journal.recall(SEEN))).write_batch
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
         journal = self.job.journal
         place = journal.recall(PLACE)
         if place is None and self.known is None:
-            return None
-        reader = run.reader()
-        try:
-            with ExitStack() as stack:
-                known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
-                if place is not None:
-                    self._write(journal, Path(place), known)
-                self._leave_out(journal, known)
-        except CrmctlError as failure:
-            return failure
+            return
+        with ExitStack() as stack:
+            known = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
+            if place is not None:
+                self._write(journal, Path(place), known)
+            self._leave_out(journal, known)
         journal.remember(SEEN, True)
-        return None
 
     def _write(self, journal: Journal, place: Path, known: KnownRecords) -> None:
         digest = hashlib.sha256()
@@ -338,14 +307,14 @@ class EditHooks(JobHooks):
     def writer(self, service: Crm) -> WriteBatch:
         return self.editing.write_batch
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
         journal = self.job.journal
         if self.job.input.merged is not None:
-            return super().approve(run, entries)
-        journal.keep_before((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
-        return None
+            super().approve(run, entries)
+        else:
+            journal.keep_before((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
 
-    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+    def after_rows(self, run: ImportRun) -> None:
         path, sha256 = self.job.journal.recall(TEXT) or ("", "")
         if path and self.job.journal.counts()[RowState.UPDATED]:
             try:
@@ -353,7 +322,7 @@ class EditHooks(JobHooks):
                     Path(path).unlink(missing_ok=True)
             except (UsageError, OSError):
                 pass
-        return super().after_rows(run)
+        super().after_rows(run)
 
 
 SAMPLES = 5
@@ -461,30 +430,26 @@ class UpdateHooks(JobHooks):
     approve_changes: Approve = agree
     known: KnownRecords | None = None
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
         journal = self.job.journal
         forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
-        reader = run.reader()
         if self.job.input.merged is not None:
             self.job.input.merged.restart()
         try:
             with ExitStack() as stack:
+                reader = stack.enter_context(self._reading(run))
                 known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
                     self._write_down(run, chunk, forecast)
             if forecast.rejected and run.stop_on_error:
                 journal.set_state(JobState.REJECTED)
-                return None
+                return
             run.guard.check(forecast.changes, forecast.rows)
             if forecast.changes:
                 self.approve_changes(forecast)
-        except RejectedError as refusal:
-            return self._refused(refusal)
-        except CrmctlError as failure:
-            return failure
-        finally:
-            journal.add_effort(reader.requests, 0.0)
-        return None
+        except RejectedError:
+            journal.set_state(JobState.REJECTED)
+            raise
 
     def _ids(self) -> Iterator[str]:
         return (row.id for row in self._valid() if row.id is not None)

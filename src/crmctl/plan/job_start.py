@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.bulk_context import Finding
 from crmctl.client.directory import Getter
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.errors import UsageError
 from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_digest
 from crmctl.files.payloads import check_marker
 from crmctl.files.rows import spool_ids, spool_rows
@@ -273,36 +273,31 @@ InputRows = Callable[[], Iterable[SendableRow]]
 
 
 class Hooks:
-    """Steps around the rows of an import. By default they do nothing. Each step returns the error that stops sending, if any."""
+    """Steps around the rows of an import. By default they do nothing. An error of a step stops the run."""
 
     @property
     def changes_rows(self) -> bool:
         """Whether rows are completed after the check."""
         return False
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> CrmctlError | None:
+    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
         """Approve the valid rows after the check, before anything is sent."""
-        return None
 
-    def approve_keys(self, run: ImportRun, index: KeyIndex) -> CrmctlError | None:
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         """Approve the rows of an import by key."""
-        return None
 
-    def before_rows(self, run: ImportRun) -> CrmctlError | None:
+    def before_rows(self, run: ImportRun) -> None:
         """Prepare each run before its rows are sent."""
-        return None
 
-    def compare_unsent(self, run: ImportRun) -> CrmctlError | None:
+    def compare_unsent(self, run: ImportRun) -> None:
         """Fail the unsent rows of a resumed job whose records changed since it began."""
-        return None
 
     def frees_rows(self, run: ImportRun) -> bool:
         """Whether refused rows may be sent again after all rows were sent."""
         return False
 
-    def after_rows(self, run: ImportRun) -> CrmctlError | None:
+    def after_rows(self, run: ImportRun) -> None:
         """Complete the job when every row has its outcome."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

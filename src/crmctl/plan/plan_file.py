@@ -34,6 +34,9 @@ INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
 LISTED = 100
 """Maximum number of listed differences; the count is exact."""
 
+SHOWN = 5
+"""Maximum number of differences in the message."""
+
 CHUNK_ROWS = 500
 
 
@@ -156,6 +159,19 @@ class Differences:
             assert one is not None
             record_id = (now.id if now is not None else None) or (planned.id if planned is not None else None)
             self.listed.append({"row": one.row, "line": one.line, "id": record_id, "message": _difference(planned, now)})
+
+    @property
+    def refusal(self) -> RejectedError:
+        """The error that says why the plan cannot be carried out."""
+        named = [f"line {one['line']}{' (record ' + one['id'] + ')' if one['id'] else ''}: {one['message']}" for one in self.listed[:SHOWN]]
+        more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
+        rows = "one row does" if self.count == 1 else f"{self.count:,} rows do"
+        return RejectedError(
+            f"{rows} something else than the plan says, so nothing was sent: {'; '.join(named)}{more}",
+            hint="make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN",
+            code="plan_outdated",
+            details={"changed": ["records"], "differences": self.listed, "count": self.count},
+        )
 
 
 def compare(planned: Iterable[Decision], now: Iterable[Decision]) -> Differences:
@@ -364,10 +380,6 @@ def _header_of(path: Path, first: bytes) -> dict[str, Any]:
     return document
 
 
-SHOWN = 5
-"""Maximum number of differences in the message."""
-
-
 @dataclass(frozen=True)
 class Applicable:
     """A plan that is still valid, with its input open."""
@@ -474,34 +486,19 @@ class Expectation:
     def __init__(self, plan: Path) -> None:
         self._saved = read_plan(plan)
 
-    def refuse_rows(self, planned: PlannedInput, reader: Reader) -> RejectedError | None:
+    def compare_rows(self, planned: PlannedInput, reader: Reader) -> Differences:
         """Compare rows that need no key with the plan. Raises read errors."""
         with Decisions() as now:
             for payload in planned.payloads():
                 now.add_row(payload, planned.mapping.mode)
             now.see_records(reader)
-            return refusal(compare(self._saved.decisions(), now))
+            return compare(self._saved.decisions(), now)
 
-    def refuse_by_key(self, resolver: Resolver, index: KeyIndex) -> RejectedError | None:
+    def compare_by_key(self, resolver: Resolver, index: KeyIndex) -> Differences:
         """Compare rows whose records were looked up by key with the plan."""
         with Decisions() as now:
             now.add_outcomes(resolver, index)
-            return refusal(compare(self._saved.decisions(), now))
-
-
-def refusal(found: Differences) -> RejectedError | None:
-    """Return the error that says why a plan cannot be carried out; None if nothing differs."""
-    if not found.count:
-        return None
-    named = [f"line {one['line']}{' (record ' + one['id'] + ')' if one['id'] else ''}: {one['message']}" for one in found.listed[:SHOWN]]
-    more = f"; and {found.count - SHOWN:,} more" if found.count > SHOWN else ""
-    rows = "one row does" if found.count == 1 else f"{found.count:,} rows do"
-    return RejectedError(
-        f"{rows} something else than the plan says, so nothing was sent: {'; '.join(named)}{more}",
-        hint="make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN",
-        code="plan_outdated",
-        details={"changed": ["records"], "differences": found.listed, "count": found.count},
-    )
+            return compare(self._saved.decisions(), now)
 
 
 def _options(saved: SavedPlan) -> ImportPlan:

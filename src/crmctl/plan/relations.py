@@ -10,7 +10,7 @@ from typing import Any
 
 from crmctl.client.session import encode_json
 from crmctl.clock import Backoff
-from crmctl.errors import CrmctlError, InterruptedByUser, PartialError, ServiceError
+from crmctl.errors import InterruptedByUser, PartialError, ServiceError
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex
@@ -40,19 +40,18 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
         yield replace(run, journal=journal)
 
 
-def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[Entry]], what: str) -> CrmctlError | None:
-    """Send the remaining entries of a phase. Return the error that ended it early, or None. `what`: a word for its rows in messages."""
+def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[Entry]], what: str) -> None:
+    """Send the remaining entries of a phase. Raises the error that ends it early. `what`: a word for its rows in messages."""
     journal = phase.journal
     begin_phase(journal, count)
-    error, notes = deliver(phase, SentRows(entries), compares=False)  # the ids of parents are read back
-    if error is not None:
-        return error
+    result = deliver(phase, SentRows(entries), compares=False)  # the ids of parents are read back
+    if result.error is not None:
+        raise result.error
     counts = journal.counts()
     left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
-    if not left:
-        return None
-    why = f": {notes[0]}" if notes else ""
-    return PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
+    why = f": {result.notes[0]}" if result.notes else ""
+    if left:
+        raise PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
 
 
 def begin_phase(journal: Journal, count: int) -> None:
@@ -91,26 +90,19 @@ LOOKS = 8
 GAPS = Backoff(longest=30.0, jitter=0.0)
 
 
-def make_parents(run: SendContext, references: ReferenceMap) -> CrmctlError | None:
-    """Create the missing parents and reject rows whose parent could not be created. Return the error that ended it early, or None."""
+def make_parents(run: SendContext, references: ReferenceMap) -> None:
+    """Create the missing parents and reject rows whose parent could not be created. Raises the error that ends it early."""
     journal = run.journal
     for number, group in enumerate(references.groups(), 1):
         reference = group.reference
         unique = reference.key if reference.type in TELLING else None
         facts = {"object": reference.object, "object_id": reference.object_id, "mode": "create", "unique": unique}
         with phase_context(run, f"{FOLDER}-{number}", **facts) as phase:
-            if phase.journal.state is JobState.FINISHED:
-                continue
-            try:
-                failure = _Parents(phase, references, group).make()
-            except CrmctlError as error:
-                failure = error
-            if failure is not None:
-                return failure
+            if phase.journal.state is not JobState.FINISHED:
+                _Parents(phase, references, group).make()
     for ordinal, why in references.orphans():
         if ordinal not in journal.taken(ordinal, ordinal):
             journal.conclude([(ordinal, RowState.REJECTED, None, f"it refers to no record: {why}")])
-    return None
 
 
 class _Parents:
@@ -124,21 +116,18 @@ class _Parents:
         object_id = group.reference.object_id
         self.lookup = Lookup(phase.service, object_id, lambda: phase.interrupt.requested, as_of=references.as_of(object_id))
 
-    def make(self) -> CrmctlError | None:
-        """Create the parents. Return the error that ended it early, or None. Raises read errors."""
+    def make(self) -> None:
+        """Create the parents. Raises the error that ends it early."""
         reference = self.group.reference
         try:
             begin_phase(self.journal, self.group.size)
             self._leave_out_known()
-            failure = send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
-            if failure is not None:
-                return failure
+            send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
             for chunk in chunks(self._all()):
                 errors = _failures(self.journal, chunk)
                 self.references.know_parents({}, {number: f"{reference.told}: {error}" for number, error in errors.items()})
             self._read_back()
             self.journal.set_state(JobState.FINISHED)
-            return None
         finally:
             self.journal.add_effort(self.lookup.requests, 0.0)
 
@@ -230,30 +219,24 @@ class _CannotLink(Exception):
     """A row cannot be linked; the message says why."""
 
 
-def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> CrmctlError | None:
-    """Set the remaining references between rows of the job. Return the error that ended it early, or None.
+def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
+    """Set the remaining references between rows of the job. Raises the error that ends it early.
 
     A row that cannot be linked fails although its record exists. Its error names the record.
     """
     journal = run.journal
     with phase_context(run, LINKS_FOLDER, mode="upsert") as phase:
         if phase.journal.state is JobState.FINISHED:
-            return None
+            return
         if phase.journal.state is JobState.CHECKING:
-            try:
-                _learn_ids(run, references, again)
-            except CrmctlError as error:
-                return error
+            _learn_ids(run, references, again)
             _fail_unlinkable(references, journal)
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
         count = sum(phase.journal.counts().values())
-        failure = send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
-        if failure is not None:
-            return failure
+        send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
         for ordinal, why in failures(phase.journal, (ordinal for ordinal, _ in references.links())).items():
             _fail(references, journal, ordinal, why)
         phase.journal.set_state(JobState.FINISHED)
-    return None
 
 
 def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:

@@ -231,9 +231,9 @@ def abandon(context: BulkContext, job: ImportJob) -> None:
     with watch_interrupts(context.listener.progress.note) as interrupt:
         options = DeliveryOptions(settle_only=True)
         run = SendContext(context.service, journal, options, context.clock, context.listener.progress, interrupt=interrupt)
-        error, _ = deliver(run, SentRows(rows))
-    if error is not None:
-        raise error
+        result = deliver(run, SentRows(rows))
+    if result.error is not None:
+        raise result.error
     journal.set_state(JobState.FINISHED)
 
 

@@ -146,7 +146,10 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Rec
     unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
     run.journal.set_state(JobState.FINISHED)  # rows not sent yet keep their state
     with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
-        done.error = send_phase(phase, count, deleted.entries, f"records of {header.object}")
+        try:
+            send_phase(phase, count, deleted.entries, f"records of {header.object}")
+        except CrmctlError as error:
+            done.error = error
         rows = phase.journal.rows(1, count)
         done.created = sum(row.state is RowState.CREATED for row in rows.values())
         done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
@@ -160,7 +163,10 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Rec
             _keep_ids(run.journal, new)
     if done.error is None and (linked := sum(1 for _ in deleted.links(new))):
         with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
-            done.error = send_phase(phase, linked, lambda: deleted.links(new), "references")
+            try:
+                send_phase(phase, linked, lambda: deleted.links(new), "references")
+            except CrmctlError as error:
+                done.error = error
     done.requests = _requests(run.journal)
     return done, new
 
