@@ -72,7 +72,7 @@ def test_the_file_of_a_plan_is_private_and_holds_neither_key_nor_values(crm: Run
     assert crm.key not in content
     assert "acme.com" not in content
     head, *rows = map(json.loads, content.splitlines())
-    assert (head["format"], head["decisions"], head["origin"]) == (1, 3, crm.base_url)
+    assert (head["format"], head["decisions"], head["origin"]) == (2, 3, crm.base_url)
     assert [(row["row"], row["line"], row["action"]) for row in rows] == [(1, 2, "unchanged"), (2, 3, "update"), (3, 4, "create")]
 
 

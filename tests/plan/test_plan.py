@@ -11,8 +11,8 @@ from crmctl.errors import ExitCode
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.plan.dry_run import DryRunOptions, dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
-from crmctl.plan.job_start import ImportTarget, JobOptions
-from crmctl.plan.plan_file import Decisions, Prediction, describe, open_plan, read_plan, write_plan
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of
+from crmctl.plan.plan_file import Decisions, open_plan, read_plan, write_plan
 from crmctl.write.database import JobState
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts
@@ -36,8 +36,7 @@ def begin(desk: KeyDesk) -> None:
     planned = open_input(plan, source, str(source), desk.attributes)
     with Decisions() as decisions:
         found = dry_run(target, planned, DryRunOptions(desk.clock, decisions=decisions), desk.findings.append)
-        predicted = Prediction(found.prediction, desk.clock.now())
-        write_plan(place, describe(target, planned, JobOptions(plan), predicted), decisions)
+        write_plan(place, header_of(target, planned, JobOptions(plan), desk.clock.now()), found.prediction, decisions)
     ready = open_plan(read_plan(place), desk.attributes)
     ready.start(desk.store, target).journal.close()
     place.unlink()

@@ -176,7 +176,7 @@ def _plan_text(preview: PlanPreview, now: float) -> str:
     planned, shown = document["planned"], preview.examples
     counts = {name: count for name, count in planned["predicted"].items() if count}
     width = max((len(f"{count:,}") for count in counts.values()), default=1)
-    into = f"{preview.header.input} into {document['object']}"
+    into = f"{preview.saved.header.input} into {document['object']}"
     lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned as of {when}"]
     lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
     lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]

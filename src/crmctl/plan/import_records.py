@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,17 +18,15 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import DryRun, DryRunOptions, current_limit, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, open_input
 from crmctl.plan.job_run import RunOptions, requests_made, run_to_result
-from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_rows
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import, temporary_input, temporary_rows
 from crmctl.plan.plan_file import (
     Applicable,
     Decision,
     Decisions,
-    PlanHeader,
-    Prediction,
+    SavedPlan,
     check_plan_path,
     check_service,
     compare,
-    describe,
     examples,
     open_plan,
     read_plan,
@@ -195,8 +194,7 @@ def _save(request: ImportRequest, predicted: _Predicted, now: float) -> Path | N
     path = request.plan_path
     if path is not None:
         options = JobOptions(predicted.planned.plan, request.again, request.marker, request.before_images)
-        header = describe(predicted.target, predicted.planned, options, Prediction(predicted.found.prediction, now))
-        write_plan(path, header, predicted.decisions)
+        write_plan(path, header_of(predicted.target, predicted.planned, options, now), predicted.found.prediction, predicted.decisions)
     return path
 
 
@@ -224,7 +222,7 @@ class PlanPreview:
     """A saved plan and its predicted effect now. `error` is the error that would stop it."""
 
     path: Path
-    header: PlanHeader
+    saved: SavedPlan
     predicted: DryRun
     examples: Sequence[Decision]
     differences: Sequence[dict[str, Any]]
@@ -235,8 +233,8 @@ class PlanPreview:
         return {
             **self.predicted.to_document(),
             "plan": str(self.path),
-            "createdAt": self.header.created_at,
-            "planned": dict(self.header.summary),
+            "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.saved.header.created_at)),
+            "planned": dict(self.saved.summary),
             "examples": [decision.to_document() for decision in self.examples],
             "differences": list(self.differences),
         }
@@ -271,7 +269,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = differences.refusal if differences.count else guard.refusal(found.changes, found.report.rows)
-        return PlanPreview(saved.path, saved.header, found, shown, differences.listed, error)
+        return PlanPreview(saved.path, saved, found, shown, differences.listed, error)
 
 
 @contextmanager

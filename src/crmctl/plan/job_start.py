@@ -126,7 +126,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         planned = open_input(frozen, path, given.name, target.attributes)
         if options.marker is not None:
             check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
-        sha256, size = file_digest(path, given.name)
+        header = header_of(target, planned, options, store.clock.now(), folder.name)
         planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
         if planned.may_merge:
@@ -137,9 +137,6 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
             unless_made.callback(planned.close)
         if options.plan_file is not None:
             keep_plan(options.plan_file, folder)
-        facts = _facts(target, planned) | {"marker": options.marker, "before_images": options.before_images}
-        facts |= {"created_at": store.clock.now(), "kind": str(options.kind), "guard": asdict(options.guard), "shown": options.shown}
-        header = Header(job=folder.name, input=given.name, path=str(path), sha256=sha256, size=size, **facts)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
         unless_made.pop_all()
@@ -154,24 +151,37 @@ def keep_plan(path: Path, folder: Path) -> Path:
     return copy
 
 
-def _facts(target: ImportTarget, planned: PlannedInput) -> dict[str, Any]:
-    """Return the journal header fields that describe the target and the plan."""
-    plan = planned.plan
+def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, now: float, job: str = "") -> Header:
+    """Return the header of a job, or of a saved plan. The input must have been opened with a frozen plan."""
+    plan, source = planned.plan, planned.source
     rule = key_rule(plan.mapping.keys, planned.attributes)
-    return {
-        "object": target.object,
-        "object_id": target.object_id,
-        "origin": target.origin,
-        "schema": schema_digest(target.attributes),
-        "attributes": attribute_digests(target.attributes),
-        "mode": str(plan.mapping.mode),
-        "mapping": planned.mapping.digest,
-        "version": __version__,
-        "plan": plan.to_document(),
-        "unique": _unique_attribute(planned),
-        "keys": list(rule.slugs),
-        "key_types": [str(attribute.type) for attribute in rule.attributes],
-    }
+    path = source.path.absolute()
+    sha256, size = file_digest(path, source.name)
+    return Header(
+        job=job,
+        object=target.object,
+        object_id=target.object_id,
+        origin=target.origin,
+        mode=str(plan.mapping.mode),
+        input=source.name,
+        path=str(path),
+        sha256=sha256,
+        size=size,
+        mapping=planned.mapping.digest,
+        schema=schema_digest(target.attributes),
+        created_at=now,
+        version=__version__,
+        plan=plan.to_document(),
+        marker=options.marker,
+        unique=_unique_attribute(planned),
+        keys=list(rule.slugs),
+        key_types=[str(attribute.type) for attribute in rule.attributes],
+        before_images=options.before_images,
+        kind=str(options.kind),
+        guard=asdict(options.guard),
+        attributes=attribute_digests(target.attributes),
+        shown=options.shown,
+    )
 
 
 def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | None = None) -> tuple[PlannedInput, int]:

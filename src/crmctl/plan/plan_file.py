@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +25,9 @@ from crmctl.plan.row_actions import AMBIGUOUS, NO_ID, Resolution, Resolver, RowA
 from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
-from crmctl.version import __version__
+from crmctl.write.database import JobKind
 from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Header
 
 INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
 
@@ -221,89 +221,19 @@ def _difference(planned: Decision | None, now: Decision | None) -> str:
     return "the record is gone" if now.record is None else "the record has changed"
 
 
-FORMAT = 1
+FORMAT = 2
 KIND = "crmctl import plan"
 
 LONGEST_HEADER = 10_000_000
 
 
 @dataclass(frozen=True)
-class PlanHeader:
-    """Conditions under which a plan is valid. `options`: everything but the input that decides the payloads; `summary`: the forecast."""
-
-    object: str
-    object_id: str
-    origin: str
-    mode: str
-    input: str
-    """The file name as the user entered it."""
-    path: str
-    """Absolute path of the file."""
-    sha256: str
-    size: int
-    mapping: str
-    """Digest of the mapping."""
-    schema: str
-    """Digest of the object's attributes."""
-    version: str
-    created_at: str
-    options: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    keys: tuple[str, ...] = ()
-    marker: str | None = None
-    before_images: str = "auto"
-
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "kind": KIND,
-            "format": FORMAT,
-            "version": self.version,
-            "createdAt": self.created_at,
-            "origin": self.origin,
-            "object": self.object,
-            "objectId": self.object_id,
-            "mode": self.mode,
-            "keys": list(self.keys),
-            "marker": self.marker,
-            "beforeImages": self.before_images,
-            "input": {"name": self.input, "path": self.path, "sha256": self.sha256, "size": self.size},
-            "mapping": self.mapping,
-            "schema": self.schema,
-            "summary": dict(self.summary),
-            "options": dict(self.options),
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> PlanHeader:
-        """Parse a header. Raises KeyError or TypeError for anything else."""
-        source = document["input"]
-        return cls(
-            object=document["object"],
-            object_id=document["objectId"],
-            origin=document["origin"],
-            mode=document["mode"],
-            input=source["name"],
-            path=source["path"],
-            sha256=source["sha256"],
-            size=source["size"],
-            mapping=document["mapping"],
-            schema=document["schema"],
-            version=document["version"],
-            created_at=document["createdAt"],
-            options=document["options"],
-            summary=document["summary"],
-            keys=tuple(document["keys"]),
-            marker=document["marker"],
-            before_images=document["beforeImages"],
-        )
-
-
-@dataclass(frozen=True)
 class SavedPlan:
-    """A plan read from its file, with a matching checksum."""
+    """A plan read from its file, with a matching checksum. `header`: that of its job; `summary`: the forecast."""
 
     path: Path
-    header: PlanHeader
+    header: Header
+    summary: Mapping[str, Any]
     _start: int = field(repr=False)
 
     def decisions(self) -> Iterator[Decision]:
@@ -321,9 +251,9 @@ def check_plan_path(path: Path, source: Path) -> None:
     check_place(path, source)
 
 
-def write_plan(path: Path, header: PlanHeader, decisions: Iterable[Decision]) -> None:
+def write_plan(path: Path, header: Header, summary: Mapping[str, Any], decisions: Iterable[Decision]) -> None:
     """Write a plan atomically with mode 0600. Raises UsageError if that fails."""
-    document = header.to_document()
+    document = {**asdict(header), "kind": KIND, "format": FORMAT, "summary": dict(summary)}
     digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
     with tempfile.TemporaryFile() as lines:
         rows = 0
@@ -334,7 +264,7 @@ def write_plan(path: Path, header: PlanHeader, decisions: Iterable[Decision]) ->
             rows += 1
         lines.seek(0)
         with whole_bytes(path, mode=0o600) as file:
-            file.write(jsontext.dumps({**document, "decisions": rows, "sha256": digest.hexdigest()}).encode() + b"\n")
+            file.write(jsontext.dumps({**document, "decisions": rows, "checksum": digest.hexdigest()}).encode() + b"\n")
             while block := lines.read(1 << 20):
                 file.write(block)
         path.chmod(0o600)
@@ -352,7 +282,7 @@ def read_plan(path: Path) -> SavedPlan:
 def _read(path: Path, file: BinaryIO) -> SavedPlan:
     first = file.readline(LONGEST_HEADER)
     document = _header_of(path, first)
-    rows, stated = document.pop("decisions", None), document.pop("sha256", None)
+    rows, stated = document.pop("decisions", None), document.pop("checksum", None)
     digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
     found = 0
     for line in file:
@@ -362,7 +292,8 @@ def _read(path: Path, file: BinaryIO) -> SavedPlan:
         hint = "make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN"
         raise UsageError(f"{path} is not as it was written: changed, or cut short", hint=hint, code="damaged_plan")
     try:
-        return SavedPlan(path, PlanHeader.from_document(document), len(first))
+        summary, _ = document.pop("summary"), document.pop("format")
+        return SavedPlan(path, Header(**{**document, "kind": JobKind.IMPORT}), summary, len(first))
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a plan", code="not_a_plan") from error
 
@@ -397,40 +328,6 @@ class Applicable:
         header = self.saved.header
         options = JobOptions(self.plan, again, header.marker, header.before_images, self.saved.path, guard=guard or Guard())
         return start_import(store, target, replace(self.given, name=str(self.given.path)), options)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Forecast of a dry run. `made_at`: Unix time."""
-
-    summary: Mapping[str, Any]
-    made_at: float
-
-
-def describe(target: ImportTarget, planned: PlannedInput, options: JobOptions, predicted: Prediction) -> PlanHeader:
-    """Return the plan header for an import after its dry run. The input must have been opened with a frozen plan."""
-    plan, source = planned.plan, planned.source
-    path = source.path.absolute()
-    sha256, size = file_digest(path, source.name)
-    return PlanHeader(
-        object=target.object,
-        object_id=target.object_id,
-        origin=target.origin,
-        mode=str(plan.mapping.mode),
-        input=source.name,
-        path=str(path),
-        sha256=sha256,
-        size=size,
-        mapping=planned.mapping.digest,
-        schema=schema_digest(target.attributes),
-        version=__version__,
-        created_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(predicted.made_at)),
-        options=plan.to_document(),
-        summary=predicted.summary,
-        keys=plan.mapping.keys,
-        marker=options.marker,
-        before_images=options.before_images,
-    )
 
 
 def check_service(saved: SavedPlan, origin: str) -> None:
@@ -503,6 +400,6 @@ class Expectation:
 
 def _options(saved: SavedPlan) -> ImportPlan:
     try:
-        return ImportPlan.from_document(saved.header.options)
+        return ImportPlan.from_document(saved.header.plan)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{saved.path} was written by another version of crmctl", code="not_a_plan") from error
