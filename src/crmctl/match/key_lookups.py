@@ -195,9 +195,7 @@ class Lookup:
             self.as_of = stock.as_of
             self.refresh(index.see)
             return
-        begun, newest = self.requests, self._newest()
-        moments = [micros for record in newest.items if (micros := micros_of(record.updated_at)) is not None]
-        self.as_of = max(moments, default=0)
+        begun, newest = self.requests, self.begin()
         index.see(newest.items)
         size = len(newest.items)
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
@@ -248,11 +246,15 @@ class Lookup:
         self.advance(len(page.items))
         return page
 
-    def _newest(self) -> Page[Record]:
-        if self.newest is not None:
+    def begin(self) -> Page[Record]:
+        """Return the records changed last. `refresh` starts from their time."""
+        newest = self.newest
+        if newest is None:
+            newest = self.list_records(self.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+        else:
             self.requests += 1  # its reader did not count it
-            return self.newest
-        return self.list_records(self.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+        self.as_of = max((micros_of(record.updated_at) or 0 for record in newest.items), default=0)
+        return newest
 
     def _asks_singly(self, count: int, newest: Page[Record]) -> bool:
         """Whether one request per key, plus one control, is cheaper than reading all pages."""

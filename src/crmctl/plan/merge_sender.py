@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -303,8 +304,7 @@ class CurrentRecords(Spill):
         for object_id, ids in self._wanted.items():
             if reading_cost(self._service, object_id, len(ids)).as_a_whole:
                 lookup = Lookup(self._service, object_id)
-                newest = self._service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-                lookup.as_of = max((micros_of(record.updated_at) or 0 for record in newest.items), default=0)
+                lookup.begin()
                 for page in fetch(Reader(self._service, object_id), ids):
                     self._take(page)
                 self._whole[object_id] = lookup
@@ -312,7 +312,7 @@ class CurrentRecords(Spill):
     def refresh(self) -> None:
         """Read the records changed since. If the service cannot list changes, read records one at a time from now on."""
         for object_id, lookup in list(self._whole.items()):
-            if not lookup.refresh(_Sink(self, self._wanted[object_id]).see):
+            if not lookup.refresh(partial(self._take_wanted, self._wanted[object_id])):
                 del self._whole[object_id]
 
     def data(self, object_id: str, record_id: str) -> Mapping[str, Any] | None:
@@ -327,17 +327,9 @@ class CurrentRecords(Spill):
         except NotFoundError:
             return None
 
+    def _take_wanted(self, wanted: SeenIds, records: Iterable[Record]) -> None:
+        self._take(record for record in records if record.id.lower() in wanted)
+
     def _take(self, records: Iterable[Record]) -> None:
         rows = ((record.id.lower(), jsontext.dumps(record.data)) for record in records)
         self._db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?)", rows)
-
-
-class _Sink:
-    """Store the wanted records of an answer."""
-
-    def __init__(self, known: CurrentRecords, wanted: SeenIds) -> None:
-        self._known = known
-        self._wanted = wanted
-
-    def see(self, records: Iterable[Record], /) -> None:
-        self._known._take(record for record in records if record.id.lower() in self._wanted)

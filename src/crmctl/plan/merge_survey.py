@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.errors import NotFoundError
 from crmctl.files.whole_files import Spill
-from crmctl.match.key_lookups import Lookup
+from crmctl.match.key_lookups import Lookup, RecordSink
 from crmctl.match.references import ReferenceQuestions, asks, reference_ids
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
-from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.models.resources import Record
 from crmctl.plan.merge_steps import MergeSchema, Surroundings
 from crmctl.read.read_back import Reader
 from crmctl.read.records import LINKS, CountedReads, ScanStatistics, all_activities, fetch, named_records, scan
 from crmctl.read.stable_pages import Listing, SeenIds
-from crmctl.values.moments import micros_of
 
 _TABLES = """
 CREATE TABLE member (id TEXT PRIMARY KEY, given TEXT NOT NULL, loses INTEGER NOT NULL, data TEXT) WITHOUT ROWID;
@@ -96,7 +96,7 @@ class Survey(Spill):
         for given, _ in members:
             if (record := copy.record(object_id, given)) is not None:
                 self.take(object_id, record)
-        self._look_for_missing(_Sink(self, object_id))
+        self._look_for_missing(partial(self._take_all, object_id))
         losers = [given for given, loses in members if loses]
         for at in range(0, len(losers), MANY):
             for found in copy.referring_to(object_id, losers[at : at + MANY]):
@@ -104,33 +104,34 @@ class Survey(Spill):
 
     def _fill_from_service(self) -> None:
         for object_id, lookup in self._lookups.items():
-            newest = self._newest(lookup)
-            sink = _Sink(self, object_id)
-            if object_id in self._schema.referring and not self._ask(lookup, newest, sink):
+            newest = lookup.begin()
+            see = partial(self._take_all, object_id)
+            if object_id in self._schema.referring and not self._ask(lookup, newest, see):
                 with SeenIds() as seen:
                     for page in scan(lookup.lister, Listing(object_id), seen, ScanStatistics()):
-                        sink.see(page)
+                        see(page)
                 if object_id == self._schema.object_id:
-                    self._look_for_missing(sink)
+                    self._look_for_missing(see)
             elif object_id == self._schema.object_id:
                 for page in fetch(Reader(self._service, object_id), self._ids):
-                    sink.see(page)
+                    see(page)
 
-    def _ask(self, lookup: Lookup, newest: Page[Record], sink: _Sink) -> bool:
-        """Find the references to losers with filters, if that is cheap. Return whether the sink has seen all of them."""
+    def _ask(self, lookup: Lookup, newest: Page[Record], see: RecordSink) -> bool:
+        """Find the references to losers with filters, if that is cheap. Return whether `see` received all of them."""
         slugs = self._schema.referring[lookup.object_id]
         losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]
         is_own = lookup.object_id == self._schema.object_id
         if not asks(slugs, losers, len(self._ids) if is_own else 0, newest.total):
             return False
-        return ReferenceQuestions(self._service, lookup.object_id, newest).ask(slugs, losers, sink.see)
+        return ReferenceQuestions(self._service, lookup.object_id, newest).ask(slugs, losers, see)
 
     def refresh(self) -> None:
         """Read the records changed since. Deletions show only when a record is written. Raises read errors."""
         for object_id, lookup in self._lookups.items():
-            if not lookup.refresh(_Sink(self, object_id).see):
+            see = partial(self._take_all, object_id)
+            if not lookup.refresh(see):
                 for page in fetch(Reader(self._service, object_id), self._ids) if object_id == self._schema.object_id else ():
-                    _Sink(self, object_id).see(page)
+                    see(page)
 
     def read_activities(self) -> None:
         """Read all activities and keep those that name a loser. Raises read errors."""
@@ -180,30 +181,16 @@ class Survey(Spill):
             self._db.execute("INSERT OR REPLACE INTO holder VALUES (?, ?, ?)", (record_id, object_id, jsontext.dumps(record.data)))
             self._db.executemany("INSERT OR IGNORE INTO refers VALUES (?, ?)", ((one, record_id) for one in targets))
 
+    def _take_all(self, object_id: str, records: Iterable[Record]) -> None:
+        for record in records:
+            self.take(object_id, record)
+
     def _loses(self, record_id: str) -> bool:
         return self._db.execute("SELECT 1 FROM member WHERE id = ? AND loses", (record_id,)).fetchone() is not None
 
-    def _look_for_missing(self, sink: _Sink) -> None:
+    def _look_for_missing(self, see: RecordSink) -> None:
         """Read missing records by id. A list alone never proves that a record is gone."""
         missing = [row[0] for row in self._db.execute("SELECT id FROM member WHERE data IS NULL").fetchall()]
         for record_id in missing:
             with suppress(NotFoundError):
-                sink.see([self._service.get_record(self._schema.object_id, record_id)])
-
-    def _newest(self, lookup: Lookup) -> Page[Record]:
-        """Read the records changed last. `refresh` starts from their time."""
-        page = self._service.list_records(lookup.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-        lookup.as_of = max((micros_of(record.updated_at) or 0 for record in page.items), default=0)
-        return page
-
-
-class _Sink:
-    """Pass records of one object to the survey."""
-
-    def __init__(self, survey: Survey, object_id: str) -> None:
-        self._survey = survey
-        self._object_id = object_id
-
-    def see(self, records: Iterable[Record], /) -> None:
-        for record in records:
-            self._survey.take(self._object_id, record)
+                see([self._service.get_record(self._schema.object_id, record_id)])

@@ -27,10 +27,9 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind, JobState, RowState
-from crmctl.write.deletion import DeletedObject, DeleteSummary, delete_records
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
-from crmctl.write.steps import StepOutcome, take_steps
+from crmctl.write.steps import StepOutcome, deletions, take_steps
 
 LISTED = 1000
 """Maximum number of rows of each kind in a report; the counts are exact."""
@@ -91,7 +90,7 @@ class Undo:
     further: Listed = field(default_factory=Listed)
     unknown: Listed = field(default_factory=Listed)
     gone: Listed = field(default_factory=Listed)
-    deleted: DeleteSummary | None = None
+    deleted: StepOutcome | None = None
     restored: StepOutcome | None = None
     parents: Parents | None = None
 
@@ -118,7 +117,7 @@ class Undo:
             return None
         hint = "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if self.kept else None
         said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items())
-        reasons = [*(self.restored or StepOutcome()).failed.values(), *(self.deleted or DeleteSummary(self.object)).refusals]
+        reasons = [reason for run in (self.restored, self.deleted) if run is not None for reason in run.failed.values()]
         return PartialError(f"not everything the job did was undone: {said}{service_words(reasons)}", hint=hint, details=self.left)
 
     @property
@@ -138,18 +137,17 @@ class Undo:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form. Every key is always present."""
-        deleted, restored = self.deleted or DeleteSummary(self.object), self.restored or StepOutcome()
-        failed = deleted.failed + deleted.in_doubt + deleted.unsent + len(restored.failed) + restored.in_doubt + restored.unsent
+        deleted, restored = self.deleted or StepOutcome(), self.restored or StepOutcome()
         refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
         return {
             "job": self.job,
             "object": self.object,
             "found": self.found,
-            "deleted": deleted.deleted,
+            "deleted": deleted.done - deleted.absent,
             "restorable": self.restorable,
             "restored": restored.done,
             "undoneBefore": self.done + self.back,
-            "failed": failed,
+            "failed": deleted.left + restored.left,
             "conflicts": self.edited.count + self.changed.count,
             "duplicates": self.further.count,
             "unknown": self.unknown.count,
@@ -302,8 +300,9 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
         steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
         undo.restored = take_steps(service, clock, progress, steps, undo.restorable, journal.mark_undone)
     if undo.found and undo.error is None:
-        target = DeletedObject(service, header.object, header.object_id, remember=journal.mark_undone)
-        undo.deleted = delete_records(target, written.ids, clock, progress)
+        progress.start("deleting", undo.found, BULK_LIMIT)
+        steps = deletions(header.object_id, written.ids)
+        undo.deleted = take_steps(service, clock, progress, steps, undo.found, journal.mark_undone)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, progress)
     if not undo.left and undo.error is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -245,22 +245,12 @@ def _referrers(
 def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
     """Yield the records that may name an old id: with filters if they work and are cheaper, else all records."""
     newest = reads.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-    slugs, named = [one.slug for one in attributes], _Named()
-    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(reads, object_id, newest).ask(slugs, old, named.see):
-        yield from named.records
+    slugs, named = [one.slug for one in attributes], list[Record]()
+    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(reads, object_id, newest).ask(slugs, old, named.extend):
+        yield from named
         return
     with SeenIds() as seen:
         yield from chain.from_iterable(scan(reads, Listing(object_id), seen, ScanStatistics()))
-
-
-class _Named:
-    """Collect records from answers."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def see(self, records: Iterable[Record], /) -> None:
-        self.records += records
 
 
 def relink_price(service: ReadService) -> int:

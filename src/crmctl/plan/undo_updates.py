@@ -22,7 +22,7 @@ from crmctl.match.keys import is_unchanged
 from crmctl.match.record_match import canonical, key_form
 from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext
-from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType, Record
 from crmctl.plan import relations
 from crmctl.plan.audit import StoredValues
 from crmctl.plan.import_run import rows_of
@@ -33,12 +33,10 @@ from crmctl.read.records import AwaitedRecords, Cost, fetch
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.filters import Condition
-from crmctl.values.moments import micros_of
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
-from crmctl.write.deletion import DeletedObject, delete_records
 from crmctl.write.journal import FILE_NAME, Journal, RowEntry
-from crmctl.write.steps import Step, StepKind
+from crmctl.write.steps import Step, StepKind, deletions, take_steps
 
 REWRITTEN = types_with(Trait.REWRITTEN)
 
@@ -140,8 +138,9 @@ class Updates(Spill):
                 ids.add(record_id)
             if not len(ids):
                 return
-            newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=1).items
-            self._as_of = max((micros_of(record.updated_at) or 0 for record in newest), default=0)
+            lookup = Lookup(reader, reader.object_id)
+            lookup.begin()
+            self._as_of = lookup.as_of
             for page in fetch(reader, ids, tell):
                 self.see(page)
 
@@ -309,12 +308,12 @@ class Parents:
                 except CrmctlError as failure:
                     self.error = failure
                     return
-                reference = group.parents.reference
-                target = DeletedObject(service, reference.object, reference.object_id, remember=phase.mark_undone)
-                done = delete_records(target, ids, self.clock, progress)
-                self.deleted += done.deleted + done.not_found
+                progress.start("deleting", len(ids), BULK_LIMIT)
+                steps = deletions(group.parents.reference.object_id, ids)
+                done = take_steps(service, self.clock, progress, steps, len(ids), phase.mark_undone)
+                self.deleted += done.done
                 self.requests += done.requests
-                self.failed += done.failed + done.in_doubt + done.unsent
+                self.failed += done.left
                 self.error = self.error or done.error
 
     def _look(self, service: Crm, group: _Group, phase: Journal) -> None:

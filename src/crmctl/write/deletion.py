@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.files.rows import Format, Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid
-from crmctl.models.resources import BULK_LIMIT, BulkFailure, BulkResult, Record
+from crmctl.models.resources import BulkFailure, BulkResult, Record
 from crmctl.read.stable_pages import SeenIds
-from crmctl.write.steps import Step, StepKind, still_there, take_steps
+from crmctl.write.steps import still_there
 
 SHOWN_PROBLEMS = 20
 
@@ -108,37 +106,6 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
             f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
     raise RejectedError(f"{said}; nothing was deleted", code="malformed_id", details=problems)
-
-
-@dataclass(frozen=True)
-class DeletedObject:
-    """The object whose records are deleted. `remember` receives ids as soon as the service confirms their deletion."""
-
-    service: Crm
-    slug: str
-    id: str
-    remember: Callable[[Sequence[str]], None] = lambda _: None
-
-
-def delete_records(target: DeletedObject, ids: SeenIds, clock: Clock, progress: Progress) -> DeleteSummary:
-    """Delete every id. Does not raise errors of the service: one that ended the deletion early is the summary's `error`."""
-    started = clock.monotonic()
-    progress.start("deleting", len(ids), BULK_LIMIT)
-    numbered = enumerate(record_id for chunk in ids.chunks(BULK_LIMIT) for record_id in chunk)
-    steps = (Step(StepKind.DELETE, target.id, record_id, number=number) for number, record_id in numbered)
-    outcome = take_steps(target.service, clock, progress, steps, len(ids), target.remember)
-    return DeleteSummary(
-        target.slug,
-        deleted=outcome.done - outcome.absent,
-        not_found=outcome.absent,
-        failed=len(outcome.failed),
-        in_doubt=outcome.in_doubt,
-        unsent=outcome.unsent,
-        requests=outcome.requests,
-        elapsed=clock.monotonic() - started,
-        error=outcome.error,
-        refusals=[*outcome.failed.values()][:SHOWN_PROBLEMS],
-    )
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:

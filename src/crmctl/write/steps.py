@@ -21,6 +21,7 @@ from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
 from crmctl.models.resources import BULK_LIMIT
+from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import BatchState
 from crmctl.write.journal import Verdict, judge
 
@@ -250,6 +251,11 @@ class StepOutcome:
     requests: int = 0
     error: CrmctlError | None = None
 
+    @property
+    def left(self) -> int:
+        """The number of steps that were not carried out, or may not have been."""
+        return len(self.failed) + self.in_doubt + self.unsent
+
 
 def take_steps(
     service: Crm, clock: Clock, progress: Progress, steps: Iterable[Step], total: int, remember: Callable[[Sequence[str]], None]
@@ -279,6 +285,12 @@ def take_steps(
     outcome.absent, outcome.in_doubt, outcome.requests = sender.absent, sender.in_doubt, sender.requests
     outcome.unsent = total - outcome.done - len(outcome.failed) - outcome.in_doubt
     return outcome
+
+
+def deletions(object_id: str, ids: SeenIds) -> Iterator[Step]:
+    """Yield the steps that delete these records."""
+    for number, record_id in enumerate(record_id for chunk in ids.chunks(BULK_LIMIT) for record_id in chunk):
+        yield Step(StepKind.DELETE, object_id, record_id, number=number)
 
 
 def _entries(steps: Iterable[Step], pending: dict[int, Step]) -> Iterator[Entry]:
