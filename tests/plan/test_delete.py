@@ -137,7 +137,7 @@ def test_what_the_service_keeps_in_silence_is_not_called_undone(client: Client, 
     plan = client.bulk.undo(job)
     assert isinstance(plan, Undo)
     assert plan.deleted is not None
-    assert (plan.deleted.deleted, plan.deleted.failed, plan.deleted.not_found) == (COUNT - 2, 2, 0)
+    assert (plan.deleted.done, len(plan.deleted.failed), plan.deleted.absent) == (COUNT - 2, 2, 0)
     assert [data["score"] for data in held(client)] == [3, 7]
     stubborn.clear()
     again = client.bulk.undo(job)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar, cast
@@ -34,7 +34,7 @@ R = TypeVar("R")
 CHUNK_ROWS = 500
 
 
-def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Iterator[Entry]:
+def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Generator[Entry, None, None]:
     """Yield the rows still to send. Rows with an outcome are skipped; batches in doubt are reassembled and parked."""
     doubts = {doubt.number: doubt for doubt in journal.doubts()}
     gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
@@ -319,7 +319,8 @@ def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> Ru
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
     with _shown(context, reader, left):
-        delivery.run(rows_left(context.journal, rows, reconciler))
+        with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
+            delivery.run(entries)
         decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
         if compares and not decided and delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
