@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overload
 
 from crmctl.bulk_context import Finding, Listener
 from crmctl.client.crm import Crm, connect
@@ -24,24 +24,18 @@ from crmctl.config.credentials import Credential, check_key, require_credential
 from crmctl.config.settings import Flags, Paths, Settings, load_settings
 from crmctl.errors import UsageError
 from crmctl.models.resources import Record
-from crmctl.plan import changes as deleting
-from crmctl.plan import changes as updating
-from crmctl.plan import export as exporting
-from crmctl.plan import import_records as applying
-from crmctl.plan import import_records as importing
-from crmctl.plan import inspect_file as inspecting
-from crmctl.plan import resume as listing
-from crmctl.plan import resume as resuming
-from crmctl.plan import undo as undoing
-from crmctl.plan.changes import Selection, UpdatePreview, UpdateRequest, agree
-from crmctl.plan.import_records import ApplyRequest, ImportPreview, preview_import
-from crmctl.plan.inspect_file import InspectReport, InspectRequest
-from crmctl.plan.requests import ImportRequest
-from crmctl.plan.results import ImportResult
-from crmctl.plan.resume import ResumeRequest
-from crmctl.plan.undo_deletions import Recreation
 from crmctl.values.filters import Condition
-from crmctl.write.jobs import JobInfo
+
+if TYPE_CHECKING:
+    from crmctl.plan.changes import Deletion, UpdatePreview
+    from crmctl.plan.export import ExportSummary
+    from crmctl.plan.import_records import ImportPreview
+    from crmctl.plan.inspect_file import InspectReport
+    from crmctl.plan.requests import ImportRequest
+    from crmctl.plan.results import ImportResult
+    from crmctl.plan.undo import Undo
+    from crmctl.plan.undo_deletions import Recreation
+    from crmctl.write.jobs import JobInfo
 
 LOG = logging.getLogger("crmctl")
 
@@ -259,30 +253,38 @@ class Bulk:
         `set` and `references` are pairs: `map={"Work Email": "email"}`. With `dry_run` everything is read and checked, and nothing is
         written.
         """
+        from crmctl.plan.import_records import import_records, preview_import
+
         request = _import_request(object_name, rows, options)
         if dry_run or request.plan_file is not None:
             return preview_import(self._context, request)
         self._context.guard_write()
-        return importing.import_records(self._context, request)
+        return import_records(self._context, request)
 
     def apply(self, plan: str | Path, **options: Any) -> ImportResult:
         """Apply exactly a plan that `import_records(..., plan_file=...)` made, or nothing. Options: `ApplyRequest`."""
+        from crmctl.plan.import_records import ApplyRequest, apply_plan
+
         self._context.guard_write()
-        return applying.apply_plan(self._context, ApplyRequest(file=str(plan), **_checked(ApplyRequest, options)))
+        return apply_plan(self._context, ApplyRequest(file=str(plan), **_checked(ApplyRequest, options)))
 
     def resume(self, job: str | None = None, **options: Any) -> ImportResult:
         """Resume a job: the named one, else the only resumable one; a finished one returns its result again. Options: `ResumeRequest`."""
-        self._context.guard_write()
-        return resuming.resume(self._context, ResumeRequest(job=job, **_checked(ResumeRequest, options)))
+        from crmctl.plan.resume import ResumeRequest, resume
 
-    def undo(self, job: str, *, dry_run: bool = False, include_changed: bool = False) -> undoing.Undo | Recreation:
+        self._context.guard_write()
+        return resume(self._context, ResumeRequest(job=job, **_checked(ResumeRequest, options)))
+
+    def undo(self, job: str, *, dry_run: bool = False, include_changed: bool = False) -> Undo | Recreation:
         """Undo an import, an update or a deletion; with `dry_run` only report what that would change.
 
         `include_changed` also undoes records that changed since. The result names what is left, and why.
         """
+        from crmctl.plan.undo import UndoRequest, undo
+
         if not dry_run:
             self._context.guard_write()
-        return undoing.undo(self._context, undoing.UndoRequest(job, dry_run, include_changed=include_changed), lambda _: None)
+        return undo(self._context, UndoRequest(job, dry_run, include_changed=include_changed), lambda _: None)
 
     @overload
     def update(
@@ -314,51 +316,63 @@ class Bulk:
         Other parts stay as they are. With `dry_run` everything is read and compared, and nothing is written. Options: `UpdateRequest`, for
         example `max_changes="100"`; `approve` sees the changes and raises to stop them.
         """
+        from crmctl.plan.changes import Selection, UpdateRequest, agree, preview_update, update
+
         approve = options.pop("approve", agree)
         conditions, admits = as_conditions(self._context, object_name, filter)
         selection = Selection(conditions=conditions, ids=ids, admits=admits)
         request = UpdateRequest(object=object_name, selection=selection, set_values=_pairs(set), **_checked(UpdateRequest, options))
         if dry_run:
-            return updating.preview_update(self._context, request)
+            return preview_update(self._context, request)
         self._context.guard_write()
-        return updating.update(self._context, request, approve)
+        return update(self._context, request, approve)
 
     def delete(
         self, object_name: str, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: bool = False, **options: Any
-    ) -> deleting.Deletion:
+    ) -> Deletion:
         """Delete records by id or filter without confirmation; with `dry_run` only count them.
 
         The file `result.summary.backup` keeps their data, and `undo` creates them again; `backup` names another file, `backup=False` keeps
         none. Raises UsageError for neither ids nor filter, or both.
         """
+        from crmctl.plan.changes import DeleteRequest, Selection, agree, delete
+
         if not dry_run:
             self._context.guard_write()
         conditions, admits = as_conditions(self._context, object_name, filter)
         selection = Selection(conditions=conditions, ids=ids, verb="delete", admits=admits)
         approve = options.pop("approve", agree)
-        request = deleting.DeleteRequest(object_name, selection, dry_run=dry_run, **_checked(deleting.DeleteRequest, options))
-        return deleting.delete(self._context, request, approve)
+        request = DeleteRequest(object_name, selection, dry_run=dry_run, **_checked(DeleteRequest, options))
+        return delete(self._context, request, approve)
 
-    def export(self, object_name: str, path: str | Path, *, filter: Filter = (), **options: Any) -> exporting.ExportSummary:
+    def export(self, object_name: str, path: str | Path, *, filter: Filter = (), **options: Any) -> ExportSummary:
         """Write all records that match the filter into a file, whole or not at all. Options: `ExportRequest`, for example `format="csv"`;
         only `replace=True` replaces an existing file."""
+        from crmctl.plan.export import ExportRequest, Further, export
+
         conditions, admits = as_conditions(self._context, object_name, filter)
-        given = _checked(exporting.ExportRequest, options)
-        further = exporting.Further((str(filter),), admits)
-        request = exporting.ExportRequest(object=object_name, path=Path(path), conditions=conditions, further=further, **given)
-        return exporting.export(self._context, request)
+        given = _checked(ExportRequest, options)
+        further = Further((str(filter),), admits)
+        request = ExportRequest(object=object_name, path=Path(path), conditions=conditions, further=further, **given)
+        return export(self._context, request)
 
     def inspect(self, path: str | Path, object_name: str | None = None, **options: Any) -> InspectReport:
         """Report how a file is read, what its columns hold, and which attributes they would fill. Options: `InspectRequest`."""
+        from crmctl.plan.inspect_file import InspectRequest, inspect_file
+
         request = InspectRequest(file=str(path), object=object_name, **_checked(InspectRequest, options))
-        return inspecting.inspect_file(self._context, request)
+        return inspect_file(self._context, request)
 
     def jobs(self) -> Sequence[JobInfo]:
         """Return the bulk jobs of this machine, newest first."""
-        return listing.list_jobs(self._context).jobs
+        from crmctl.plan.resume import list_jobs
+
+        return list_jobs(self._context).jobs
 
 
 def _import_request(object_name: str, rows: Rows, options: Mapping[str, Any]) -> ImportRequest:
+    from crmctl.plan.requests import ImportRequest
+
     given = dict(options)
     key = given.pop("key", ())
     given.setdefault("keys", (key,) if isinstance(key, str) else tuple(key))

@@ -58,6 +58,14 @@ def test_importing_the_package_imports_nothing_else(tmp_path: Path, bare: set[st
     assert imported_modules([script]) - bare == {"crmctl", "crmctl.version"}
 
 
+def test_importing_the_client_imports_no_bulk_work_and_no_other_library(tmp_path: Path, bare: set[str]) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("from crmctl import Client\n")
+    modules = imported_modules([script]) - bare
+    assert [name for name in modules if name.startswith(("crmctl.plan", "crmctl.write", "crmctl.files", "crmctl.match"))] == []
+    assert families(modules) & {"pydantic", "httpcore", "sqlite3", "keyring", "yaml", "jmespath"} == set()
+
+
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     modules = imported_modules([CRMCTL, "--help"])
     assert "crmctl.cli.app" in modules
