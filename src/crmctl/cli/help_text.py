@@ -136,8 +136,8 @@ def filters_page() -> HelpPage:
             Section(
                 "Targets",
                 [
-                    ("a part", "'address.city=Rome', 'name.first~ad', 'amount.currency=EUR'"),
-                    ("a reference", "'company.domain=acme.com' looks it up; 'company=ID' knows it"),
+                    ("a part", "'address.city=Rome', 'name.first~ad', 'amount>1000 EUR'"),
+                    ("a reference", "'company=Acme' looks up the name, 'company.domain=acme.com' any field; 'company=ID'"),
                     ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01',"),
                     ("", "'created_at=today', yesterday, 3mo; = a day is all of that day"),
                     ("wire form", "'email[contains]=acme': every byte after = is the value"),

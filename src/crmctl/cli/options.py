@@ -62,7 +62,11 @@ FilterOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SLUG=VALUE", help="Set a field; repeatable. SLUG= clears it, SLUG:=JSON sets a JSON value."),
+    typer.Option(
+        "--set",
+        metavar="SLUG=VALUE",
+        help="Set a field; repeatable. SLUG= clears it, SLUG:=JSON sets JSON, SLUG+=ITEM and SLUG-=ITEM change a list.",
+    ),
 ]
 DataOption = Annotated[
     str | None, typer.Option("--data", metavar="JSON|@FILE|-", help="Fields as a JSON object, from a file or from stdin.")
@@ -71,7 +75,9 @@ CurrencyOption = Annotated[str | None, typer.Option("--currency", metavar="CODE"
 SortOption = Annotated[
     str | None,
     typer.Option(
-        "--sort", metavar="ATTR", help="created_at, updated_at or an attribute. crmctl reads all matches to sort by an attribute."
+        "--sort",
+        metavar="ATTR",
+        help="created_at, updated_at, an attribute or company.name. crmctl reads all matches to sort by an attribute.",
     ),
 ]
 OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Ascending or descending.")]

@@ -355,7 +355,7 @@ def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReade
     from crmctl.client.query.record_query import RecordQuery
 
     reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
-    order = list_order(asked.sort, asked.order, lambda: reader.attributes)
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes, reader.context)
     wanted: RecordFilter = reader.read(asked.filters or ())
     if asked.text is not None:
         wanted = wanted & text_search(reader, asked.text)

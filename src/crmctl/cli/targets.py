@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -157,8 +158,15 @@ def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:
 def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
     """Read a record with one request. Raises like find_record, and the errors of the request."""
 
+    from crmctl.models.ids import is_uuid
+
     found = find_record(runtime, object_name, given)
-    return found.record or on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, found.id))
+    try:
+        return found.record or on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, found.id))
+    except (NotFoundError, RejectedError) as error:
+        if found.record is None and not is_uuid(given) and error.status in (400, 404, 422):
+            error.hint = f"a word is no id: name the record by attr=value, or crmctl records search {object_name} {shlex.quote(given)}"
+        raise
 
 
 def _condition(given: str) -> Condition | None:

@@ -14,7 +14,7 @@ from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
 from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES
-from crmctl.values.composites import Form, fold, known_parts, knows_part, learn_form
+from crmctl.values.composites import LIST_SIGNS, Form, fold, known_parts, knows_part, learn_form
 from crmctl.values.typed_text import date_directives
 
 RECORD_ID = "id"
@@ -56,10 +56,14 @@ class Names:
 
     def find(self, name: str) -> ColumnMatch | None:
         """Return the attribute (and part) that a column name matches, or None. Raises UsageError if it matches several."""
-        whole = self._attribute(name.strip())
+        name = name.strip()
+        owner = self._attribute(name[:-1].rstrip()) if name not in self._slugs and name[-1:] in LIST_SIGNS else None
+        if owner is not None and owner.attribute.holds_items:
+            return ColumnMatch(owner.attribute, LIST_SIGNS[name[-1]], owner.by)
+        whole = self._attribute(name)
         if whole is not None:
             return whole
-        left, _, part = name.strip().partition(".")
+        left, _, part = name.partition(".")
         owner = self._attribute(left)
         if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):
             return None

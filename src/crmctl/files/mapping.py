@@ -16,7 +16,7 @@ from crmctl.files.column_names import RECORD_FIELDS, RECORD_ID, MatchedBy, Names
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute
-from crmctl.values.composites import NO_PARTS, Parts, fold, parse_assignments, without_bare_amounts
+from crmctl.values.composites import LIST_SIGNS, NO_PARTS, Parts, fold, parse_assignments, without_bare_amounts
 
 RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 """Columns added by result files, which users can correct and import again."""
@@ -74,7 +74,14 @@ class MappedColumn:
             return RECORD_ID
         if self.attribute is None:
             return None
+        if self.changes_items:
+            return self.attribute.slug + next(sign for sign, part in LIST_SIGNS.items() if part == self.part)
         return self.attribute.slug if self.part is None else f"{self.attribute.slug}.{self.part}"
+
+    @property
+    def changes_items(self) -> bool:
+        """Whether the column adds items to a list or removes some: `tags+`, `tags-`."""
+        return self.attribute is not None and self.part is not None and self.attribute.holds_items
 
     @property
     def label(self) -> str:
@@ -287,7 +294,7 @@ def _refuse_shared_targets(columns: Sequence[MappedColumn], constants: MappingOf
     for column in sorted(columns, key=lambda column: column.part is not None):
         if column.target is None:
             continue
-        target = fold(column.target)
+        target = fold(column.target) if not column.changes_items else column.target
         slug = RECORD_ID if column.attribute is None else column.attribute.slug
         rival = owners.get(target) or owners.get(fold(slug))
         if rival is not None:

@@ -161,7 +161,9 @@ class RowBuilder:
         read = value_reader(attribute, rules, form)
         read_text: Reader = read if attribute.is_list else text_reader(attribute, rules, form)
         part = None
-        if column.part is not None:
+        if column.changes_items:
+            part = column.part
+        elif column.part is not None:
             part, read = self._part_reader(attribute, column.part, form)
             read_text = read
         after_good: Callable[[str, Any], Finding | None] | None = None

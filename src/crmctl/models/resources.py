@@ -273,6 +273,11 @@ class Attribute(Resource):
     updated_at: str | None = None
 
     @property
+    def holds_items(self) -> bool:
+        """Whether values are lists of items."""
+        return bool(self.is_list) or self.type == AttributeType.LIST
+
+    @property
     def options(self) -> list[str]:
         """The options of a select attribute, in the service's order; options given as objects count by their `value` or `name`."""
         options = (self.config or {}).get("options")

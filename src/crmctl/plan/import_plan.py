@@ -305,9 +305,13 @@ class PlannedInput:
         mapping = self.mapping
         if mapping.mode is Mode.CREATE:
             return False
+        if any(column.changes_items for column in mapping.columns):
+            return True
         filled = [column.attribute for column in mapping.columns if column.attribute is not None]
         fillable = filled if self.source.header_complete else self.attributes
-        return bool(mapping.constant_parts) or any(one.type in COMPOSITE_TYPES for one in fillable)
+        return bool(mapping.constant_parts) or any(
+            one.type in COMPOSITE_TYPES or (one.holds_items and not self.source.header_complete) for one in fillable
+        )
 
     @property
     def shown_attributes(self) -> Sequence[Attribute]:
@@ -360,6 +364,8 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
         if source.header_complete:
             slugs = [column.attribute.slug for column in mapping.columns if column.attribute is not None]
             plan.values.check_columns([*source.header, *slugs])
+        if plan.feed is not None and (changed := [column.label for column in mapping.columns if column.changes_items]):
+            raise UsageError(f"a feed compares whole lists, and {changed[0]!r} changes items of one", hint="give the whole list")
     except CrmctlError as error:
         if error.details is None or isinstance(error.details, dict):
             error.details = {"line": source.dialect.header_line, **(error.details or {})}

@@ -24,6 +24,10 @@ SHOWN_TEXT = 60
 Parts = Mapping[str, Any]
 """New parts of one value by their names; None clears a part."""
 
+ADDED, REMOVED = "added", "removed"
+LIST_SIGNS = {"+": ADDED, "-": REMOVED}
+"""The items that `tags+=` adds to a list and `tags-=` removes count as parts of its value."""
+
 NO_PARTS: Mapping[str, Parts] = MappingProxyType({})
 """No attribute changes by parts."""
 
@@ -130,6 +134,8 @@ class Merger:
         """Return a value with some parts changed; None if it is empty then. Raises RejectedError for a value without parts, and for money
         with an unknown currency."""
         attribute, form = self.attributes[slug], self.form(slug)
+        if attribute.holds_items and {*parts} <= {ADDED, REMOVED}:
+            return _with_items(attribute, parts, current)
         if attribute.type == AttributeType.CURRENCY:
             current, parts = self._money(attribute, parts, current)
         if current in (None, "", [], {}):
@@ -195,6 +201,21 @@ class Merger:
         )
 
 
+def _with_items(attribute: Attribute, parts: Parts, current: Any) -> Any:
+    """Return a list with items added and removed; None if it is empty then. Raises RejectedError for a value that is no list."""
+    if not isinstance(current, list | None) and current not in ("", {}):
+        raise RejectedError(
+            f"{attribute.slug} is one value, {str(current)[:SHOWN_TEXT]!r}, so nothing can be added to it or removed from it",
+            hint=f"give the whole of it as {attribute.slug}",
+            code="text_without_parts",
+        )
+    items = [item for item in current or () if item not in (parts.get(REMOVED) or ())]
+    for item in parts.get(ADDED) or ():
+        if item not in items:
+            items.append(item)
+    return items or None
+
+
 def _usual(attribute: Attribute, parts: Parts) -> Json:
     return {usual_name(attribute, part) or fold(part): value for part, value in parts.items()}
 
@@ -238,7 +259,7 @@ class Given(NamedTuple):
     @property
     def fields(self) -> Json:
         """All values as a new record would have them."""
-        return self.data | {slug: dict(parts) for slug, parts in self.parts.items()}
+        return self.data | {slug: parts.get(ADDED) if {*parts} & {ADDED, REMOVED} else dict(parts) for slug, parts in self.parts.items()}
 
 
 def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute], form_of: FormOf = lambda _: Form()) -> Given:
@@ -251,6 +272,9 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
     by_slug = {attribute.slug: attribute for attribute in attributes}
     for assignment in assignments:
         target, value, is_json = _split_assignment(assignment)
+        if target[-1] in LIST_SIGNS and target not in by_slug:
+            _change_items(target, _assigned_json(target, value) if is_json else value, by_slug, Given(data, parts))
+            continue
         slug, part = split_target(target, by_slug)
         attribute = by_slug.get(slug)
         if attribute is None:
@@ -271,6 +295,22 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
         else:
             parts.setdefault(slug, {})[part] = wire
     return Given(data, parts)
+
+
+def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], given: Given) -> None:
+    """Add the items of `tags+=vip` or `tags-=old` to the given parts. Raises UsageError, and RejectedError for an unfit value."""
+    slug, sign = target[:-1].strip(), target[-1]
+    attribute = by_slug.get(slug)
+    if attribute is None:
+        raise _unknown_slug(slug, by_slug)
+    if not attribute.holds_items:
+        raise UsageError(f"{slug} holds one value, not a list, so {target}= means nothing", hint=f"--set {slug}=VALUE")
+    if slug in given.data:
+        raise UsageError(f"{slug} is set twice", hint=f"either --set {slug}=VALUE or {slug}+= and {slug}-=")
+    items = typed(value, attribute) if isinstance(value, str) else value
+    if not items or not isinstance(items, list):
+        raise UsageError(f"--set {target}= names no items", hint=f"for example --set {target}=vip")
+    given.parts.setdefault(slug, {}).setdefault(LIST_SIGNS[sign], []).extend(items)
 
 
 def without_bare_amounts(given: Given, attributes: Iterable[Attribute]) -> Given:

@@ -26,6 +26,7 @@ _AMOUNT = r"(\d{1,6})\s*([a-z]+)"
 _DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
 _TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
 _AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
+_SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})(?!\d)")
 _WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
 
 
@@ -72,9 +73,23 @@ def read_moment(text: str, now: float) -> Moment:
             return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=unit in _OF_DAYS)
     except (ValueError, OverflowError, OSError):
         pass
+    if (only := _only_reading(words)) is not None:
+        return read_moment(only, now)
     if _AMBIGUOUS.match(words):
         raise UsageError(f"{text!r} can be read in two ways", hint="write the year first: 2026-05-01", code="bad_date")
     raise UsageError(f"{text!r} is not a date that can be read", hint=f"forms: {FORMS}", code="bad_date")
+
+
+def _only_reading(words: str) -> str | None:
+    """Return 31/12/1990 and 12/31/1990 as 1990-12-31; None for a date whose day may be its month."""
+    match = _SLASHED.match(words)
+    if match is None:
+        return None
+    first, second = int(match[1]), int(match[2])
+    day, month = (second, first) if second > 12 else (first, second)
+    if not (day > 12 >= month or day == month <= 12):
+        return None
+    return f"{match[3]}-{month:02}-{day:02}{words[match.end() :]}"
 
 
 def _is_day(words: str, moment: datetime) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -200,6 +201,10 @@ def related_filter(attribute: Attribute, rest: str, clause: Clause, look_up: Cal
 
 
 SHOWN_OPTIONS = 20
+NAMES = ("name", "full_name", "title", "label")
+"""Attributes that name a record, the first an object has."""
+
+_MONEY = re.compile(r"(?P<amount>[-+]?\d[\d.]*)\s*(?P<code>[A-Za-z]{3})")
 TIMES = {"createdAt": "created_at", "updatedAt": "updated_at", "created_at": "created_at", "updated_at": "updated_at"}
 _SIGN = "|".join(re.escape(sign) for sign in SIGNS)
 _OPERATOR_WORDS = "|".join((*map(str, Operator), r"not\s+in", "in"))
@@ -281,8 +286,12 @@ class FilterReader:
             self.context.warn(mistaken)
         if attribute is not None:
             self._check_alternatives(clause, attribute, attributes)
+            if attribute.type == AttributeType.CURRENCY and (money := _money_clauses(clause)) is not None:
+                return self._plain(money[0], attributes) & part_filter(attribute, "currency", money[1])
             if clause.operator.meaning.kind is Kind.EQUALITY:
                 self._check_possible(clause, attribute)
+                if attribute.type == AttributeType.REFERENCE and not clause.is_exact:
+                    values = tuple(value if is_uuid(value) or not value else self._named_id(attribute, clause, value) for value in values)
             if attribute.type == AttributeType.DATE and not clause.is_exact and clause.operator.meaning.kind in (Kind.ORDER, Kind.EQUALITY):
                 values = tuple(moment_value(value, self.context.now) for value in values)
         conditions = tuple(Condition(clause.target, clause.operator, value) for value in values)
@@ -299,18 +308,41 @@ class FilterReader:
         for value in clause.values:
             if not value:
                 continue
-            if attribute.type == AttributeType.REFERENCE and not is_uuid(value):
-                raise self._takes_an_id(attribute, clause, value)
+            if attribute.type == AttributeType.REFERENCE and not is_uuid(value) and clause.is_exact:
+                raise self._takes_an_id(attribute, value)
             if attribute.type == AttributeType.SELECT and attribute.options and value not in attribute.options:
                 options = attribute.options
                 listed = ", ".join(options[:SHOWN_OPTIONS]) + (", ..." if len(options) > SHOWN_OPTIONS else "")
                 meant = nearest(value, options)
                 self.context.doubt(f"{value!r} is no option of {attribute.slug} ({listed})", f"did you mean {meant}?" if meant else None)
 
-    def _takes_an_id(self, attribute: Attribute, clause: Clause, value: str) -> UsageError:
+    def _named_id(self, attribute: Attribute, clause: Clause, value: str) -> str:
+        """Return the id of the only referenced record with this name. Raises UsageError for none and, naming them, for several."""
+        target = attribute.target_object_id
+        attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
+        slugs = [known.slug for known in attributes or ()]
+        naming = next((slug for slug in NAMES if slug in slugs), None)
+        if target is None or attributes is None or naming is None:
+            raise self._takes_an_id(attribute, value)
+        named = FilterReader(self.context, target).read_clause(Clause(naming, Operator.EQUALS, (value,)))
+        query = RecordQuery(self.context, target, named, purpose=f"to look up {attribute.slug}")
+        records = next(query.pages(SHOWN_OPTIONS)).items
+        if not records:
+            raise self._takes_an_id(attribute, value)
+        if len(records) > 1:
+            ids = [record.id for record in records]
+            raise UsageError(
+                f"{clause.target}: several records are named {value!r}: {', '.join(ids)}",
+                hint=f"--filter '{clause.target}={ids[0]}' names one by its id",
+                code="ambiguous_record",
+                details={"ids": ids},
+            )
+        return records[0].id
+
+    def _takes_an_id(self, attribute: Attribute, value: str) -> UsageError:
         example = f"{attribute.slug}.{self._naming_attribute(attribute)}={value}"
         return UsageError(
-            f"{attribute.slug} is a reference: it takes the id of a record, not {value!r}",
+            f"{attribute.slug} is a reference: it takes the id or the name of a record, and none is named {value!r}",
             hint=f"--filter '{example}' finds those whose {attribute.slug} has it",
             code="not_an_id",
             details={"example": example},
@@ -351,6 +383,14 @@ class FilterReader:
             raise UsageError(problem, hint=form, code="bad_filter")
 
 
+def _money_clauses(clause: Clause) -> tuple[Clause, Clause] | None:
+    """Return `amount>1000 EUR` as a condition on the amount and one on the currency; None for other values."""
+    if clause.is_exact or clause.operator.is_negation or len(clause.values) > 1 or not (money := _MONEY.fullmatch(clause.value.strip())):
+        return None
+    currency = Clause(f"{clause.target}.currency", Operator.EQUALS, (money["code"].upper(),))
+    return replace(clause, values=(money["amount"],)), currency
+
+
 def is_textual(attribute: Attribute) -> bool:
     """Whether values are free text, so that every text is possible."""
     return attribute.type not in (
@@ -381,8 +421,11 @@ def _may_hold(attribute: Attribute, text: str) -> bool:
     return any(value_test(attribute, Operator.CONTAINS, text)(option) for option in attribute.options)
 
 
-def list_order(sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None]) -> ListOrder:
-    """Return the order of --sort and --order. `attributes` is called only for orders that the service does not support.
+def list_order(
+    sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None], context: QueryContext | None = None
+) -> ListOrder:
+    """Return the order of --sort and --order. `attributes` is called only for orders that the service does not support; `context` reads
+    the referenced records for `company.name`.
 
     Raises UsageError, which lists the attributes, for an unknown one.
     """
@@ -391,6 +434,8 @@ def list_order(sort: str | None, order: str | None, attributes: Callable[[], Map
     by_slug = attributes() or {}
     slug, _, part = sort.partition(".") if sort not in by_slug else (sort, "", "")
     attribute = by_slug.get(slug)
+    if attribute is not None and part and attribute.type == AttributeType.REFERENCE and context is not None:
+        return _related_order(sort, order, attribute, context)
     if attribute is None or (part and attribute.type not in COMPOSITE_TYPES):
         signed = re.fullmatch(r"([-+]?)([^:\s]+?)(?:[:\s]+(asc|desc))?", sort.lower())
         if signed is not None and (signed[1] or signed[3]) and signed[2] in {*SORTS, *by_slug}:
@@ -411,3 +456,36 @@ def _key(attribute: Attribute, part: str) -> Callable[[Record], Any]:
         return keys[0] if keys else None
 
     return key
+
+
+def _related_order(sort: str, order: str | None, attribute: Attribute, context: QueryContext) -> ListOrder:
+    """Return the order by a field of a referenced record, which is read before sorting."""
+    from crmctl.client.query.related_records import FieldLookups
+
+    lookups = FieldLookups(context, [attribute], [sort])
+    keys: dict[str, tuple[int, Decimal, str] | None] = {}
+
+    def prepare(records: Sequence[Record]) -> None:
+        lookups.expect(len(records))
+        for record, wire in zip(records, lookups.expand_all(record.wire for record in records), strict=True):
+            keys[record.id] = next(map(_sort_key, values_along(wire["data"].get(attribute.slug), sort.partition(".")[2])), None)
+
+    return ListOrder(sort, order or "asc", key=lambda record: keys[record.id], prepare=prepare)
+
+
+def values_along(value: Any, path: str) -> Iterator[Any]:
+    """Yield the values at a path of nested objects and lists, none that is empty."""
+    head, _, rest = path.partition(".")
+    for element in elements_of(value):
+        if not path:
+            yield from () if element in ("", {}) else (element,)
+        elif isinstance(element, Mapping):
+            yield from values_along(element.get(head), rest)
+
+
+def _sort_key(value: Any) -> tuple[int, Decimal, str]:
+    """Sort numbers and money by amount, before texts without regard to case."""
+    amount = value.get("amount") if isinstance(value, Mapping) else value
+    if isinstance(amount, int | float | Decimal) and not isinstance(amount, bool):
+        return 0, Decimal(str(amount)), ""
+    return 1, Decimal(0), fold(value if isinstance(value, str) else jsontext.dumps(value))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Context, Decimal
 from itertools import product
 from typing import Any, NamedTuple
 
-from crmctl.client.query.clauses import TIMES, parts_of
+from crmctl.client.query.clauses import TIMES, parts_of, values_along
 from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCost, RecordFilter
 from crmctl.client.query.record_query import MANY_LISTS, RecordQuery
 from crmctl.client.query.related_records import FieldLookups
@@ -107,27 +107,18 @@ class _By(NamedTuple):
         else:
             value = (wire.get("data") or {}).get(self.attribute.slug)
             is_part = self.path and self.attribute.type in COMPOSITE_TYPES
-            elements = parts_of(self.attribute, value, self.path) if is_part else list(_along(value, self.path))
+            elements = parts_of(self.attribute, value, self.path) if is_part else list(values_along(value, self.path))
         if self.unit:
-            elements = [self._period(element) for element in elements]
+            elements = [period(element, UNITS[self.unit]) for element in elements]
         return list(dict.fromkeys(_hashable(element) for element in elements if element not in (None, "", {}))) or [None]
 
-    def _period(self, value: Any) -> str | None:
-        """Return the text of the unit that a date is in; for a time, in local time."""
-        moment = moment_of(value) if isinstance(value, str) else None
-        if moment is None:
-            return None
-        return UNITS[self.unit]((moment.astimezone() if "T" in str(value) else moment).date())
 
-
-def _along(value: Any, path: str) -> Iterator[Any]:
-    """Yield the values at a path of nested objects and lists."""
-    head, _, rest = path.partition(".")
-    for element in elements_of(value):
-        if not path:
-            yield element
-        elif isinstance(element, Mapping):
-            yield from _along(element.get(head), rest)
+def period(value: Any, unit: Callable[[date], str]) -> str | None:
+    """Return the unit that a date is in, of a timestamp in local time; None for any other value."""
+    moment = moment_of(value) if isinstance(value, str) else None
+    if moment is None:
+        return None
+    return unit((moment.astimezone() if "T" in str(value) else moment).date())
 
 
 class RecordGroups:

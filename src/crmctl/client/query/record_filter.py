@@ -135,6 +135,8 @@ class ListOrder:
     sort: str | None = None
     order: str | None = None
     key: Callable[[Record], Any] | None = field(default=None, compare=False)
+    prepare: Callable[[Sequence[Record]], None] = field(default=lambda _: None, compare=False)
+    """Called with the records before their keys are needed."""
 
     @property
     def is_descending(self) -> bool:

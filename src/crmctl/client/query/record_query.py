@@ -510,7 +510,9 @@ class RecordQuery:
     def _sorted(self, found: Iterator[Record]) -> Iterator[Record]:
         key = self.order.key
         assert key is not None
-        pairs = [(key(record), record) for record in found]
+        records = list(found)
+        self.order.prepare(records)
+        pairs = [(key(record), record) for record in records]
         self.total = len(pairs)
         valued = [pair for pair in pairs if pair[0] is not None]
         valued.sort(key=lambda pair: pair[0], reverse=self.order.is_descending)
