@@ -328,6 +328,7 @@ def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(brow
     browser.get(f"{live.base_url}/console/records/people")
     rows = "return [...document.querySelectorAll('.records tbody tr')].filter(row => row.getBoundingClientRect().bottom <= 900).length"
     assert browser.script(rows) >= 19
+    assert browser.script("return document.querySelector('.wide').clientWidth") > 1100
     offered = """
     document.querySelector("details").open = true;
     const where = document.getElementById("where-1");
