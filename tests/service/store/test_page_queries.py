@@ -6,8 +6,9 @@ import pytest
 
 from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import record_pages, records, reports, workflow_runs, workflows
+from crmctl.service.store import record_history, record_pages, records, reports, views, workflow_runs, workflows
 from crmctl.service.store.reports import ReportOutcome
+from crmctl.service.store.tx import to_micros
 from tests.service.store.conftest import Store, new_id
 
 
@@ -50,6 +51,42 @@ def test_lists_are_sorted_by_any_attribute_with_empty_values_last(store: Store) 
 
     assert [names(slug) for slug in ("name", "stage", "amount", "company")] == ["ab", "ba", "ab", "ba"]
     assert [names(slug, "desc") for slug in ("name", "stage", "amount", "company")] == ["cb", "ab", "ba", "ab"]
+
+
+def test_changes_of_a_moment_and_deleted_records_are_found(store: Store) -> None:
+    companies = store.standard("companies")
+    acme, zoo = (store.create(companies, name=name)["id"] for name in ("acme", "zoo"))
+    store.clock.advance(1)
+    at = to_micros(store.clock.now())
+    items = [{"id": each, "data": {"industry": "retail"}} for each in (acme, zoo)]
+    store.write(records.bulk_write, companies, "upsert", items)
+    assert {each[:1] for each in changed(store, companies, at)} == {(acme,), (zoo,)}
+    assert all(is_newest for _, _, is_newest in changed(store, companies, at))
+    store.clock.advance(1)
+    store.write(records.delete_record, companies, zoo)
+    assert {each: is_newest for each, _, is_newest in changed(store, companies, at)} == {acme: True, zoo: False}
+    [gone] = store.read(lambda tx: record_history.deleted_records(tx, companies, 9, 0))
+    assert (gone["id"], gone["data"]["name"]) == (zoo, "zoo")
+    assert changed(store, companies, at, "member:nobody") == []
+    assert [each["id"] for each in store.read(lambda tx: records.get_records(tx, companies, [zoo, acme, "x"]))] == [acme]
+
+
+def changed(store: Store, object_id: str, at: int, actor: str | None = None) -> list[tuple[str, str, bool]]:
+    return store.read(lambda tx: record_history.changed_at(tx, object_id, at, actor))
+
+
+def test_views_are_kept_for_their_object(store: Store) -> None:
+    people, deals = store.standard("people"), store.standard("deals")
+    for owner, name, is_shared in (("a", "B", True), ("a", "a", False), ("b", "c", False), ("a", "B", False)):
+        view = {"name": name, "query": "q=x&", "owner": owner, "isShared": is_shared}
+        store.engine.write(lambda tx, view=view: views.save_view(tx, people, new_id(), view))
+
+    def names(object_id: str, owner: str) -> list[str]:
+        return [each["name"] for each in store.read(lambda tx: views.list_views(tx, object_id, owner))]
+
+    assert (names(people, "a"), names(people, "b"), names(deals, "a")) == (["a", "B"], ["c"], [])
+    with pytest.raises(NotFound):
+        store.read(lambda tx: views.get_view(tx, deals, "x"))
 
 
 def test_reports_and_workflows_are_renamed_and_deleted_with_their_runs(store: Store) -> None:
