@@ -119,7 +119,7 @@ def test_a_terminal_gets_a_table_that_fits(people: list[str]) -> None:
     assert code == 0
     table = printed.splitlines()[:4]
     assert all(len(line) <= 120 for line in table), "no row is wrapped"
-    assert all(identity in printed for identity in people[-3:])
+    assert all(identity[-8:] in printed for identity in people[-3:])
     assert "showing 3 of 120" in printed
 
 

@@ -120,18 +120,18 @@ def read_activity_fields(
     fields |= {name: value for name, value in given.items() if value is not None}
     if participants:
         people = _Members(runtime)
-        fields["participants"] = [_participant(people, text) for text in participants]
+        fields["participants"] = [_participant(runtime, people, text) for text in participants]
     return fields
 
 
-def parse_links(links: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Return `OBJECT:ID` texts as pairs. Raises UsageError."""
+def parse_links(runtime: Runtime, links: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Return `OBJECT:ID` texts as pairs with whole ids. Raises UsageError, NotFoundError, RejectedError."""
     pairs = []
     for text in links or ():
         name, _, identity = text.partition(":")
         if not name.strip() or not identity.strip():
             raise UsageError(f"--link {text!r} is not OBJECT:ID", hint="for example --link people:3f2b0c1e-5a77-4a80-9a3c-0d5f3f6f2a11")
-        pairs.append((name.strip(), identity.strip()))
+        pairs.append((name.strip(), runtime.shown_ids.whole(identity.strip())))
     return pairs
 
 
@@ -179,10 +179,11 @@ class _Members:
         raise NotFoundError(f"there is no member with the address {email!r}", hint=hint)
 
 
-def _participant(people: _Members, text: str) -> Fields:
+def _participant(runtime: Runtime, people: _Members, text: str) -> Fields:
     from crmctl.models.ids import is_uuid
 
     kind, _, who = (part.strip() for part in text.partition(":"))
+    who = runtime.shown_ids.whole(who)
     if kind not in ("user", "person") or not who:
         raise UsageError(f"--participant {text!r} is neither user:EMAIL, user:ID nor person:ID", hint="user is a member, person a record")
     if kind == "user" and not is_uuid(who):

@@ -24,6 +24,7 @@ def common_options(
     raw_output: Annotated[
         bool | None, typer.Option("--raw-output", "-r", help="With --query: print a JSON string unquoted.", rich_help_panel=ADVANCED)
     ] = None,
+    wide: Annotated[bool | None, typer.Option("--wide", help="Show whole ids in tables.", rich_help_panel=ADVANCED)] = None,
     excel_safe: Annotated[
         bool | None,
         typer.Option("--excel-safe", help="csv, tsv: neutralise formulas; bulk import undoes it.", rich_help_panel=ADVANCED),
@@ -55,7 +56,10 @@ def common_options(
 
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="Slug or id of the object, such as people.")]
 RecordArgument = Annotated[
-    str, typer.Argument(metavar="ID|ATTR=VALUE", help="The record's id, or a value only it has, such as email=ada@acme.com.")
+    str,
+    typer.Argument(
+        metavar="ID|ATTR=VALUE", help="The record's id, its ending as a table shows it, or a value only it has: email=ada@acme.com."
+    ),
 ]
 FilterOption = Annotated[
     list[str] | None, typer.Option("--filter", metavar="CONDITION", help="Only matching records. Repeat to combine conditions with and.")

@@ -12,6 +12,7 @@ from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
+    from crmctl.cli.shown_ids import ShownIds
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
     from crmctl.client.session import Session
@@ -237,6 +238,17 @@ class Runtime:
         return Directory(self.crm, self.paths.cache, self.settings.profile.value, origin_of(self.settings.require_base_url()), self.clock)
 
     @cached_property
+    def shown_ids(self) -> ShownIds:
+        from crmctl.cli.shown_ids import ShownIds
+
+        return ShownIds(self.paths.cache)
+
+    @property
+    def _shortens_ids(self) -> bool:
+        is_table = self.streams.stdout_is_terminal and self.output_format == "table"
+        return is_table and not self.flags.get("wide") and not self.flags.get("fields")
+
+    @cached_property
     def emitter(self) -> Emitter:
         from crmctl.output.emitter import Emitter
 
@@ -251,6 +263,7 @@ class Runtime:
             raw=bool(self.flags.get("raw_output")),
             messages=self.messages,
             clock=self.clock,
+            remember=self.shown_ids.remember if self._shortens_ids else None,
         )
 
     @cached_property

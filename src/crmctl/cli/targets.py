@@ -25,13 +25,15 @@ T = TypeVar("T")
 
 def on_object(runtime: Runtime, text: str, call: Callable[[str], T]) -> T:
     """Return `call(object id)` for a slug or id. An id needs no look-up, so that keys without objects:read can use it."""
-    return runtime.directory.with_object(text, call)
+    return runtime.directory.with_object(runtime.shown_ids.whole(text), call)
 
 
 def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[str, str], T]) -> T:
     """Return `call(object id, attribute id)` for a slug or id of an attribute."""
 
     from crmctl.models.ids import is_uuid
+
+    attribute = runtime.shown_ids.whole(attribute)
 
     def resolved(target: str) -> T:
         return call(target, attribute if is_uuid(attribute) else runtime.directory.attribute(target, attribute).id)
@@ -150,7 +152,7 @@ def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:
     """
     condition = _condition(given)
     if condition is None:
-        return NamedRecord(given, None)
+        return NamedRecord(runtime.shown_ids.whole(given), None)
     record = _only(runtime, object_name, given, condition)
     return NamedRecord(record.id, record)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -48,7 +48,8 @@ class Noun:
     def view(self) -> View:
         from crmctl.output.views import table_view
 
-        return table_view(self.name, self.columns, self.fields, **{name: NOUNS[name].view for name in self.lists})
+        view = table_view(self.name, self.columns, self.fields, **{name: NOUNS[name].view for name in self.lists})
+        return replace(view, has_short_ids=True)
 
     @property
     def runs_view(self) -> View:
@@ -250,7 +251,8 @@ def find_item(runtime: Runtime, noun: Noun, text: str) -> NamedResource:
     from crmctl.models.ids import is_uuid
     from crmctl.models.resources import NamedResource
 
-    return NamedResource.parse({"id": text}) if is_uuid(text) else find_by_name(list_items(runtime, noun), noun.name, text)
+    identity = runtime.shown_ids.whole(text)
+    return NamedResource.parse({"id": identity}) if is_uuid(identity) else find_by_name(list_items(runtime, noun), noun.name, text)
 
 
 def reach(runtime: Runtime, noun: Noun, words: Sequence[str], call: Callable[[str], T]) -> T:
@@ -261,5 +263,5 @@ def reach(runtime: Runtime, noun: Noun, words: Sequence[str], call: Callable[[st
         return on_attribute(runtime, words[0], words[1], lambda parent, item: call(path_of("objects", parent, noun.name, item)))
     if noun.name == "objects":
         return on_object(runtime, words[0], lambda item: call(path_of("objects", item)))
-    item = find_item(runtime, noun, words[0]).id if noun.is_named else words[0]
+    item = find_item(runtime, noun, words[0]).id if noun.is_named else runtime.shown_ids.whole(words[0])
     return call(path_of(noun.path or noun.name, item))

@@ -137,7 +137,9 @@ class Emitter:
         raw: bool = False,
         messages: Messages | None = None,
         clock: Clock | None = None,
+        remember: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
+        """`remember` receives the ids that a table shortens; without it tables show whole ids."""
         row = OUTPUT_FORMATS.get(format)
         if row is None:
             raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(OUTPUT_FORMATS)}")
@@ -150,6 +152,7 @@ class Emitter:
         self.raw = raw
         self.messages = messages or Messages(streams, machine=format != "table")
         self.clock: Clock = clock or SystemClock()
+        self._remember = remember
         self._query = compile_query(query) if query else None
         self._remarks: list[str] = []
 
@@ -246,6 +249,7 @@ class Emitter:
             chosen=self.fields is not None,
             paint=self.streams.paint,
             note=self._remarks.append,
+            remember=self._remember,
         )
 
     def _write(self, chunks: Iterable[str]) -> None:

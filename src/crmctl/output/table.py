@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from crmctl.models.field_paths import value_at
+from crmctl.models.ids import is_uuid
 from crmctl.output.streams import clean, clean_lines
 from crmctl.output.value_text import Item, Rendering, shown, zones
 from crmctl.output.views import Column, View, generic_view
@@ -163,11 +164,24 @@ def value(value: Any, how: Rendering) -> str:
     return "".join(f"{shown(element, 'text', how)}\n" for element in (value if isinstance(value, list) else [value]))
 
 
+SHORT_ID = 8
+"""Characters at the end of an id that a table on a terminal shows: ids made together share their beginning."""
+
+
+def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> list[str]:
+    texts = [shown(value_at(row, column.path), column.kind, how) for row in rows]
+    if how.remember is None or not view.has_short_ids or column.kind not in ("id", "reference"):
+        return texts
+    ids = [text for text in texts if is_uuid(text)]
+    how.remember(ids)
+    return [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
+
+
 def _table(rows: list[Item], view: View, how: Rendering) -> str:
     columns = [
         Cells(
             _heading(column, rows, how),
-            [shown(value_at(row, column.path), column.kind, how) for row in rows],
+            _cells(rows, column, view, how),
             column.kind in _RIGHT,
             column.kind in _RIGID,
             LEAST_OF_CHOSEN if how.chosen else LEAST,

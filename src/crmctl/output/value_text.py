@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ Item = Mapping[str, Any]
 class Rendering:
     """Settings of an output. `width` None: lines have no limit. `now` is Unix time.
 
-    `terminal`: times are local. `chosen`: the user named the columns, so all must appear. `note` receives remarks for the user.
+    `terminal`: times are local. `chosen`: the user named the columns, so all must appear. `note` receives remarks for the user,
+    `remember` the ids that a table shortens; None shows whole ids.
     """
 
     width: int | None
@@ -41,6 +42,7 @@ class Rendering:
     chosen: bool
     paint: Callable[[str, str], str]
     note: Callable[[str], None]
+    remember: Callable[[Sequence[str]], None] | None = None
 
 
 def shown(value: Any, kind: str, how: Rendering) -> str:

@@ -26,6 +26,7 @@ class View:
     """Display of a noun. `columns` are those of the table, the most important first; `fields` maps every name to its path in an item.
 
     `export` names the columns of csv and tsv; `lists` holds the views of lists inside an item.
+    `has_short_ids`: commands accept the endings of these ids, so that a table on a terminal can shorten them.
     """
 
     noun: str
@@ -34,6 +35,7 @@ class View:
     export: tuple[str, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, View] = field(default_factory=dict)
+    has_short_ids: bool = False
 
     def column(self, name: str, path: Path) -> Column:
         """Return the column of a name, of the same kind as in the table."""
@@ -119,7 +121,7 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     }
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
     export = ("id", *(slug for slug in slugs if slug not in _RECORD_FIELDS), "createdAt", "updatedAt")
-    return View("records", columns, fields, export, kinds=_KINDS)
+    return View("records", columns, fields, export, kinds=_KINDS, has_short_ids=True)
 
 
 def attribute_kind(attribute: Attribute) -> str:

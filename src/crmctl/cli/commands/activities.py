@@ -58,6 +58,7 @@ def list_activities(
     from crmctl.cli.targets import on_object
 
     runtime: Runtime = ctx.obj
+    record = record and runtime.shown_ids.whole(record)
 
     def fetch(limit: int, offset: int) -> Page[Activity]:
         def ask(target: str | None) -> Page[Activity]:
@@ -94,7 +95,7 @@ def create_activity(
     from crmctl.values.moments import timestamp
 
     runtime: Runtime = ctx.obj
-    pairs = parse_links(links)
+    pairs = parse_links(runtime, links)
     fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
     _check(runtime, fields, pairs)
     fields.setdefault("activityDate", timestamp("now", runtime.clock.now()))
@@ -129,10 +130,10 @@ def update_activity(
     from crmctl.cli.fields import parse_links, read_activity_fields, with_links
 
     runtime: Runtime = ctx.obj
-    pairs = parse_links(links)
+    pairs = parse_links(runtime, links)
     fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
     _check(runtime, fields, pairs)
-    activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body))
+    activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(runtime.shown_ids.whole(activity_id), body))
     runtime.emitter.emit_item(activity, VIEW)
 
 
