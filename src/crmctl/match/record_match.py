@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from difflib import SequenceMatcher
@@ -121,10 +121,17 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if key in rows:
             there[key] = {record.id: recognition.form(record.data) for record in alike if record.id not in theirs}
     every_twin = {} if recognition.unique else known.twins(there)
+    rooms = {key: _room(rows[key], every_twin.get(key, {})) for key in there}
+    is_altering = any(set(ids.values()) - rooms[key].keys() for key, ids in there.items())
     found: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, ids in there.items():
+        counts, room = Counter(ids.values()), rooms[key]
+        if len(room) > 1 and counts - room and room - counts and not is_altering:
+            # Copies of one spelling, or records of another one that only this time was altered.
+            ambiguous.update(ordinal for ordinal, form in rows[key].items() if counts[form] < room[form])
+            ids = dict(_at_most(ids, room))
         for group in _groups(rows[key], ids, every_twin.get(key, {})):
             _match_group(group, known, found, extra, ambiguous)
     foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
@@ -132,22 +139,37 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
 
 
 class _Group(NamedTuple):
-    """Rows and records that may match each other, each with its form."""
+    """Rows and records that may match each other, each with its form. `is_mixed`: the rows or their twins have several forms."""
 
     rows: Mapping[int, str]
     records: Mapping[str, str]
     twins: Twins
+    is_mixed: bool = False
+
+
+def _room(rows: Mapping[int, str], twins: Mapping[str, Twins]) -> Counter[str]:
+    """Return the number of rows of each form, in the batch and outside it."""
+    room = Counter(rows.values())
+    room.update({form: len(twin.ids) + twin.unnamed for form, twin in twins.items()})
+    return room
+
+
+def _at_most(records: Mapping[str, str], room: Counter[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first records of each form, as many as there are rows."""
+    left = Counter(room)
+    for record_id, form in records.items():
+        if left[form] > 0:
+            left[form] -= 1
+            yield record_id, form
 
 
 def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins]) -> Iterable[_Group]:
     """Return one group per form. Return a single group if the service must have altered some values, or if all forms are equal."""
-    room = Counter(rows.values())
-    room.update({form: len(twin.ids) + twin.unnamed for form, twin in twins.items()})
-    there = Counter(records.values())
+    room, there = _room(rows, twins), Counter(records.values())
     is_altered = bool(there.keys() - room.keys()) or (bool(there - room) and bool(room - there))
     if len(room) < 2 or is_altered:
         ids = frozenset(record_id for twin in twins.values() for record_id in twin.ids)
-        return [_Group(rows, records, Twins(ids, sum(twin.unnamed for twin in twins.values())))]
+        return [_Group(rows, records, Twins(ids, sum(twin.unnamed for twin in twins.values())), len(room) > 1)]
     return [
         _Group(
             {ordinal: form for ordinal, form in rows.items() if form == one},
@@ -160,7 +182,7 @@ def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[
 
 
 def _match_group(group: _Group, known: Known, found: dict[int, str | None], extra: dict[int, Sequence[str]], ambiguous: set[int]) -> None:
-    rows, records, twins = group
+    rows, records, twins, is_mixed = group
     named = {ordinal: name for ordinal in rows if (name := known.names.get(ordinal)) is not None and name in records}
     found.update(named)
     taken = {*named.values(), *twins.ids, *known.further}
@@ -176,10 +198,9 @@ def _match_group(group: _Group, known: Known, found: dict[int, str | None], extr
             found.update((ordinal, None) for ordinal in ordinals)
         else:
             ambiguous.update(ordinals)
-        surplus = free[len(ordinals) + twins.unnamed :]
-    by_form = {form: ordinal for ordinal, form in rows.items()}
+        surplus = free[len(ordinals) + twins.unnamed :] if not is_mixed else []
     for record_id in surplus:
-        ordinal = by_form.get(records[record_id], [*rows][-1])
+        ordinal = max(reversed([*rows]), key=lambda row: _likeness(rows[row], records[record_id]))
         extra[ordinal] = [*extra.get(ordinal, ()), record_id]
 
 
@@ -199,7 +220,7 @@ def pair_forms(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
         pairs.update(zip(open_rows, rest, strict=False))
     elif len(rest) >= len(open_rows):
         for ordinal in open_rows:
-            nearest = max(rest, key=lambda record_id: SequenceMatcher(None, rows[ordinal], records[record_id], autojunk=False).ratio())
+            nearest = max(rest, key=lambda record_id: _likeness(rows[ordinal], records[record_id]))
             pairs[ordinal] = nearest
             rest.remove(nearest)
     return pairs
@@ -211,6 +232,10 @@ def pair_equal(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
     for record_id in reversed([*records]):
         ids[records[record_id]].append(record_id)
     return {ordinal: ids[form].pop() for ordinal, form in rows.items() if ids.get(form)}
+
+
+def _likeness(sent: str, there: str) -> float:
+    return 2.0 if sent == there else SequenceMatcher(None, sent, there, autojunk=False).ratio()
 
 
 def _without_blanks(form: str) -> str:

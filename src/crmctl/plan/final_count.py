@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError
@@ -43,7 +43,7 @@ WALKS = 4
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
-"""Assumed delay in seconds of lists when all rows of a repeated request were refused: an earlier one probably created them."""
+"""Assumed delay in seconds of lists after a repeated request, if there are more records than rows or if all its rows were refused."""
 
 UNVERIFIED = "unverified"
 """Journal fact: whether the comparison of written rows with existing records is still to be done."""
@@ -144,8 +144,10 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
         was_current, count = count.is_current, evidence.final_count()
         if count.is_current and not was_current:
             evidence.note_lag(clock.now() - started)
-    lag = min(max(evidence.lag, UNKNOWN_LAG if journal.has_whole_refusal() else 0.0), patience)
-    if lag and journal.was_repeated():
+    is_repeated = journal.was_repeated()
+    is_suspicious = is_repeated and (count.is_conclusive or journal.has_whole_refusal())
+    lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
+    if lag and (is_repeated or count.is_conclusive):
         # Rows sent twice may exist twice, or be refused the second time. The records of the last request appear last.
         if LATE_FACTOR * lag >= LONG_WAIT:
             context.progress.note(f"waiting {LATE_FACTOR * lag:.0f} s for second copies of rows to show up in the service's lists")
@@ -156,16 +158,17 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
 
 
 _TABLES = """
-CREATE TABLE sent (ordinal INTEGER PRIMARY KEY, form BLOB NOT NULL, is_created INTEGER NOT NULL);
-CREATE INDEX sent_form ON sent (form);
-CREATE TABLE seen (id TEXT PRIMARY KEY, form BLOB, body TEXT NOT NULL);
-CREATE INDEX seen_form ON seen (form);
+CREATE TABLE sent (ordinal INTEGER PRIMARY KEY, key BLOB NOT NULL, form BLOB NOT NULL, is_created INTEGER NOT NULL);
+CREATE INDEX sent_key ON sent (key);
+CREATE TABLE seen (id TEXT PRIMARY KEY, key BLOB, form BLOB, body TEXT NOT NULL);
+CREATE INDEX seen_key ON seen (key);
 """
-"""Rows that may have a record, and new records, with a hash of their values as written."""
+"""Rows that may have a record, and new records, with hashes of their values: in one spelling, and as written."""
 
-_EVEN = """
-SELECT form FROM (SELECT form, COUNT(*) AS rows, MIN(is_created) AS created FROM sent GROUP BY form)
-JOIN (SELECT form, COUNT(*) AS records FROM seen GROUP BY form) USING (form) WHERE rows = records AND created
+_UNEVEN = """
+SELECT key FROM sent WHERE NOT is_created UNION
+SELECT key FROM (SELECT key, form, 1 AS n FROM sent UNION ALL SELECT key, form, -1 FROM seen WHERE key IS NOT NULL)
+GROUP BY key, form HAVING SUM(n) <> 0
 """
 
 
@@ -187,7 +190,9 @@ class _Comparison:
         for entry, row in self._open_rows(entries):
             slugs = frozenset(entry.data) - self._altered or frozenset(entry.data)
             self._slugs.add(slugs)
-            self._db.execute("INSERT INTO sent VALUES (?, ?, ?)", (entry.ordinal, _hash(slugs, entry.data), row.state is RowState.CREATED))
+            self._db.execute(
+                "INSERT INTO sent VALUES (?, ?, ?, ?)", (entry.ordinal, *_hashes(slugs, entry.data), row.state is RowState.CREATED)
+            )
 
     def add_records(self, records: Iterable[Record]) -> int:
         """Add records, and return how many there are by now."""
@@ -195,11 +200,11 @@ class _Comparison:
         for record in records:
             if record.id in self._further:
                 continue
-            forms = (_hash(slugs, record.data) for slugs in widest)
-            is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE form = ?)"
-            form = next((form for form in forms if self._db.execute(is_sent, (form,)).fetchone()[0]), None)
+            hashes = (_hashes(slugs, record.data) for slugs in widest)
+            is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE key = ?)"
+            own = next((pair for pair in hashes if self._db.execute(is_sent, pair[:1]).fetchone()[0]), (None, None))
             body = jsontext.dumps(record.wire)
-            self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", (record.id, form, body))
+            self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?)", (record.id, *own, body))
         return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) + len(self._further)
 
     def ledger(self, since: Callable[[int], Iterable[Entry]], among: Collection[int] | None) -> _Ledger | None:
@@ -207,13 +212,14 @@ class _Comparison:
 
         Without all records, only rows that have one, or are in `among`. None if no row has a record, or if there are too many of them.
         """
-        self._db.execute(f"CREATE TABLE even AS {_EVEN}")
+        self._db.execute(f"CREATE TABLE uneven AS {_UNEVEN}")
+        any_even = False
         for table in ("sent", "seen"):
-            self._db.execute(f"DELETE FROM {table} WHERE form IN (SELECT form FROM even)")
-        any_even = self._db.execute("SELECT EXISTS (SELECT 1 FROM even)").fetchone()[0]
+            deleted = self._db.execute(f"DELETE FROM {table} WHERE key NOT IN (SELECT key FROM uneven)")
+            any_even = any_even or deleted.rowcount > 0
         if among is not None:
             listed = jsontext.dumps(sorted(among))
-            unseen = "form NOT IN (SELECT form FROM seen WHERE form IS NOT NULL)"
+            unseen = "key NOT IN (SELECT key FROM seen WHERE key IS NOT NULL)"
             self._db.execute(f"DELETE FROM sent WHERE {unseen} AND ordinal NOT IN (SELECT value FROM json_each(?))", (listed,))
         rows = {ordinal for (ordinal,) in self._db.execute("SELECT ordinal FROM sent")}
         if max(len(rows), self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) > MOST_ROWS:
@@ -228,8 +234,12 @@ class _Comparison:
         return open_rows(self._journal, entries, self._refused)
 
 
-def _hash(slugs: frozenset[str], data: Mapping[str, Any]) -> bytes:
-    return hashlib.blake2b(f"{sorted(slugs)}{Recognition(slugs, unique=False).form(data)}".encode(), digest_size=16).digest()
+def _hashes(slugs: frozenset[str], data: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    content = Recognition(slugs, unique=False)
+    key, form = (
+        hashlib.blake2b(f"{sorted(slugs)}{text}".encode(), digest_size=16).digest() for text in (content.key(data), content.form(data))
+    )
+    return key, form
 
 
 def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[int]) -> Iterator[tuple[Entry, RowEntry]]:
@@ -243,6 +253,15 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
                 yield entry, row
 
 
+class _Copy(NamedTuple):
+    """A record that equals row `owner` in the attributes that tell it from its `twins`."""
+
+    owner: int
+    twins: Sequence[int]
+    record: Record
+    telling: frozenset[str]
+
+
 class _Ledger:
     """Matches rows of the job with new records by content. Rows in doubt may match a record but never count as missing."""
 
@@ -254,7 +273,7 @@ class _Ledger:
         self.found: dict[int, Record | None] = {}
         self.surplus: dict[int, list[str]] = defaultdict(list)
         self.unexplained: list[Record] = []
-        self._copies: list[tuple[int, Sequence[int], Record]] = []
+        self._copies: list[_Copy] = []
         self._names: dict[str, int] = {}
         self._by_key: dict[frozenset[str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
 
@@ -294,30 +313,42 @@ class _Ledger:
             else:
                 rest.append(record)
         for key, group in alike.items():
-            by_id = {record.id: record for record in group}
+            every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
+            exact = {every.form(self.rows[row].data) for row in rows[key]}
+            by_id = {record.id: record for record in sorted(group, key=lambda record: every.form(record.data) not in exact)}
+            telling = self._telling(rows[key], group)
             for pair, created in ((pair_equal, True), (pair_equal, False), (pair_forms, True)):
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
-                every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
-                forms = {row: every.form(self.rows[row].data) for row in open_rows}
-                pairs = pair(forms, {record_id: every.form(record.data) for record_id, record in by_id.items()})
-                self.found.update({row: by_id.pop(record_id) for row, record_id in pairs.items()})
+                forms = {row: telling.form(self.rows[row].data) for row in open_rows}
+                pairs = pair(forms, {record_id: telling.form(record.data) for record_id, record in by_id.items()})
+                by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
+                self.found.update(by_row)
                 if pair is pair_equal and created:
-                    held = {forms[row]: row for row in pairs}
-                    for record in [record for record in by_id.values() if every.form(record.data) in held]:
-                        self._copies.append((held[every.form(record.data)], rows[key], by_id.pop(record.id)))
+                    held = {_content(record): row for row, record in by_row.items()}
+                    for record in [record for record in by_id.values() if _content(record) in held]:
+                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), telling.slugs))
             rest += by_id.values()
         return rest
 
+    def _telling(self, rows: Sequence[int], records: Iterable[Record]) -> Recognition:
+        """Return the attributes in which rows that may be mistaken for each other differ, without those that the records lack."""
+        kept = {slug for record in records for slug, value in record.data.items() if value is not None}
+        sent = [self.rows[row].data for row in rows]
+        forms = {slug: {Recognition(frozenset({slug}), unique=False).form(data) for data in sent} for data in sent for slug in data}
+        return Recognition(frozenset(slug for slug, spellings in forms.items() if len(spellings) > 1 and slug in kept), unique=False)
+
     def _share_copies(self) -> None:
-        """Decide on records that equal a found row, but may be an altered twin of it: only if the service alters other rows, too."""
-        is_altered = any(
-            by_content([row := self.rows[ordinal]]).form(row.data) != by_content([row]).form(record.data)
+        """Decide on records that equal a found row, but may be an altered twin of it: only if the service alters what tells them apart."""
+        altered = {
+            slug
             for ordinal, record in self.found.items()
-            if record is not None
-        )
-        for owner, twins, record in self._copies:
+            for slug, value in self.rows[ordinal].data.items()
+            if record is not None and record.data.get(slug) is not None
+            if (own := Recognition(frozenset({slug}), unique=False)).form({slug: value}) != own.form(record.data)
+        }
+        for owner, twins, record, telling in self._copies:
             missing = [row for row in twins if row not in self.found and self.states[row] is RowState.CREATED]
-            if missing and is_altered:
+            if missing and altered & telling:
                 self.found[missing[0]] = record
             else:
                 self.surplus[owner].append(record.id)
