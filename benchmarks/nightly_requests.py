@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -49,21 +50,12 @@ MOST_NIGHTLY, MOST_SINGLE = 120, 4
 MICROS = 1_000_000
 
 
-class Session:
-    """The session of `Service`, which counts its own requests."""
-
-    max_wait = 300.0
-
-    def take_requests(self) -> int:
-        return 0
-
-
 class Service:
     """Lists, single records and bulk writes in memory; `asked` counts by call."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self.session = Session()
+        self.session = SimpleNamespace(max_wait=300.0)
         self.asked: dict[str, int] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.created: dict[str, int] = {}
