@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -353,9 +353,10 @@ def _named(runtime: Runtime, object_name: str, by: Sequence[str], rows: list[Jso
 def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReader, RecordQuery]:
     from crmctl.client.query.clauses import FilterReader, list_order, text_search
     from crmctl.client.query.record_query import RecordQuery
+    from crmctl.client.query.related_records import related_order
 
     reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
-    order = list_order(asked.sort, asked.order, lambda: reader.attributes, reader.context)
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes, partial(related_order, reader.context))
     wanted: RecordFilter = reader.read(asked.filters or ())
     if asked.text is not None:
         wanted = wanted & text_search(reader, asked.text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -421,11 +420,14 @@ def _may_hold(attribute: Attribute, text: str) -> bool:
     return any(value_test(attribute, Operator.CONTAINS, text)(option) for option in attribute.options)
 
 
+Related = Callable[[str, str | None, Attribute], ListOrder]
+
+
 def list_order(
-    sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None], context: QueryContext | None = None
+    sort: str | None, order: str | None, attributes: Callable[[], Mapping[str, Attribute] | None], related: Related | None = None
 ) -> ListOrder:
-    """Return the order of --sort and --order. `attributes` is called only for orders that the service does not support; `context` reads
-    the referenced records for `company.name`.
+    """Return the order of --sort and --order. `attributes` is called only for orders that the service does not support; `related`
+    returns the order by a field of a referenced record, such as company.name.
 
     Raises UsageError, which lists the attributes, for an unknown one.
     """
@@ -434,8 +436,8 @@ def list_order(
     by_slug = attributes() or {}
     slug, _, part = sort.partition(".") if sort not in by_slug else (sort, "", "")
     attribute = by_slug.get(slug)
-    if attribute is not None and part and attribute.type == AttributeType.REFERENCE and context is not None:
-        return _related_order(sort, order, attribute, context)
+    if attribute is not None and part and attribute.type == AttributeType.REFERENCE and related is not None:
+        return related(sort, order, attribute)
     if attribute is None or (part and attribute.type not in COMPOSITE_TYPES):
         signed = re.fullmatch(r"([-+]?)([^:\s]+?)(?:[:\s]+(asc|desc))?", sort.lower())
         if signed is not None and (signed[1] or signed[3]) and signed[2] in {*SORTS, *by_slug}:
@@ -458,21 +460,6 @@ def _key(attribute: Attribute, part: str) -> Callable[[Record], Any]:
     return key
 
 
-def _related_order(sort: str, order: str | None, attribute: Attribute, context: QueryContext) -> ListOrder:
-    """Return the order by a field of a referenced record, which is read before sorting."""
-    from crmctl.client.query.related_records import FieldLookups
-
-    lookups = FieldLookups(context, [attribute], [sort])
-    keys: dict[str, tuple[int, Decimal, str] | None] = {}
-
-    def prepare(records: Sequence[Record]) -> None:
-        lookups.expect(len(records))
-        for record, wire in zip(records, lookups.expand_all(record.wire for record in records), strict=True):
-            keys[record.id] = next(map(_sort_key, values_along(wire["data"].get(attribute.slug), sort.partition(".")[2])), None)
-
-    return ListOrder(sort, order or "asc", key=lambda record: keys[record.id], prepare=prepare)
-
-
 def values_along(value: Any, path: str) -> Iterator[Any]:
     """Yield the values at a path of nested objects and lists, none that is empty."""
     head, _, rest = path.partition(".")
@@ -481,11 +468,3 @@ def values_along(value: Any, path: str) -> Iterator[Any]:
             yield from () if element in ("", {}) else (element,)
         elif isinstance(element, Mapping):
             yield from values_along(element.get(head), rest)
-
-
-def _sort_key(value: Any) -> tuple[int, Decimal, str]:
-    """Sort numbers and money by amount, before texts without regard to case."""
-    amount = value.get("amount") if isinstance(value, Mapping) else value
-    if isinstance(amount, int | float | Decimal) and not isinstance(amount, bool):
-        return 0, Decimal(str(amount)), ""
-    return 1, Decimal(0), fold(value if isinstance(value, str) else jsontext.dumps(value))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from crmctl.client.answers import iterate
 from crmctl.client.directory import known_attributes
-from crmctl.client.query.clauses import reference_ids
-from crmctl.client.query.record_filter import QueryContext, ReadingCost, RecordFilter, RecordLists
+from crmctl.client.query.clauses import reference_ids, values_along
+from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCost, RecordFilter, RecordLists
 from crmctl.errors import DeniedError, NotFoundError, UsageError
+from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean, is_uuid
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.conditions import text_of
+from crmctl.values.folded_text import fold
 from crmctl.values.operators import Operator
 
 FEW = 2
@@ -244,3 +247,24 @@ def dangling_ids(context: QueryContext, object_name: str, wanted: RecordFilter) 
             yield condition.slug, condition.value
         except DeniedError:
             return
+
+
+def related_order(context: QueryContext, sort: str, order: str | None, attribute: Attribute) -> ListOrder:
+    """Return the order by a field of a referenced record, which is read before sorting."""
+    lookups = FieldLookups(context, [attribute], [sort])
+    keys: dict[str, tuple[int, Decimal, str] | None] = {}
+
+    def prepare(records: Sequence[Record]) -> None:
+        lookups.expect(len(records))
+        for record, wire in zip(records, lookups.expand_all(record.wire for record in records), strict=True):
+            keys[record.id] = next(map(_sort_key, values_along(wire["data"].get(attribute.slug), sort.partition(".")[2])), None)
+
+    return ListOrder(sort, order or "asc", key=lambda record: keys[record.id], prepare=prepare)
+
+
+def _sort_key(value: Any) -> tuple[int, Decimal, str]:
+    """Sort numbers and money by amount, before texts without regard to case."""
+    amount = value.get("amount") if isinstance(value, Mapping) else value
+    if isinstance(amount, int | float | Decimal) and not isinstance(amount, bool):
+        return 0, Decimal(str(amount)), ""
+    return 1, Decimal(0), fold(value if isinstance(value, str) else jsontext.dumps(value))
