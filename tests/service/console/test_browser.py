@@ -336,6 +336,11 @@ def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(brow
     return [...document.getElementById("op-1").options].map(option => option.value);
     """
     assert browser.script(offered) == ["isEmpty", "isNotEmpty", "isTrue", "isFalse"]
+    for slug, kind, first in (("status", "text", "new"), ("birthday", "date", None), ("email", "text", None)):
+        choose = offered.replace("subscribed", slug).partition("return")[0]
+        browser.script(choose)
+        shown = "const value = document.getElementById('value-1'); return [value.type, value.list?.options[0].value ?? null];"
+        assert browser.script(shown) == [kind, first]
 
 
 def test_a_record_is_found_from_every_page_while_its_name_is_typed(browser: Browser, live: RunningService) -> None:

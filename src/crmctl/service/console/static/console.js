@@ -97,12 +97,14 @@ for (const form of document.querySelectorAll("form.form[method=post]")) {
   form.addEventListener("submit", () => { isChanged = false; });
   addEventListener("beforeunload", event => { if (isChanged) event.preventDefault(); });
 }
-// A condition offers the operators that make sense for its attribute.
-for (const where of document.querySelectorAll("select[data-operators-of]")) {
-  const operators = document.getElementById(where.dataset.operatorsOf), all = [...operators.options];
+// A condition offers the operators, options and calendar that make sense for its attribute.
+for (const where of document.querySelectorAll("select[data-row]")) {
+  const operators = document.getElementById(`op-${where.dataset.row}`), all = [...operators.options], value = document.getElementById(`value-${where.dataset.row}`);
   where.addEventListener("change", () => {
-    const chosen = operators.value, names = where.selectedOptions[0].dataset.operators?.split(" ");
+    const chosen = operators.value, attribute = where.selectedOptions[0].dataset, names = attribute.operators?.split(" ");
     operators.replaceChildren(...all.filter(option => !names || names.includes(option.value)));
     if ([...operators.options].some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
+    value.type = attribute.type || "text";
+    value.setAttribute("list", `options-${where.value}`);
   });
 }
