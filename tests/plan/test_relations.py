@@ -103,6 +103,22 @@ def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, 
     assert "people.email: not this one" in failed.read_text(encoding="utf-8")
 
 
+def test_a_unique_parent_that_somebody_else_made_first_is_used(desk: Desk) -> None:
+    """The service refuses the parent because another client created it after crmctl looked: the rows are valid and refer to it."""
+
+    def taken(data: dict[str, Any]) -> str | None:
+        if data.get("email") != "g@x.com":
+            return None
+        if all(record["data"]["email"] != "g@x.com" for record in desk.server.records):
+            desk.server.add({"email": "g@x.com"}, "2026-01-01T00:10:00.000000Z")
+        return "email is already used"
+
+    desk.server.refuse_row = taken
+    done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n")
+    assert (counts(done), done.exit_code) == ({"created": 2}, ExitCode.OK)
+    assert desk.people() == {"a@x.com": {"manager": "g@x.com"}, "b@x.com": {"manager": "g@x.com"}, "g@x.com": {}}
+
+
 def test_a_parent_that_somebody_else_made_meanwhile_is_used(desk: Desk) -> None:
     desk.server.faults[0] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     first = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -121,10 +121,12 @@ class _Parents:
         reference = self.group.reference
         try:
             begin_phase(self.journal, self.group.size)
-            self._leave_out_known()
+            self._use_existing(lambda numbers: {*numbers} - self.journal.taken(min(numbers), max(numbers)))
             send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
+            # Another client may have created a refused parent since crmctl looked.
+            self._use_existing(lambda numbers: _failures(self.journal, min(numbers), max(numbers)).keys())
             for chunk in chunks(self._all()):
-                errors = _failures(self.journal, chunk)
+                errors = _failures(self.journal, chunk[0][0], chunk[-1][0])
                 self.references.know_parents({}, {number: f"{reference.told}: {error}" for number, error in errors.items()})
             self._read_back()
             self.journal.set_state(JobState.FINISHED)
@@ -137,13 +139,13 @@ class _Parents:
     def _entries(self) -> Iterator[Entry]:
         return (Entry(number, encode_json({"data": data})) for number, data, _ in self._all())
 
-    def _leave_out_known(self) -> None:
-        """Skip parents that another client created since."""
+    def _use_existing(self, chosen: Callable[[Sequence[int]], Collection[int]]) -> None:
+        """Look for chosen parents that another client created since, and do not create them."""
         with KeyIndex(self.group.rule) as index:
             for chunk in chunks(self._all()):
-                taken = self.journal.taken(chunk[0][0], chunk[-1][0])
+                numbers = chosen([number for number, _, _ in chunk])
                 for number, data, _ in chunk:
-                    if number not in taken:
+                    if number in numbers:
                         index.want(number, data)
             if not index.key_count:
                 return
@@ -151,6 +153,7 @@ class _Parents:
                 self.lookup.fill(index)
             for matches in chunks(index.matches()):
                 self._know(matches)
+                self.journal.release(number for number, _, _ in matches)
                 self.journal.conclude((number, RowState.UNCHANGED, record_id, None) for number, record_id, _ in matches)
 
     def _read_back(self) -> None:
@@ -170,7 +173,7 @@ class _Parents:
         """Search once for the ids of created parents. Return how many are still missing."""
         with KeyIndex(self.group.rule) as index:
             for chunk in chunks(self._all()):
-                failed = _failures(self.journal, chunk)
+                failed = _failures(self.journal, chunk[0][0], chunk[-1][0])
                 for number, data, record_id in chunk:
                     if record_id is None and number not in failed:
                         index.want(number, data)
@@ -197,9 +200,9 @@ class _Parents:
         self.references.know_parents(ids, several)
 
 
-def _failures(phase: Journal, parents: Sequence[tuple[int, dict[str, Any], str | None]]) -> dict[int, str]:
+def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
     """Return why the service refused parents, by number."""
-    entries = phase.rows(parents[0][0], parents[-1][0])
+    entries = phase.rows(first, last)
     return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
 
 
