@@ -14,6 +14,7 @@ import pytest
 
 from crmctl.plan import feed as feeds
 from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Journal
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts
 from tests.support.undochild import undo
@@ -151,6 +152,29 @@ def test_a_process_that_dies_leaves_no_wrong_base(desk: KeyDesk, monkeypatch: py
         desk.resume()
     _, (kept, conflicts) = night(desk, {"ada": "a3", "bob": "b1"})
     assert (kept, conflicts, notes(desk)) == (1, 0, {"ada": "a3", "bob": "his"}), was
+
+
+@pytest.mark.parametrize("applies", [True, False], ids=["its request was carried out", "its request was lost"])
+def test_rows_in_flight_of_a_killed_feed_are_not_edits_of_people(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, applies: bool) -> None:
+    """Nobody resumes the killed night. Each record holds what the feed wrote before or what it was writing, except one person's."""
+    names = [f"p{n}" for n in range(120)]
+    night(desk, dict.fromkeys(names, "1"))
+    with monkeypatch.context() as patched:
+
+        def dies(*_: Any, **__: Any) -> None:
+            raise Killed
+
+        patched.setattr(Journal, "settle", dies)
+        desk.server.faults[len(desk.server.writes)] = Fault(applies=applies, drop=True)
+        with suppress(Killed):
+            night(desk, dict.fromkeys(names, "2"))
+    assert notes(desk)["p0"] == ("2" if applies else "1")
+    person_writes(desk, "p7", "his")
+    assert night(desk, dict.fromkeys(names, "3")) == ({"updated": 119, "unchanged": 1}, (0, 1))
+    for number in ("4", "5"):
+        _, (kept, conflicts) = night(desk, dict.fromkeys(names, number))
+        assert kept + conflicts == 1
+        assert notes(desk) == {**dict.fromkeys(names, number), "p7": "his"}
 
 
 def test_random_nights_lose_no_edit_under_keep_and_no_change_of_the_feed_under_take(desk: KeyDesk) -> None:

@@ -98,7 +98,7 @@ class FeedBases:
     def known(self, row: bytes) -> Hashes:
         """Return the hashes of the values the feed wrote last, by unit.
 
-        Before `settle_all`, values that an unsettled job may have overwritten are left out.
+        A unit that an unsettled job may have overwritten has several hashes, one a line.
         """
         if self._db is None:
             return {}
@@ -107,7 +107,7 @@ class FeedBases:
         if not bases or self._is_settled:
             return bases
         for (hashes,) in self._db.execute("SELECT hashes FROM written WHERE row = ? AND before IS NULL", (row,)):
-            bases = _without(bases, jsontext.loads(hashes))
+            bases = _either(bases, jsontext.loads(hashes))
         return bases
 
     def intend(self, job: str, rows: Iterable[tuple[int, bytes, Mapping[str, str]]]) -> None:
@@ -170,7 +170,8 @@ class FeedBases:
                     elif state in _WRITTEN:
                         self._confirm(job, ordinal, (row, jsontext.loads(hashes)), is_old=bool(is_old))
                     elif state is RowState.IN_DOUBT or (state is RowState.FAILED and may_be_written):
-                        self._change(row, jsontext.loads(hashes))
+                        if not is_old:  # the record holds the values of an earlier import, or these
+                            self._change(row, (), _either(self._bases(row), jsontext.loads(hashes)))
                     elif is_over or state is not RowState.UNSENT:
                         self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
             last = found[-1][0]
@@ -223,6 +224,15 @@ class FeedBases:
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(_TABLES)
         return database
+
+
+def _either(bases: Mapping[str, str], hashes: Mapping[str, str]) -> Hashes:
+    """Return the bases with further hashes that may be of the values written last."""
+    both = dict(bases)
+    for unit, one in hashes.items():
+        known = both[unit].split("\n") if unit in both else []
+        both[unit] = "\n".join(dict.fromkeys([*known, *one.split("\n")]))
+    return both
 
 
 def _without(bases: Mapping[str, str], units: Iterable[str]) -> Hashes:

@@ -185,9 +185,10 @@ class ThreeWay:
             return False, None
         if rule is not OnConflict.TAKE and now == there:
             return False, None  # the same value in another spelling
-        if is_known and there == base:
-            return now != base or rule is OnConflict.TAKE, None
-        is_conflict = not is_known or now != base
+        bases = base.split("\n") if base is not None else []  # several after a write of unknown outcome
+        if there in bases:
+            return now != there or rule is OnConflict.TAKE, None
+        is_conflict = now not in bases
         if rule is OnConflict.TAKE:
             quiet = now == there or (is_empty and not is_known)
             return True, None if quiet else _chosen(unit, ValueChoice.TAKEN, is_conflict, is_known)
