@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -162,30 +160,6 @@ def test_a_job_that_goes_on_heeds_what_others_did_meanwhile(desk: PartsDesk) -> 
     streets = [data["home"]["street"] for data in desk.data]
     assert streets == ["1 Main St", "edited after it was written", "1 Main St", "1 Main St", "9 Side St"]
     assert {data["home"]["city"] for data in desk.data} == {"Rome"}
-
-
-def test_a_job_of_an_earlier_program_is_not_sent_on(desk: PartsDesk) -> None:
-    before = [dict(data) for data in desk.data]
-    desk.server.faults[1] = Fault(status=403)
-    job = desk.load("home.city", *["Rome"] * 5).summary.job
-    folder = desk.folder / "state" / "jobs" / str(job)
-    with closing(sqlite3.connect(folder / "journal.sqlite", isolation_level=None)) as db:
-        header = json.loads(db.execute("SELECT header FROM job").fetchone()[0])
-        del header["plan"]["values"]["currency"]
-        db.execute("UPDATE job SET header = ?", (json.dumps(header),))
-    (folder / "merged.sqlite").unlink()
-    result = desk.resume()
-    assert (result.exit_code, result.error and result.error.code) == (2, "job_changed")
-    assert len(desk.server.writes) == 2
-    assert before[2:] == desk.data[2:]
-
-
-def test_merged_values_are_closed_when_the_job_is_over(desk: PartsDesk) -> None:
-    job = desk.start(desk.file("home.city", *["Rome"] * 5))
-    assert job.input.merged is not None
-    assert desk.run(job).exit_code == 0
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        job.input.merged.restart()
 
 
 def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -24,7 +22,6 @@ from crmctl.files.rows import Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
 from crmctl.match.references import Reference, columns_of, stand_ins
-from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.plan.feed import FeedPlan, KeptValues
 from crmctl.read.read_back import Reader
@@ -33,6 +30,7 @@ from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import Merger, learn_form
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SendContext
+from crmctl.write.journal import Journal
 
 if TYPE_CHECKING:
     from crmctl.match.references import ReferenceMap
@@ -83,53 +81,22 @@ def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], late
             run.progress.finish()
 
 
-FILE_NAME = "merged.sqlite"
-
 Target = Callable[[Payload], str | None]
 """The id of the record that a row updates."""
 
 
+@dataclass
 class MergedRows:
-    """Complete values of rows that give only parts, stored in the job's folder. Without a folder they are temporary."""
+    """Complete values of rows that give only parts, in the journal of their job. `is_current`: this run has read the records."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        path = folder / FILE_NAME if folder is not None else None
-        if path is not None:
-            path.touch(mode=0o600)
-        with ExitStack() as unless_ready:
-            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
-            self._db.execute("CREATE TABLE IF NOT EXISTS merged (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL)")
-            unless_ready.pop_all()
-        self.is_current = False
-        """Whether this run of the job has read the records."""
-
-    def close(self) -> None:
-        self._db.close()
-
-    def restart(self) -> None:
-        """Forget all rows before the input is checked again."""
-        self._db.execute("DELETE FROM merged")
-        self.is_current = True
-
-    def keep(self, rows: Iterable[tuple[int, dict[str, Any] | None]]) -> None:
-        """Store the complete values of rows by slug; None means the parts form a new value. They are on disk when this returns."""
-        self._db.execute("BEGIN")
-        for ordinal, values in rows:
-            if values is None:
-                self._db.execute("DELETE FROM merged WHERE ordinal = ?", (ordinal,))
-            else:
-                self._db.execute("INSERT OR REPLACE INTO merged VALUES (?, ?)", (ordinal, jsontext.dumps(values)))
-        self._db.execute("COMMIT")
+    journal: Journal
+    is_current: bool = False
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the rows with complete values instead of parts."""
         for payload in payloads:
-            values = self._values(payload.ordinal) if payload.parts else None
+            values = self.journal.whole(payload.ordinal) if payload.parts else None
             yield payload if values is None else payload._replace(data=payload.data | values)
-
-    def _values(self, ordinal: int) -> dict[str, Any] | None:
-        found = self._db.execute("SELECT data FROM merged WHERE ordinal = ?", (ordinal,)).fetchone()
-        return None if found is None else jsontext.loads(found[0])
 
 
 @dataclass(frozen=True)
@@ -139,7 +106,6 @@ class MergeRun:
     context: SendContext
     reader: Reader
     merger: Merger
-    merged: MergedRows
     report: Callable[[Finding], None]
     later: Later = nothing_later
 
@@ -176,7 +142,7 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.merged.keep(whole)
+            self.context.journal.keep_whole(whole)
             if self.context.journal.header.before_images != "no":
                 self.context.journal.keep_before(images)
             self.context.progress.advance(len(page))
@@ -324,9 +290,13 @@ class PlannedInput:
         """The rule that merges parts into existing values."""
         return merger_of(self.attributes, self.values)
 
+    def of_job(self, journal: Journal) -> PlannedInput:
+        """Return the input with the complete values of its rows from the journal of their job."""
+        return replace(self, merged=MergedRows(journal)) if self.may_merge else self
+
     def close(self) -> None:
-        """Close the reference map and the stored values of rows. Files in a job's folder stay."""
-        for one in (self.references, self.merged, self.kept):
+        """Close the reference map and the kept values of a feed. Files in a job's folder stay."""
+        for one in (self.references, self.kept):
             if one is not None:
                 one.close()
 

@@ -20,7 +20,6 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan.import_plan import (
     Later,
-    MergedRows,
     MergeRun,
     PlannedInput,
     Target,
@@ -84,7 +83,7 @@ class JobHooks(Hooks):
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         assert run.resolver is not None
         if self.job.input.merged is not None:
-            self.job.input.merged.restart()
+            self.job.input.merged.is_current = True
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
         if plan := self._plan():
@@ -119,29 +118,23 @@ class JobHooks(Hooks):
         """Complete the values of rows that give parts. One rejected row rejects a job that stops on errors."""
         journal, merged = self.job.journal, self.job.input.merged
         assert merged is not None
-        merged.restart()
-        rejected = self._merging(run, reader, merged).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
+        merged.is_current = True
+        rejected = self._merging(run, reader).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
         if rejected and journal.header.plan["stop_on_error"]:
             journal.set_state(JobState.REJECTED)
 
     def _merge_anew(self, run: ImportRun) -> None:
         """Merge the unsent rows of a resumed job into the current values of their records."""
         journal, merged = self.job.journal, self.job.input.merged
-        if merged is None and self.job.input.may_merge:
-            raise UsageError(
-                f"job {journal.header.job} was begun by an earlier crmctl, which replaced whole values where a row names parts of them",
-                hint=f"import what is left anew: crmctl bulk jobs {journal.header.job} names the file of rows that were not sent",
-                code="job_changed",
-            )
         if merged is None or merged.is_current:
             return
         target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
         with self._reading(run) as reader:
-            self._merging(run, reader, merged).merge(self._unsent(), target)
+            self._merging(run, reader).merge(self._unsent(), target)
         merged.is_current = True
 
-    def _merging(self, run: ImportRun, reader: Reader, merged: MergedRows) -> MergeRun:
-        return MergeRun(run, reader, self.job.input.merger, merged, run.report, *self._later)
+    def _merging(self, run: ImportRun, reader: Reader) -> MergeRun:
+        return MergeRun(run, reader, self.job.input.merger, run.report, *self._later)
 
     def _valid(self) -> Iterator[Payload]:
         return (row for row in self.job.input.payloads() if not row.rejected)
@@ -434,7 +427,7 @@ class UpdateHooks(JobHooks):
         journal = self.job.journal
         forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
         if self.job.input.merged is not None:
-            self.job.input.merged.restart()
+            self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
                 reader = stack.enter_context(self._reading(run))
@@ -455,7 +448,7 @@ class UpdateHooks(JobHooks):
         return (row.id for row in self._valid() if row.id is not None)
 
     def _write_down(self, run: ImportRun, changes: Iterable[ValueChange], forecast: ChangeForecast) -> None:
-        journal, merged = self.job.journal, self.job.input.merged
+        journal = self.job.journal
         images, wholes = [], []
         final: list[tuple[int, RowState, str | None, str | None]] = []
         for change in changes:
@@ -469,6 +462,6 @@ class UpdateHooks(JobHooks):
             elif change.record is not None:
                 final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
         journal.keep_before(images)
-        if merged is not None and wholes:
-            merged.keep(wholes)
+        if wholes:
+            journal.keep_whole(wholes)
         journal.conclude(final)

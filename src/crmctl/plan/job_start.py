@@ -21,7 +21,7 @@ from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import KeptValues
-from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, MergedRows, PlannedInput, file_digest, open_input
+from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.plan.row_actions import Resolver
 from crmctl.version import __version__
 from crmctl.write.database import JobKind
@@ -129,9 +129,6 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         header = header_of(target, planned, options, store.clock.now(), folder.name)
         planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
-        if planned.may_merge:
-            planned = replace(planned, merged=MergedRows(folder))
-            unless_made.callback(planned.close)
         if frozen.feed is not None:
             planned = replace(planned, kept=KeptValues(folder))
             unless_made.callback(planned.close)
@@ -140,7 +137,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
         unless_made.pop_all()
-        return ImportJob(journal, planned, target.newest, target.at_hand)
+        return ImportJob(journal, planned.of_job(journal), target.newest, target.at_hand)
 
 
 def keep_plan(path: Path, folder: Path) -> Path:

@@ -19,8 +19,7 @@ from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan import audit
 from crmctl.plan.feed import FILE_NAME as KEPT
 from crmctl.plan.feed import KeptValues
-from crmctl.plan.import_plan import FILE_NAME as MERGED
-from crmctl.plan.import_plan import ImportPlan, MergedRows, PlannedInput, file_digest, open_input
+from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, UpdateHooks, agree, kept_text
 from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
@@ -173,7 +172,8 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
     source = reopen_input(header, attributes, job.folder)
     with ExitStack() as unless_open:
         unless_open.enter_context(closing(source))
-        reopened = ImportJob(store.open(job), source)
+        journal = store.open(job)
+        reopened = ImportJob(journal, source.of_job(journal))
         unless_open.pop_all()
     return reopened
 
@@ -229,10 +229,6 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
         if not (folder / REFERENCES).is_file():
             raise _changed(header, f"{folder / REFERENCES}, which says what its rows refer to, is gone", _forget(header))
         planned = replace(planned, references=ReferenceMap(plan.references, folder, missing=plan.missing_references))
-    if planned.may_merge and "currency" in header.plan["values"]:
-        if not (folder / MERGED).is_file():
-            raise _changed(header, f"{folder / MERGED}, which holds the values its rows are merged into, is gone", _forget(header))
-        planned = replace(planned, merged=MergedRows(folder))
     if plan.feed is not None:
         if not (folder / KEPT).is_file():
             raise _changed(header, f"{folder / KEPT}, which says what its rows leave out, is gone", _forget(header))

@@ -18,7 +18,7 @@ from crmctl.match.record_match import Recognition
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute
 from crmctl.plan.feed import Feed, KeptValues
-from crmctl.plan.import_plan import MergedRows, PlannedInput, before_image, finding_of_merge
+from crmctl.plan.import_plan import PlannedInput, before_image, finding_of_merge
 from crmctl.plan.three_way import Merge
 from crmctl.read.read_back import Baseline, Reader
 from crmctl.read.records import PAGE_STEP, fetch, reading_cost
@@ -95,7 +95,6 @@ class Resolver:
     later: Callable[[int], Collection[str]] = lambda _: ()
     """Return the attributes of a row that a later request sets. Its record cannot match the row before that."""
     merger: Merger = field(default_factory=Merger)
-    merged: MergedRows | None = None
     creates: bool = True
     """Whether a row without a record creates one."""
     feed: Feed | None = None
@@ -135,7 +134,7 @@ class Resolver:
         if self.feed is not None and self.kept is not None:
             rows = [(one.ordinal, one.key or "", one.merge) for one in outcomes if one.merge is not None]
             self.feed.write_down(journal, self.kept, rows)
-        return write_down(journal, outcomes, report, self.merged)
+        return write_down(journal, outcomes, report)
 
     def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
         """Decide unsettled rows again before a job resumes. If another client created a row's record since, update that record."""
@@ -232,13 +231,11 @@ def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None)
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
     creates = mapping.mode is not Mode.UPDATE
-    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, planned.merged, creates, feed, planned.kept)
+    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, creates, feed, planned.kept)
 
 
-def write_down(
-    journal: Journal, outcomes: Iterable[Resolution], report: Callable[[Finding], None], merged: MergedRows | None = None
-) -> bool:
-    """Store decisions in the journal, and complete values in `merged`. Return whether any row was rejected."""
+def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callable[[Finding], None]) -> bool:
+    """Store decisions in the journal. Return whether any row was rejected."""
     targets: list[tuple[int, str]] = []
     images: list[tuple[int, dict[str, Any]]] = []
     final: list[tuple[int, RowState, str | None, str | None]] = []
@@ -261,8 +258,8 @@ def write_down(
             rejected = True
     if journal.header.before_images != "no":
         journal.keep_before(images)
-    if merged is not None and wholes:
-        merged.keep(wholes)
+    if wholes:
+        journal.keep_whole(wholes)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected

@@ -219,6 +219,20 @@ class JournalDatabase:
             found = self._db.execute("SELECT ordinal, data FROM before WHERE ordinal BETWEEN ? AND ?", (first, last)).fetchall()
             return {ordinal: jsontext.loads(data) for ordinal, data in found}
 
+    def keep_whole(self, rows: Iterable[tuple[int, dict[str, Any] | None]]) -> None:
+        """Store the complete values of rows that give parts of values; None removes them."""
+        with self._transaction():
+            for ordinal, values in rows:
+                if values is None:
+                    self._db.execute("DELETE FROM whole WHERE ordinal = ?", (ordinal,))
+                else:
+                    self._db.execute("INSERT OR REPLACE INTO whole VALUES (?, ?)", (ordinal, jsontext.dumps(values)))
+
+    def whole(self, ordinal: int) -> dict[str, Any] | None:
+        """Return the complete values of a row that gives parts of values."""
+        found = self._one("SELECT (SELECT data FROM whole WHERE ordinal = ?)", ordinal)
+        return None if found is None else jsontext.loads(found)
+
     def mark_undone(self, record_ids: Iterable[str]) -> None:
         """Mark records as restored to their state before the job."""
         with self._transaction(durable=False):
@@ -520,7 +534,7 @@ class JournalSends(JournalDatabase):
             return Mark(sends, last, at)
 
 
-FORMAT = 5
+FORMAT = 6
 
 TABLES = """
 CREATE TABLE job (
@@ -539,6 +553,7 @@ CREATE TABLE doubted (ordinal INTEGER PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE duplicate (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (ordinal, record_id));
 CREATE TABLE target (ordinal INTEGER PRIMARY KEY, record_id TEXT NOT NULL);
 CREATE TABLE before (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE whole (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE rival (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (ordinal, record_id)) WITHOUT ROWID;
 CREATE TABLE undone (record_id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -551,6 +566,6 @@ CREATE VIEW taken AS
 
 `doubtful`: batches that may or may not be in the service; `size` counts their open rows. `taken`: rows that must not be sent. `doubted`:
 rows that were ever in doubt, with the last time. `duplicate`: surplus records of a row. `target`: records to update, found by key.
-`before`: values that a row overwrites. `rival`: records that share the key of a row. `undone`: records deleted or restored by an undo.
-`fact`: JSON values by name.
+`before`: values that a row overwrites. `whole`: complete values of a row that gives parts of them. `rival`: records that share the key of a
+row. `undone`: records deleted or restored by an undo. `fact`: JSON values by name.
 """
