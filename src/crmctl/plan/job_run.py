@@ -89,7 +89,11 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         except StorageError as failure:
             result = RunResult(failure)
         notes = [*result.notes, *(_look_back(context.service, job, options.delivery) if result.error is None else ())]
-        unwritten = _write_results(job, options.failed_copy)
+        unwritten: CrmctlError | None = None
+        try:
+            _write_results(job, options.failed_copy)
+        except (UsageError, StorageError) as failure:
+            unwritten = failure
         error = result.error or unwritten
         journal.add_effort(before + requests_made(context) - summarize(journal).requests, 0.0)
         summary = summarize(journal)
@@ -111,23 +115,21 @@ def requests_made(context: BulkContext) -> int:
     return context.crm.session.take_requests() + context.service.session.take_requests()
 
 
-def _write_results(job: ImportJob, failed_copy: Path | None) -> CrmctlError | None:
-    """Write the result files, without the requested copy if it cannot be written. Return the error for a missing file, if any."""
+def _write_results(job: ImportJob, failed_copy: Path | None) -> None:
+    """Write the result files, without the requested copy if it cannot be written. Raises the error for a missing file."""
     journal = job.journal
     try:
         job.check_input()
         write_results(journal, job.input.source, failed_copy)
         journal.remember(RESULTS_DUE, False)
-        return None
     except (UsageError, StorageError) as failure:
         if failed_copy is None:
             failure.message = f"the result files of job {job.id} are not written: {failure.message}"
-            return failure
-        rest = _write_results(job, None)
-        if rest is None:
-            failed = next(iter(journal.folder.glob("failed.*")), None)
-            failure.hint = f"{failed} holds the rows and the reasons" if failed is not None else "no row was refused"
-        return rest or failure
+            raise
+        _write_results(job, None)
+        failed = next(iter(journal.folder.glob("failed.*")), None)
+        failure.hint = f"{failed} holds the rows and the reasons" if failed is not None else "no row was refused"
+        raise
 
 
 def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[str]:
