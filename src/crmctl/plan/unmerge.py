@@ -54,10 +54,6 @@ class Unmerged:
     failed: list[dict[str, Any]] = field(default_factory=list)
     gone: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def is_whole(self) -> bool:
-        return not (self.conflicts or self.failed or self.gone)
-
 
 def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
     """Yield the groups that still have something to undo."""
