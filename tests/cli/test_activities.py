@@ -48,6 +48,14 @@ def test_create_get_update_delete(people: list[str], crm: RunningService) -> Non
     assert run_crmctl("activities", "get", made["id"]).exits(3).error()["code"] == "not_found"
 
 
+def test_a_link_names_a_record_by_a_value_that_only_it_has(people: list[str], crm: RunningService) -> None:
+    email = run_crmctl("records", "get", "people", people[3], "-q", "data.email", "-r").ok().out.strip()
+    made = create("--title", "Call", "--link", f"people:email={email}")
+    assert [link["recordId"] for link in made["linkedRecords"]] == [people[3]]
+    refused = run_crmctl("activities", "create", "--title", "Call", "--link", "people:email=nobody@acme.com").exits(3).error()
+    assert "no record of people has email=nobody@acme.com" in refused["message"]
+
+
 def test_options_win_over_data_and_the_date_is_now_unless_given(crm: RunningService) -> None:
     made = create("--data", '{"title": "Old", "summary": "kept"}', "--title", "New")
     assert (made["title"], made["summary"]) == ("New", "kept")

@@ -50,6 +50,13 @@ def test_it_is_brought_up_to_date_asked_shown_and_removed(crm: RunningService, m
     assert run_crmctl("mirror", "status").exits(3).error()["code"] == "no_mirror"
 
 
+def test_sql_draws_a_chart(mirrored: list[str]) -> None:
+    query = "SELECT CASE WHEN score > 40 THEN 'high' ELSE 'low' END AS class, count(*) AS people FROM people GROUP BY 1 ORDER BY 1"
+    chart = run_crmctl("mirror", "sql", query, "--chart").ok().out.splitlines()
+    assert (chart[0], [(line.split()[0], line.split()[-1]) for line in chart[1:]]) == ("people", [("high", "80"), ("low", "40")])
+    assert "exclude" in run_crmctl("mirror", "sql", query, "--chart", "-o", "csv").exits(2).error()["message"]
+
+
 def test_sql_ends_in_time_and_checks_what_should_be_empty(mirrored: list[str]) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
     assert run_crmctl("mirror", "sql", endless, "--timeout", "0.3").exits(8).error()["code"] == "query_timeout"

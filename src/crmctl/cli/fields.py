@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from crmctl.cli.targets import known_attributes, on_object, read_json_object
+from crmctl.cli.targets import find_record, known_attributes, on_object, read_json_object
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models.jsontext import Json
 
@@ -125,13 +125,13 @@ def read_activity_fields(
 
 
 def parse_links(runtime: Runtime, links: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Return `OBJECT:ID` texts as pairs with whole ids. Raises UsageError, NotFoundError, RejectedError."""
+    """Return `OBJECT:ID` and `OBJECT:ATTR=VALUE` texts as pairs with whole ids. Raises UsageError, NotFoundError, RejectedError."""
     pairs = []
     for text in links or ():
         name, _, identity = text.partition(":")
         if not name.strip() or not identity.strip():
-            raise UsageError(f"--link {text!r} is not OBJECT:ID", hint="for example --link people:3f2b0c1e-5a77-4a80-9a3c-0d5f3f6f2a11")
-        pairs.append((name.strip(), runtime.shown_ids.whole(identity.strip())))
+            raise UsageError(f"--link {text!r} is not OBJECT:ID", hint="for example --link people:email=ada@acme.com, or --link people:ID")
+        pairs.append((name.strip(), find_record(runtime, name.strip(), identity.strip()).id))
     return pairs
 
 

@@ -75,6 +75,7 @@ def list_activities(
     examples=[
         f"crmctl activities create --title 'First call' --date 'yesterday 15:30' --link people:{PERSON}",
         f"crmctl activities create --title Demo --date 2026-05-01T14:00+02:00 --participant person:{PERSON} --dry-run",
+        "crmctl activities create --title 'Second call' --link people:email=grace@acme.com --dry-run",
         """crmctl activities create --data '{"title": "Note", "summary": "Likes tea"}'""",
     ],
 )
@@ -83,7 +84,10 @@ def create_activity(
     title: TitleOption = None,
     summary: SummaryOption = None,
     date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=f"{DateHelp} By default now.")] = None,
-    links: Annotated[list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="A linked record; repeatable.")] = None,
+    links: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="OBJECT:ID", help="A linked record: its id, or companies:domain=acme.com; repeatable."),
+    ] = None,
     participants: ParticipantOption = None,
     data: DataOption = None,
 ) -> None:

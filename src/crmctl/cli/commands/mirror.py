@@ -139,6 +139,7 @@ def sql(
         typer.Option("--param", metavar="NAME=VALUE", help="Value of :NAME; NAME:=JSON for other types; repeatable."),
     ] = None,
     expect_empty: Annotated[bool, typer.Option("--expect-empty", help="Exit 11 if the query returns rows, for CI.")] = False,
+    chart: Annotated[bool, typer.Option("--chart", help="Draw the numbers as bars.")] = False,
 ) -> int:
     """Query the mirror in SQL, without any request and read-only.
 
@@ -154,7 +155,16 @@ def sql(
     values = dict(_parameter(text) for text in parameters or [])
     rows = ask(_existing(runtime), statement, values, runtime.clock, runtime.settings.timeout.value)
     first = [row for row in (next(rows, None),) if row is not None]
-    count = runtime.emitter.emit_items(chain(first, rows), generic_view(first, "rows") if first else None)
+    if chart:
+        from crmctl.cli.record_lists import check_chart
+        from crmctl.output.chart import draw_chart
+
+        check_chart(runtime)
+        drawn = [*first, *rows]
+        runtime.streams.write_out(draw_chart(drawn, runtime.streams))
+        count = len(drawn)
+    else:
+        count = runtime.emitter.emit_items(chain(first, rows), generic_view(first, "rows") if first else None)
     if count and expect_empty:
         runtime.messages.warn(f"{counted(count, 'row')} where none should be")
         return ExitCode.DIFFERENT
