@@ -16,7 +16,7 @@ from crmctl.errors import ConfigError, ServiceError, reason
 if TYPE_CHECKING:
     import ssl
 
-    import httpcore
+    import httpx
 
 
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -177,7 +177,7 @@ class HttpTransport:
         self._user_agent = user_agent
         self._environ = os.environ if environ is None else environ
         self._bound = answer_bound(self._environ)
-        self._pools: dict[str, httpcore.ConnectionPool] = {}
+        self._clients: dict[str, httpx.Client] = {}
         self._lock = threading.Lock()
 
     def send(self, request: Request) -> Response:
@@ -196,20 +196,21 @@ class HttpTransport:
 
     def close(self) -> None:
         with self._lock:
-            pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.close()
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
 
     def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
         from crmctl.client import connections
 
-        address = connections.read_address(request.url)
+        scheme = connections.read_address(request.url).scheme
         with self._lock:
-            if (pool := self._pools.get(address.place)) is None:
-                authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or address.url.scheme == b"https" else None
-                pool = self._pools[address.place] = connections.open_pool(address, authorities)
-        with connections.exchange(pool, address, request, body) as (status, headers, pieces):
-            return Response(status, headers, read_body(pieces, headers, self._bound, status))
+            if (client := self._clients.get(scheme)) is None:
+                authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or scheme == "https" else None
+                client = self._clients[scheme] = connections.open_client(authorities)
+        with connections.exchange(client, request, body) as answer:
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return Response(answer.status_code, headers, read_body(answer.iter_raw(), headers, self._bound, answer.status_code))
 
 
 def _reported(content: Iterable[bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:
