@@ -133,7 +133,7 @@ def test_each_answer_on_a_connection_has_its_own_deadline(transport: HttpTranspo
     with ScriptedServer(Reply(json=1), Reply(json=2)) as server:
         assert ask(transport, server, timeout=PATIENCE).body == b"1"
         passed = time.monotonic() + 2 * PATIENCE
-        monkeypatch.setattr("crmctl.client.connections.time.monotonic", lambda: passed)
+        monkeypatch.setattr("crmctl.client.http_exchange.time.monotonic", lambda: passed)
         assert ask(transport, server, timeout=PATIENCE).body == b"2"
 
 
@@ -298,7 +298,7 @@ import crmctl.client.crm, crmctl.client.directory
 from crmctl.client.transport import HttpTransport
 HttpTransport()
 assert not {"httpx", "httpcore", "ssl", "sqlite3"} & set(sys.modules), sorted(sys.modules)
-import crmctl.client.connections
+import crmctl.client.http_exchange
 assert "httpx" in sys.modules
 assert not {"httpx._main", "click", "rich", "anyio", "trio"} & set(sys.modules), sorted(sys.modules)
 """

@@ -201,14 +201,14 @@ class HttpTransport:
             client.close()
 
     def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
-        from crmctl.client import connections
+        from crmctl.client import http_exchange
 
-        scheme = connections.read_address(request.url).scheme
+        scheme = http_exchange.read_address(request.url).scheme
         with self._lock:
             if (client := self._clients.get(scheme)) is None:
                 authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or scheme == "https" else None
-                client = self._clients[scheme] = connections.open_client(authorities)
-        with connections.exchange(client, request, body) as answer:
+                client = self._clients[scheme] = http_exchange.open_client(authorities)
+        with http_exchange.exchange(client, request, body) as answer:
             headers = {name.lower(): value for name, value in answer.headers.items()}
             return Response(answer.status_code, headers, read_body(answer.iter_raw(), headers, self._bound, answer.status_code))
 
