@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -36,9 +36,6 @@ return Boolean(isSent && (form.noValidate || element.formNoValidate || form.chec
 """
 """Whether a click on the element opens another page."""
 IS_OPEN = "return document.readyState === 'complete' && !('isLeft' in document.documentElement.dataset)"
-CHANGING = (NoSuchElementException, StaleElementReferenceException)
-"""What reading or pressing an element raises while the browser opens another page."""
-
 T = TypeVar("T")
 
 
@@ -80,16 +77,21 @@ class Browser:
     def click(self, path: str) -> None:
         """The element at an XPath. If the click opens another page, wait until that page is complete."""
 
-        def click() -> bool:
+        def find() -> tuple[WebElement, bool]:
             element = self.driver.find_element(By.XPATH, path)
             leaves = self.script(LEAVES, element)
             if leaves:
                 self.script("document.documentElement.dataset.isLeft = ''")
-            element.click()
-            self._wait(lambda: not leaves or self.script(IS_OPEN), f"{path} opens no page")
-            return True
+            return element, leaves
 
-        self._wait(click, f"nothing on the page is {path}")
+        while True:
+            element, leaves = self._wait(find, f"nothing on the page is {path}")
+            try:
+                element.click()
+                break
+            except StaleElementReferenceException:
+                continue  # the page has changed by itself, and nothing is pressed
+        self._wait(lambda: not leaves or self.script(IS_OPEN), f"{path} opens no page")
 
     def field(self, label: str) -> WebElement:
         """What the label beginning with this text belongs to."""
@@ -141,8 +143,8 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def _wait(self, read: Callable[[], T | None], problem: str) -> T:
-        """Until `read` returns something, however often the page changes meanwhile."""
-        return WebDriverWait(self.driver, PATIENCE, 0.05, CHANGING).until(lambda _: read(), problem)
+        """Until `read` returns something, however often the page changes meanwhile: the driver then raises errors of many kinds."""
+        return WebDriverWait(self.driver, PATIENCE, 0.05, [WebDriverException]).until(lambda _: read(), problem)
 
 
 @contextlib.contextmanager
