@@ -130,16 +130,7 @@ def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundE
     return NotFoundError(f"there is no {noun} {given!r}", hint=hint, details={"valid": sorted(slugs)})
 
 
-REPORTS = "reports"
-WORKFLOWS = "workflows"
-
-
 N = TypeVar("N", bound="NamedResource")
-
-
-def remember_names(cache: SchemaCache, kind: str, items: Sequence[NamedResource]) -> None:
-    """Cache the names of `kind` (REPORTS or WORKFLOWS) for shell completion."""
-    cache.put(kind, [{"id": item.id, "name": item.name} for item in items])
 
 
 def find_by_name(items: Sequence[N], kind: str, name: str) -> N:

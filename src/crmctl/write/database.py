@@ -125,17 +125,14 @@ class JournalDatabase:
             found = self._one("SELECT (SELECT value FROM fact WHERE name = ?)", name)
             return None if found is None else jsontext.loads(found)
 
-    def records_made(self, since: float | None = None) -> int:
-        """Return the number of records known to be created by the job.
-
-        With `since` (Unix time), count only batches confirmed since then, plus all rows found by reading back.
-        """
+    def records_made(self) -> int:
+        """Return the number of records known to be created by the job."""
         query = (
-            "SELECT (SELECT COALESCE(SUM(created), 0) FROM batch WHERE ? IS NULL OR settled_at >= ?) "
+            "SELECT (SELECT COALESCE(SUM(created), 0) FROM batch) "
             "+ (SELECT COUNT(*) FROM row WHERE state = ?) + (SELECT COUNT(*) FROM row WHERE state = ? AND created_id IS NOT NULL) "
             "+ (SELECT COUNT(*) FROM duplicate)"
         )
-        return int(self._one(query, since, since, RowState.CREATED, RowState.FAILED))
+        return int(self._one(query, RowState.CREATED, RowState.FAILED))
 
     def refusals(self) -> list[str]:
         """Return the first two different reasons for failed rows, in input order."""

@@ -62,10 +62,6 @@ class RecordCount:
         if total is not None and self.before is not None and not self.found.keys() - {number}:
             self._marks.append((now, total - self.before - self.made))
 
-    def rows_since(self, moment: float | None) -> int:
-        """Return the number of rows confirmed at `moment` (Unix time) or later, plus all rows found by reading back."""
-        return self.journal.records_made(moment) + sum(self.found.values())
-
     def verdict(self, more: int | None, in_doubt: int) -> str | None:
         """Describe a mismatch between new and created records; None if they agree. `in_doubt` rows may or may not exist."""
         if more is None:

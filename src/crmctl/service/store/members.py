@@ -238,10 +238,6 @@ def close_all_sessions(tx: Tx) -> None:
     tx.execute("DELETE FROM page_session")
 
 
-def count_sessions(tx: Tx, *, now: float) -> int:
-    return int(required(tx.one("SELECT count(*) FROM page_session WHERE expires_at > ?", (to_micros(now),)))[0])
-
-
 def _whose(owner: SessionOwner) -> tuple[str, tuple[str, ...]]:
     """Return the condition for sessions of the same owner, with its parameters."""
     if owner.member_id:
