@@ -43,7 +43,6 @@ def test_a_noun_declared_at_run_time_has_a_list_a_form_and_a_confirmation(
         list=lambda _tx, _visit, _asked: list(invoices.values()),
         empty="No invoices yet.",
         get=lambda _tx, visit: invoices[visit.id("id")],
-        new=("New invoice", MemberRole.MEMBER),
         form=NounForm(
             (NounField("name", "Name", is_required=True),), stored=dict, create=create, new_title="New invoice", needs=MemberRole.MEMBER
         ),

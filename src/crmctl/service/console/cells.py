@@ -53,7 +53,7 @@ def cells_of(tx: Tx, shown: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[
 
 
 def value_cell(attribute: Mapping[str, Any], value: Any) -> ListCell:
-    """One value of an attribute that is not a reference; `attribute` needs a type, and a config if it has options."""
+    """Return the cell of a value that is no reference. `attribute` needs a type, and a config if it has options."""
     kind = attribute["type"]
     if kind in (AttributeType.SELECT, AttributeType.LIST) and value:
         options = list((attribute.get("config") or {}).get("options", ()))

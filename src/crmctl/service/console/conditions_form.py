@@ -78,12 +78,12 @@ def days_of(period: str, now: float) -> tuple[str, str]:
 
 
 def ungrouped(text: str) -> str:
-    """Return `12500.50` for `12,500.50`, the way lists show numbers; other texts stay as they are."""
+    """Return `12500.50` for `12,500.50`, the way lists show numbers, and other texts unchanged."""
     return text.replace(",", "") if _GROUPED.fullmatch(text.strip()) else text
 
 
 def stored_value(attribute: Mapping[str, Any] | None, value: str) -> str:
-    """Return a typed value the way the attribute stores it: options whatever their case, numbers without separators."""
+    """Return a typed value in its stored form: an option in its own case, a number without separators."""
     if attribute is None:
         return value
     if attribute["type"] == AttributeType.SELECT:

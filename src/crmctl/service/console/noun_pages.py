@@ -25,15 +25,21 @@ LONGEST_FILTER = 200
 
 @dataclass(frozen=True)
 class NounColumn:
-    """`value` returns a cell, or its text."""
+    """`value` names a field of the thing, or returns a cell or its text. `kind` is that of `ListCell`, or badge."""
 
     title: str
-    value: Callable[[Json], ListCell | str]
-    is_number: bool = False
+    value: str | Callable[[Json], ListCell | str]
+    kind: str = "text"
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind == "number"
 
     def cell(self, thing: Json) -> ListCell:
-        value = self.value(thing)
-        return value if isinstance(value, ListCell) else ListCell(value)
+        value = thing[self.value] or "" if isinstance(self.value, str) else self.value(thing)
+        if isinstance(value, ListCell):
+            return value
+        return ListCell(badge=value) if self.kind == "badge" else ListCell(value, self.kind)
 
 
 @dataclass(frozen=True)
@@ -101,15 +107,15 @@ class NounForm:
     create: Callable[[Tx, Visit], Outcome] | None = None
     change: Callable[[Tx, Visit, Json], Outcome] | None = None
     new_title: str = ""
+    """Also the button of the list that leads to the empty form."""
     new_button: str = "Create"
     edit_path: str = ""
     """Below the thing's own path; empty where the form is the thing's page."""
-    edit_title: str = ""
     needs: MemberRole = MemberRole.ADMIN
     is_readable: bool = False
     template: str = "form.html"
     values: Callable[[Tx, Visit, Json, bool], Json] = lambda _tx, _visit, _stored, _is_sent: {}
-    """Further template values, of what is stored (nothing for a new thing) or of the form as it was sent."""
+    """Return more template values. `_stored` is empty for a new thing; `_is_sent` tells whether the visitor sent the form."""
     pressed: Callable[[Tx, Visit], Json | None] = lambda _tx, _visit: None
     """Return template values if a button only changes the form; then nothing is saved."""
     subject: Callable[[Json], str] = lambda thing: str(thing["id"])
@@ -199,8 +205,6 @@ class ConsoleNoun:
     is_past: Callable[[Json], bool] = lambda _thing: False
     filters: Sequence[NounFilter] = ()
     form: NounForm | None = None
-    new: tuple[str, MemberRole] | None = None
-    """Text and role of the button that leads to `path`/new."""
     actions: Sequence[NounAction] = ()
     row_actions: Sequence[str] = ()
     links: Sequence[tuple[str, str, MemberRole]] = ()
@@ -340,7 +344,7 @@ def form_page(
         "noun": noun,
         "form": form,
         "thing": thing,
-        "title": (form.edit_title or noun.name(thing)) if thing else form.new_title,
+        "title": form.new_title if thing is None else f"Edit {noun.singular}" if form.edit_path else noun.name(thing),
         "trail_parts": trail + ([(path, noun.name(thing))] if thing and form.edit_path else []),
         "fields": [(field, field.options(visit), texts[field.name]) for field in fields],
         "texts": texts,

@@ -39,7 +39,7 @@ from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, Sessio
 from crmctl.service.store.tx import Tx
 
 MOST_OBJECTS = 12
-"""Named in the navigation; the list of objects has them all."""
+"""The most objects that the navigation shows; the list of objects has all."""
 
 
 GROUPS = ("Work", "Automation", "Administration")
@@ -72,9 +72,9 @@ def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[
 
 
 FORM_LIMIT = 64 * 1024
-"""Bytes of a form; the longest of most has a few kilobytes."""
+"""Bytes of an ordinary form; most have a few kilobytes."""
 LARGE_FORM = 4 * 1024 * 1024
-"""Bytes of a form that holds the whole data of a record, or a definition."""
+"""Bytes of a form with all data of a record, or with a definition."""
 
 PAGE_SECONDS = 20.0
 """How long a page may wait for its turn, and for the database."""
@@ -98,7 +98,7 @@ Handler = Callable[..., Outcome]
 
 @dataclass(frozen=True)
 class PageRoute:
-    """One address of an area and the least role it needs. `is_slow`: it may read many records."""
+    """One address of an area and the least role it needs. A slow page may read many records."""
 
     method: str
     path: str
@@ -109,7 +109,7 @@ class PageRoute:
 
 
 class Pages:
-    """The pages of one area (CONSOLE or PORTAL); `router` goes into the application, `routes` says what is there."""
+    """The pages of one area (CONSOLE or PORTAL). The application mounts `router`; `routes` lists the pages."""
 
     def __init__(self, context: Context, area: str) -> None:
         self.context = context

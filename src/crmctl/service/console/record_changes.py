@@ -1,4 +1,4 @@
-"""Change or delete the selected records of a list: with a preview, in one transaction, and undone on the page that follows."""
+"""Change or delete the selected records of a list, with a preview, in one transaction. The next page can undo it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADD, REMOVE = "add", "remove"
 
 
 def add_pages(pages: Pages) -> None:
-    """Changing the selected records, and taking a change back."""
+    """Add the pages that change selected records, list deleted ones, and undo a change."""
 
     @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -189,7 +189,7 @@ def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str,
 
 
 def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
-    """After an undo `kept` says why records were not restored, and `left_out` which attributes no longer take their values."""
+    """After an undo, `kept` gives the reason for each record left alone, and `left_out` the attributes that refused their values."""
     known = object_of(tx, visit)
     changes = _changes(tx, visit, known, at)
     there = records.get_records(tx, known["id"], [record_id for record_id, _, _ in changes])

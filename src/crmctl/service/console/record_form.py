@@ -18,7 +18,7 @@ USUAL_PARTS = {
     AttributeType.NAME: ("first", "last"),
     AttributeType.ADDRESS: ("street", "street2", "city", "state", "postalCode", "country"),
 }
-"""Of an empty value; what a value has besides is shown, too."""
+"""The parts that a form shows for an empty value. A value may have more."""
 
 PART_LABELS = {"first": "First name", "last": "Last name", "middle": "Middle name", "street2": "Second line", "postalCode": "Postal code"}
 _KINDS = {AttributeType.EMAIL: "email", AttributeType.PHONE_NUMBER: "tel", AttributeType.REFERENCE: "reference"}
@@ -55,16 +55,16 @@ class FormField:
 
 
 Attributes = Sequence[Mapping[str, Any]]
-"""Of an object in wire form, active ones."""
+"""The active attributes of an object, in wire form."""
 
 
 def fields_for(attributes: Attributes, data: Mapping[str, Any], labels: Mapping[str, str]) -> list[FormField]:
-    """The form for stored data; `labels` are those of the records it refers to, by id."""
+    """Return the form for stored data. `labels` are the names of linked records by id."""
     return [_field(attribute, data.get(attribute["slug"]), labels) for attribute in attributes]
 
 
 def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) -> list[FormField]:
-    """The form as it was filled in: a field that was not sent is as it was."""
+    """Return the form as the visitor filled it in. Fields missing from the request keep their text."""
     return [replace(field, inputs=tuple(replace(each, text=_sent(each, form)) for each in field.inputs)) for field in fields]
 
 
@@ -75,9 +75,9 @@ def changes(
     filled: Sequence[FormField],
     is_free: Callable[[str], bool] = lambda _: False,
 ) -> tuple[Json, dict[str, str]]:
-    """The data to write, of changed attributes alone, and what is wrong by slug. References are left as they were typed.
+    """Return the data of the changed attributes, and the problems by slug. References stay as typed.
 
-    `is_free` tells which texts need no conversion, whatever the type.
+    `is_free` tells which texts to take unconverted.
     """
     written: Json = {}
     problems: dict[str, str] = {}
@@ -134,7 +134,7 @@ def _field(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) 
 
 
 def _inputs(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> list[Input]:
-    """The fields that show this value without loss; where its type has none that do, its JSON."""
+    """Return the inputs that show this value without loss, if necessary as JSON."""
     kind, name, label = attribute["type"], f"f:{attribute['slug']}", attribute["name"]
     if (attribute["isList"] or kind == AttributeType.LIST) and not isinstance(value, str):
         texts = [_line(element) for element in value] if isinstance(value, list) else []
@@ -173,14 +173,14 @@ def _part_inputs(kind: str, name: str, value: Mapping[str, Any]) -> list[Input]:
 
 
 def _line(element: Any) -> str | None:
-    """One element of a list on its line; None where it does not fit on one."""
+    """Return an element of a list as one line of text, None if it does not fit on a line."""
     text = _text(element)
     fits = isinstance(element, str | int | float) and not isinstance(element, bool) and text == text.strip() and text and "\n" not in text
     return text if fits and "\r" not in text else None
 
 
 def _text(value: Any) -> str:
-    """A value as a field shows it; line ends as browsers send them back, once they are read."""
+    """Return the text of a value in a field, with plain line ends."""
     if value is None:
         return ""
     return (value if isinstance(value, str) else jsontext.dumps(value)).replace("\r\n", "\n").replace("\r", "\n")
@@ -191,18 +191,18 @@ def _sent(each: Input, form: Mapping[str, Sequence[str]]) -> str:
     if not values:
         return each.text
     text = values[0].replace("\r\n", "\n").replace("\r", "\n")
-    # A field of one line comes back without line ends and the blanks that nobody sees; then nobody changed it.
+    # Browsers strip line ends from one-line fields, and people do not see blanks at the ends: neither counts as a change.
     seen = each.text if each.kind in ("textarea", "lines", "json") else each.text.replace("\n", "")
     return each.text if text == each.text or (each.kind != "textarea" and text.strip() == seen.strip()) else text
 
 
 def _part(name: str) -> str:
-    """`city` of `f:address:city`, empty for a value that has no parts."""
+    """Return `city` of `f:address:city`, and "" for a value without parts."""
     return name.partition(":")[2].partition(":")[2]
 
 
 def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], kind: str, is_free: Callable[[str], bool]) -> Any:
-    """The value to write; None clears. Raises RejectedError and ValueError with what is wrong."""
+    """Return the value to write, None to clear it. Raises RejectedError and ValueError for a bad text."""
     if kind == "json":
         return jsontext.loads(texts[""], unique_keys=True) if texts[""].strip() else None
     read = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
@@ -211,7 +211,7 @@ def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], k
         return text if is_free(text) else read(ungrouped(text) if attribute["type"] == AttributeType.NUMBER else text)
 
     if kind == "lines":
-        # An element that was there keeps its type: a number in a list does not become text because another one was added.
+        # Existing elements keep their type: adding an element does not turn numbers into text.
         stored = {_line(element): element for element in before} if isinstance(before, list) else {}
         lines = [line.strip() for line in texts[""].split("\n") if line.strip()]
         return [

@@ -1,4 +1,4 @@
-"""Pages of an object's records: the list with its search, filters, columns and order, as CSV, and what a reference may be called."""
+"""The list of an object's records with its search, filters, columns, order and CSV, and the look-up of names."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ListQuestion:
 
 
 def add_pages(pages: Pages) -> None:
-    """The list, its views and CSV, and the searches."""
+    """Add the list, its views and CSV, and the searches."""
     _add_views(pages)
 
     @pages.get("/records")
@@ -116,7 +116,7 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
-        """For the script of a reference's field: `[{id, label, about}]`."""
+        """Answer the script of a reference field: `[{id, label, about}]`."""
         found = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
         return Download(jsontext.dumps(found).encode(), "application/json")
 
@@ -126,7 +126,7 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/search/lookup", is_slow=True)
     def search_while_typing(tx: Tx, visit: Visit) -> Download:
-        """For the script of the search box: `[{path, label, about}]`."""
+        """Answer the script of the search box: `[{path, label, about}]`."""
         found = [
             {
                 "path": f"/records/{known['slug']}/{each['id']}",
@@ -166,7 +166,7 @@ def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], li
 
 
 def object_of(tx: Tx, visit: Visit) -> Json:
-    """The object of the path's slug. Raises NotFound."""
+    """Return the object named in the path. Raises NotFound."""
     known = objects.find_object_by_slug(tx, str(visit.path["slug"]))
     if known is None:
         raise NotFound(f"there is no object {visit.path['slug']!r}")
@@ -222,7 +222,7 @@ def is_changeable(attribute: Mapping[str, Any]) -> bool:
 
 
 def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Each condition in words, with the query of the list without it."""
+    """Return each condition in words, with the query that drops it."""
     names = TIMES | {slug: attribute["name"] for slug, attribute in by_slug.items()}
     chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
     for place, (slug, name, value) in enumerate(question.conditions):
@@ -289,7 +289,7 @@ CHUNK = 1000
 def _csv(
     context: Context, object_id: str, shown: Sequence[Mapping[str, Any]], times: Sequence[str], sequences: Sequence[int]
 ) -> Iterator[bytes]:
-    """Yield the columns for spreadsheets: one for each part of a value, names beside ids, no text that is a formula."""
+    """Yield the CSV for spreadsheets: one column for each part of a value, names beside ids, formulas neutralised."""
     parts = {each["slug"]: USUAL_PARTS.get(each["type"], ()) if not each["isList"] else () for each in shown}
     parts |= {each["slug"]: ("amount", "currency") for each in shown if each["type"] == AttributeType.CURRENCY and not each["isList"]}
     names = [name for each in shown for name in _columns(each, parts[each["slug"]])]

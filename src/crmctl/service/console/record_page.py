@@ -1,4 +1,4 @@
-"""Pages of one record: what it holds, what refers to it, its activities; creating, changing and deleting it."""
+"""The pages of one record: its facts, links, timeline and history; create, change and delete it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Attributes = Sequence[Mapping[str, Any]]
 
 
 def add_pages(pages: Pages) -> None:
-    """All pages of one record."""
+    """Add all pages of one record."""
     _add_show(pages)
     _add_edit(pages)
 
     @pages.get("/records/{slug}/new", needs=MemberRole.MEMBER)
     def new_record(tx: Tx, visit: Visit) -> ConsolePage:
         known = object_of(tx, visit)
-        # An address may fill the form in: a reference to the record whose page led here.
+        # The page of a record leads here with a reference to that record.
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
         found = attributes.list_attributes(tx, known["id"])
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
@@ -52,7 +52,7 @@ def add_pages(pages: Pages) -> None:
         found = attributes.list_attributes(tx, known["id"])
         blank = fields_for(found, {}, {})
         filled = submitted(blank, visit.form)
-        # The form brings the id of the record it makes: sent twice (reloaded, pressed twice) it makes one.
+        # The form sends the id of the new record, so that sending it twice creates one record.
         record_id = visit.form_id()
         if records.count_records(tx, known["id"], [Condition("id", Operator.EQUALS, record_id)]):
             return Redirect(f"/records/{known['slug']}/{record_id}", "record-created-before")
@@ -255,7 +255,7 @@ def _form(
     status: int = HTTPStatus.BAD_REQUEST,
     base: Sequence[FormField] | None = None,
 ) -> ConsolePage:
-    """`base` is what the fields show when nobody has changed anything; the fields themselves where it is left out."""
+    """Return the page of the form. `base` is the form as stored, by default `fields`."""
     slugs = {each["id"]: each["slug"] for each in visit.objects}
     values = {
         "section": f"records-{known['slug']}",
@@ -300,7 +300,7 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
 
 
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
-    """Changes as a page shows them: who, when, and the old and new text of each attribute."""
+    """Return changes with their actor, time, and the old and new text of each attribute."""
     kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
     labels: dict[str, str] = {}
     for value in ("old", "new"):
@@ -326,7 +326,7 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
 
 
 def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[Json]:
-    """By attribute that may refer to the record: how many do, and some of them. Of lists of references only the way to look them up."""
+    """Return, for each attribute that may link here, how many records link and some of them. Lists of references are not counted."""
     slugs = {each["id"]: each for each in visit.objects}
     result = []
     for attribute in attributes.referring_attributes(tx, str(known["id"])):

@@ -147,7 +147,7 @@ def _add_results(pages: Pages) -> None:
 
 
 def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[Json]:
-    """`{name, title, type, target}` of each column: attributes by their names, figures by what they are of."""
+    """Return `{name, title, type, target}` of each column, with readable titles."""
     found = attributes.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
     by_slug = {attribute["slug"]: attribute for attribute in found}
     return [_column(name, by_slug) for name in names]
@@ -290,7 +290,7 @@ def _definition(tx: Tx, visit: Visit) -> ReportDefinition:
 
 
 def _refuse_unchosen(visit: Visit) -> None:
-    """Raises BadRequest for figures that are asked for and not chosen: the answer would be to another question."""
+    """Raise BadRequest if the form asks for figures but names none."""
     if visit.text("kind") != "groups":
         return
     pairs = list(zip(visit.chosen("function"), visit.chosen("measured"), strict=False))

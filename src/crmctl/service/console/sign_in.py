@@ -41,7 +41,7 @@ _AT_ONCE = threading.BoundedSemaphore(2)
 
 
 def check_new(password: str, again: str, email: str) -> None:
-    """Raises BadRequest for a password that is too short, too long, the email address, or not what was typed again."""
+    """Raise BadRequest for a password that is too short, too long, equal to the email address, or repeated differently."""
     if len(password) < SHORTEST or len(password) > LONGEST:
         raise BadRequest(f"a password must have {SHORTEST} to {LONGEST} characters", {"field": "password"})
     if password.casefold() == email.casefold() or len(set(password)) < 4:

@@ -44,14 +44,14 @@ class UploadedFile:
 
 @dataclass(frozen=True)
 class FormParts:
-    """A form taken apart: what each field says, and the files by field."""
+    """The fields and files of a form, by name."""
 
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, UploadedFile] = field(default_factory=dict)
 
 
 def boundary_of(content_type: str) -> str | None:
-    """None for a form without files."""
+    """Return the boundary of a multipart form, None for other forms."""
     found = _BOUNDARY.match(content_type)
     return found[1] if found else None
 
@@ -94,7 +94,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class SignedIn:
-    """The browser gets the session with this token, and goes on to a page."""
+    """Give the browser the session with this token, and go on to a page."""
 
     token: str
     path: str = ""
@@ -102,7 +102,7 @@ class SignedIn:
 
 @dataclass(frozen=True)
 class Download:
-    """A file, or with no name an answer to a script of ours. A long one comes in pieces, each with its own transaction."""
+    """A file, or without a name the answer to a script. A long file comes in pieces, each with its own transaction."""
 
     body: bytes | Iterator[bytes]
     media_type: str
@@ -155,23 +155,23 @@ class Visit:
         return str(self.path[name])
 
     def raw(self, name: str) -> str:
-        """A field of the form as it was typed; the empty string where it was not sent."""
+        """Return a field of the form as typed, "" if it was not sent."""
         return self.form.get(name, [""])[0]
 
     def text(self, name: str) -> str:
-        """A field of the form without surrounding blanks."""
+        """Return a field of the form without surrounding blanks."""
         return self.raw(name).strip()
 
     def chosen(self, name: str) -> list[str]:
-        """The boxes ticked under one name."""
+        """Return the values of the ticked boxes of one name."""
         return self.form.get(name, [])
 
     def form_id(self) -> str:
-        """The id of the thing a form creates. The form sends it back, so that sending twice creates one thing."""
+        """Return the id of the thing that a form creates. The form repeats it, so that sending twice creates one thing."""
         return canonical_uuid(self.text("id")) or self.context.ids()
 
     def number(self, name: str, default: int) -> int:
-        """A positive whole number of the query, the default for anything else."""
+        """Return a positive whole number of the query, else the default."""
         text = self.query.get(name, "")
         return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else default
 
@@ -183,7 +183,7 @@ class Visit:
 
 
 class TurnedBack(Exception):
-    """Nothing of the form is carried out, whatever was written already; this page is shown instead."""
+    """Roll back everything the form wrote, and show this page."""
 
     def __init__(self, page: ConsolePage) -> None:
         super().__init__(page.template)
@@ -193,7 +193,7 @@ class TurnedBack(Exception):
 _FOLDER = Path(__file__).parent
 
 LONGEST = 80
-"""Characters of one value in a list; its record's page has all of them."""
+"""The most characters of a value in a list; the page of the record shows all."""
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -241,7 +241,7 @@ NOTICES |= {
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """One page. Raises for a name that a template uses and nobody gave."""
+    """Render one page. Raises UndefinedError for a missing value."""
     return _templates().get_template(template).render(values)
 
 
@@ -297,7 +297,7 @@ def full_moment(wire: str) -> str:
 
 
 def counted_up_to(number: int, most: int) -> str:
-    """`1,204`, or `10,000+` of what is counted no further."""
+    """Return `1,204`, or `10,000+` for a count that stopped there."""
     return f"{most:,}+" if number > most else f"{number:,}"
 
 
@@ -307,7 +307,7 @@ def creator_name(user: Mapping[str, Any]) -> str:
 
 
 def browser_name(agent: str) -> str:
-    """`Firefox on Linux` of a User-Agent header; its beginning where neither is known."""
+    """Return `Firefox on Linux` for a User-Agent header, or its beginning if neither is known."""
     browser = next((name for mark, name in _BROWSERS.items() if mark in agent), "")
     system = next((name for mark, name in _SYSTEMS.items() if mark in agent), "")
     return " on ".join(part for part in (browser, system) if part) or shortened(agent, 40) or "unknown"
@@ -319,12 +319,12 @@ _SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows":
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
-    """Not much longer than this many characters, and seen to be cut."""
+    """Return the text cut to about this many characters, with an ellipsis."""
     return text if len(text) <= longest else f"{text[:longest].rstrip()}…"
 
 
 def pretty(text: str) -> str:
-    """JSON with line breaks; any other text as it is."""
+    """Return JSON with line breaks, and any other text unchanged."""
     try:
         return jsontext.dumps(jsontext.loads(text), indent=2)
     except (ValueError, ArithmeticError, RecursionError):

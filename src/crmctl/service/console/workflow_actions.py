@@ -86,7 +86,7 @@ def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
 
 
 def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] | None:
-    """The blocks after what a button does, and where the focus belongs; None where the form is to be saved.
+    """Return the blocks after a button was pressed, and the field to focus; None if the form is to be saved.
 
     An attribute chosen to be added appears in the form before anything is saved.
     """
