@@ -41,7 +41,7 @@ contracts: install ## Which package may import which
 
 check: lint types contracts ## lint, types and contracts
 
-generated: install ## Regenerate the completion table, completions/ and docs/reference/
+generated: install ## Regenerate the completion table and docs/reference/
 	$(BIN)/python completions/generate.py
 	$(BIN)/python docs/generate_reference.py
 

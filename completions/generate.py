@@ -1,15 +1,13 @@
-"""Write the table of commands and options that completion reads, and copy its scripts into this folder. Run by `make generated`."""
+"""Write the table of commands and options that completion reads. Run by `make generated`."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 from crmctl.cli.app import describe_tree
-from crmctl.cli.complete import FILES, FOLDER, SCRIPTS
+from crmctl.cli.complete import FILES, TABLE
 from crmctl.cli.help_text import TOPIC_NAMES
 from crmctl.config.settings import KEYS
 from crmctl.dedupe.merge_plan import SURVIVOR_RULES
@@ -84,11 +82,9 @@ def _kind(metavar: str) -> str:
 
 
 def main() -> None:
-    """Write the table and the scripts; a test fails while one of them is out of date."""
+    """Write the table; a test fails while it is out of date."""
     text = json.dumps(read_table(describe_tree()), ensure_ascii=False)
-    (FOLDER / "table.json").write_text(re.sub(r"(?<=\}), (?=\"[^\"]*\": \{)", ",\n", text) + "\n")
-    for name in SCRIPTS.values():
-        shutil.copyfile(FOLDER / name, Path(__file__).parent / name)
+    TABLE.write_text(re.sub(r"(?<=\}), (?=\"[^\"]*\": \{)", ",\n", text) + "\n")
 
 
 if __name__ == "__main__":

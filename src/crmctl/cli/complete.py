@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).with_name("completions")
-SCRIPTS = {"bash": "crmctl.bash", "zsh": "_crmctl", "fish": "crmctl.fish", "powershell": "crmctl.ps1"}
-"""The script of each shell, a file in FOLDER."""
+TABLE = Path(__file__).with_name("completion_table.json")
+"""Every command with its options and kinds of values. `make generated` writes it."""
 
 FILES = "files"
 OPEN = "open"
@@ -64,7 +63,7 @@ def unquote(word: str) -> tuple[str, str]:
 
 def complete(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, list[tuple[str, str]]]:
     """Return the mode and the candidates, each a whole word and its description; the last of `words` may hold quotes."""
-    table = json.loads((FOLDER / "table.json").read_bytes())
+    table = json.loads(TABLE.read_bytes())
     *before, last = words or [""]
     typed, quote = unquote(last)
     path, node, options = "", table["commands"][""], dict(table["options"])

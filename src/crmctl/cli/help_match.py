@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from crmctl.cli.help_text import HelpPage, Section
-from crmctl.plan.inspect_file import (
+from crmctl.dedupe.merge_plan import SURVIVOR_RULES, VALUE_RULES
+from crmctl.dedupe.rules import (
     ALSO_NAMES,
     BY_TYPE,
     BY_WORD,
@@ -15,9 +16,7 @@ from crmctl.plan.inspect_file import (
     NO_VALUES,
     ROLE_MAILBOXES,
     STREET_WORDS,
-    SURVIVOR_RULES,
     TITLES,
-    VALUE_RULES,
 )
 
 

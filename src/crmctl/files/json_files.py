@@ -27,9 +27,7 @@ HEADER_SAMPLE = 1000
 def row_of(read: Row, value: Any) -> Row:
     """Return the row of one parsed value, with a problem unless it is an object of valid text. `read` is the row so far."""
     if not isinstance(value, dict):
-        return problem_row(
-            read, Finding("not_an_object", f"{_kind(value)} where a record was expected", hint="every record is a JSON object")
-        )
+        return problem_row(read, Finding("not_an_object", f"{_kind(value)} is not a record", hint="write every record as a JSON object"))
     if "\\u" in read.raw and jsontext.holds_half(value):
         half = "half a character (a lone surrogate such as \\ud800)"
         return problem_row(read, Finding("invalid_text", half, hint="the file was cut or written wrongly"))

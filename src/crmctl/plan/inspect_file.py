@@ -9,20 +9,9 @@ from typing import Any
 
 from crmctl.bulk_context import BulkContext, Finding, shorten
 from crmctl.dedupe.candidates import MatchCandidates
-from crmctl.dedupe.merge_plan import SURVIVOR_RULES, VALUE_RULES, GroupCounts, find_groups
+from crmctl.dedupe.merge_plan import GroupCounts, find_groups
 from crmctl.dedupe.rules import (
-    ALSO_NAMES,
-    BY_TYPE,
-    BY_WORD,
     FORMS,
-    GLUED_FORMS,
-    LEGAL_FORMS,
-    MEASURES,
-    NO_DATES,
-    NO_VALUES,
-    ROLE_MAILBOXES,
-    STREET_WORDS,
-    TITLES,
     Field,
     MatchRule,
     MatchTerm,
@@ -404,21 +393,3 @@ def _fits(kind: str, text: str) -> bool:
         return bool(TESTS[kind](text))
     except RejectedError:
         return False
-
-
-__all__ = [
-    "ALSO_NAMES",
-    "BY_TYPE",
-    "BY_WORD",
-    "FORMS",
-    "GLUED_FORMS",
-    "LEGAL_FORMS",
-    "MEASURES",
-    "NO_DATES",
-    "NO_VALUES",
-    "ROLE_MAILBOXES",
-    "STREET_WORDS",
-    "SURVIVOR_RULES",
-    "TITLES",
-    "VALUE_RULES",
-]

@@ -230,8 +230,8 @@ def export_records(
 ) -> None:
     """Export all or matching records of an object, each once.
 
-    Others may write meanwhile: every record that exists from start to end is exported. The file appears complete or not at all, with a
-    manifest beside it. --yes replaces an existing file. Repeat the command to continue an interrupted export.
+    Others may write meanwhile: every record that exists from start to end is exported. crmctl writes the file when the export is
+    complete, and a manifest beside it. To continue an interrupted export, repeat the command. --yes replaces an existing file.
     """
     from crmctl.cli.bulk_jobs import export_records
     from crmctl.plan.export import ExportRequest

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.complete import FOLDER, SCRIPTS
 from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion
 
 app = CommandApp()
+
+SCRIPTS = {"bash": "crmctl.bash", "zsh": "_crmctl", "fish": "crmctl.fish", "powershell": "crmctl.ps1"}
+"""The script of each shell, a file of the folder `completions`."""
 
 
 @app.command(
@@ -33,4 +36,7 @@ def completion(
     """
     if shell not in SCRIPTS:
         raise UsageError(f"there is no completion for '{shell}'", hint=suggestion(shell, SCRIPTS, f"one of: {', '.join(SCRIPTS)}"))
-    ctx.obj.streams.write_out((FOLDER / SCRIPTS[shell]).read_text())
+    # The wheel has the folder in the package; in an editable installation it is the repository's.
+    roots = (Path(__file__).parents[1], Path(__file__).parents[4])
+    script = next(path for root in roots if (path := root / "completions" / SCRIPTS[shell]).is_file())
+    ctx.obj.streams.write_out(script.read_text(encoding="utf-8"))
