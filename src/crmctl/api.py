@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overload
 
-from crmctl.bulk_context import Finding, Listener
+from crmctl.bulk_context import Listener
 from crmctl.client.crm import Crm, connect
 from crmctl.client.directory import SHIFTED, Directory
 from crmctl.client.query.clauses import FilterReader
@@ -23,6 +23,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential, check_key, require_credential
 from crmctl.config.settings import Flags, Paths, Settings, load_settings
 from crmctl.errors import UsageError
+from crmctl.models.findings import Finding
 from crmctl.models.resources import Record
 from crmctl.values.filters import Condition
 

@@ -6,10 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from crmctl.bulk_context import Finding, Severity
 from crmctl.errors import UsageError
 from crmctl.files.cell_values import ValueOptions, convert
 from crmctl.files.column_names import parse_date_formats, parse_decimal_marks
+from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, select
 
 DEFAULT = ValueOptions()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from crmctl.bulk_context import Finding, Severity
 from crmctl.errors import UsageError
 from crmctl.files.cell_values import ValueOptions, check_region, convert
 from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.validation import Heard, validate
+from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, source_of
 
 PHONE = attribute("phone", "phone_number")

@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import pytest
 
-from crmctl.bulk_context import Severity
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.json_files import HEADER_SAMPLE
 from crmctl.files.mapping import MappingOptions, Mode, build_mapping
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.validation import Heard, payloads, validate
+from crmctl.models.findings import Severity
 from tests.support.bulkfiles import attribute, select, source_of
 
 A = "0b0c3b5a-5b1e-4d5c-9c43-0123456789ab"

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crmctl.bulk_context import Finding
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
+from crmctl.models.findings import Finding
 from crmctl.plan.dry_run import DryRunOptions, dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
 from crmctl.plan.job_run import JobResult, RunOptions, run_job

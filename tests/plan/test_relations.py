@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import ExitCode, RejectedError
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
 from crmctl.match.references import Reference, ReferenceMap
+from crmctl.models.findings import Finding
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_run import JobResult, RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import

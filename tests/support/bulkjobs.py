@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Finding, Progress
+from crmctl.bulk_context import Progress
 from crmctl.clock import Clock
+from crmctl.models.findings import Finding
 from crmctl.plan.import_run import RunResult, run_import
 from crmctl.plan.job_start import ImportRun
 from crmctl.write.in_flight import DeliveryOptions

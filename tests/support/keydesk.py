@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Finding
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
+from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import ImportPlan

@@ -7,13 +7,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Payload, payloads
+from crmctl.models.findings import Finding
 from tests.support.sheets import ATTRIBUTES, Sheet
 
 DOUBTS = {"quoted_text", "stray_mark"}

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import DryRunOptions, Limit, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input

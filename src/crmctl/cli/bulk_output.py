@@ -13,12 +13,12 @@ from crmctl.errors import CrmctlError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from crmctl.bulk_context import Finding
     from crmctl.cli.runtime import Runtime
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
     from crmctl.clock import Clock
     from crmctl.errors import CrmctlError
+    from crmctl.models.findings import Finding
     from crmctl.models.jsontext import Json
     from crmctl.output.progress import ProgressDisplay
     from crmctl.plan.import_records import ApplyRequest, ImportPreview

@@ -9,9 +9,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from crmctl.bulk_context import Finding, Severity
 from crmctl.errors import RejectedError, UsageError
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_number, check_numbers
 from crmctl.models.resources import Attribute, AttributeType

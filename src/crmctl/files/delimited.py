@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.encodings import Encoding, open_text, read_lines
 from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source, SourceOptions
 from crmctl.models.field_paths import without_guard
+from crmctl.models.findings import Finding
 
 CSV_FIELD_LIMIT = 100_000
 """Longer lines bypass the standard parser, because its field limit applies to the whole process."""

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, json_words
 from crmctl.files.encodings import Encoding, count_lines, open_text, read_lines, refuse_nul
 from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
 
 RESOURCE_FIELDS = frozenset({"id", "objectId", "data", "createdAt", "updatedAt"})

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.cell_values import (
     DOUBTFUL_STARTS,
@@ -29,6 +28,7 @@ from crmctl.files.mapping import MappedColumn, Mapping, Mode, Role
 from crmctl.files.rows import Row
 from crmctl.files.whole_files import Spill
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.ids import is_uuid
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number, check_numbers

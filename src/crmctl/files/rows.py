@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import RejectedError, reason, storage_error
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
 
 RECORD_LIMIT = 16 * 1024 * 1024

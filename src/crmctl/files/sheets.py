@@ -14,13 +14,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import UsageError, reason
 from crmctl.files.delimited import DelimitedSource, QuotedRecord
 from crmctl.files.rows import Dialect, Format, SourceOptions
 from crmctl.files.whole_files import require_files_extra
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
+from crmctl.models.findings import Finding
 
 EXACT = 10**15
 """Excel keeps 15 digits of a number. Longer numbers have already lost some."""

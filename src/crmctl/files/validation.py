@@ -11,13 +11,13 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from crmctl.bulk_context import Finding, Severity
 from crmctl.client.session import encode_json
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import Mapping
 from crmctl.files.payloads import Marker, RowBuilder, RowEncoder, Seen, can_encode
 from crmctl.files.rows import Row, Source
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, Attribute
 from crmctl.values.composites import NO_PARTS, Parts

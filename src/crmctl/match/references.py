@@ -11,7 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crmctl.bulk_context import Finding
 from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError
@@ -19,6 +18,7 @@ from crmctl.files.validation import Payload
 from crmctl.match.key_lookups import RecordSink
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP

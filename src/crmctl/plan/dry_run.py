@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crmctl.bulk_context import BulkContext, Finding
+from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import Page
 from crmctl.client.rate_limit.model import waiting_time
 from crmctl.clock import Clock, http_date
@@ -19,6 +19,7 @@ from crmctl.files.payloads import RowBuilder
 from crmctl.files.validation import Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
 from crmctl.match.keys import KeyIndex, Wanted
 from crmctl.match.references import ParentGroup
+from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.plan.feed import Feed, FeedBases
 from crmctl.plan.import_plan import BeforeImages, PlannedInput, must_be_read

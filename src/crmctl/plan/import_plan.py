@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.bulk_context import Finding
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.column_names import Names, parse_pairs, read_map_file
@@ -22,6 +21,7 @@ from crmctl.files.rows import Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
 from crmctl.match.references import Reference, columns_of, stand_ins
+from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.plan.feed import FeedPlan, KeptValues
 from crmctl.read.read_back import Reader

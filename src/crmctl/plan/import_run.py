@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar, cast
 
-from crmctl.bulk_context import Finding, Severity, watch_interrupts
+from crmctl.bulk_context import watch_interrupts
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.match.keys import KeyIndex
+from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
 from crmctl.plan.job_start import ImportRun, InputRows

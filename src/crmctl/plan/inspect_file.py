@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crmctl.bulk_context import BulkContext, Finding, shorten
+from crmctl.bulk_context import BulkContext
 from crmctl.dedupe.candidates import MatchCandidates
 from crmctl.dedupe.merge_plan import GroupCounts, find_groups
 from crmctl.dedupe.rules import (
@@ -26,6 +26,7 @@ from crmctl.files.mapping import Mode, Role, resolve_column
 from crmctl.files.rows import Dialect, Row, Source
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding, shorten
 from crmctl.models.ids import is_uuid
 from crmctl.models.numbers import read_number
 from crmctl.models.resources import Attribute, AttributeType

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crmctl.bulk_context import Finding
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
@@ -17,6 +16,7 @@ from crmctl.files.validation import Entry, Payload
 from crmctl.files.whole_files import whole_bytes
 from crmctl.match.keys import KeyIndex, is_unchanged
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan.import_plan import (
     Later,

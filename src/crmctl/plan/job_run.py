@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import BulkContext, Finding
+from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 from crmctl.files.whole_files import check_place
+from crmctl.models.findings import Finding
 from crmctl.plan.audit import audit, audit_due, capture_ids
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import Guard, ImportPlan

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from crmctl.bulk_context import Finding
 from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
 from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_digest
@@ -19,6 +18,7 @@ from crmctl.files.rows import spool_ids, spool_rows
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
+from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, file_digest, open_input

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 from xml.sax.saxutils import escape, quoteattr
 
-from crmctl.bulk_context import Finding, Severity
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
+from crmctl.models.findings import Finding, Severity
 from crmctl.write.database import RESULT_FILES, RowState
 from crmctl.write.jobs import Summary
 

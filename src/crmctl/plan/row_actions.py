@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crmctl.bulk_context import Finding, Progress, Severity, shorten
+from crmctl.bulk_context import Progress
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
@@ -16,6 +16,7 @@ from crmctl.files.validation import Payload
 from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
 from crmctl.match.record_match import Recognition
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding, Severity, shorten
 from crmctl.models.resources import BULK_LIMIT, Attribute
 from crmctl.plan.feed import Feed, KeptValues
 from crmctl.plan.import_plan import PlannedInput, before_image, finding_of_merge
