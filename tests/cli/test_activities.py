@@ -145,7 +145,7 @@ def test_a_link_to_an_object_made_anew_is_found_again(crm: RunningService) -> No
         (["create", "--title", "x", "--link", f"peeple:{NIL}"], 3, "did you mean people"),
         (["create", "--title", "x", "--participant", "ada@acme.com"], 2, "user:EMAIL"),
         (["create", "--title", "x", "--participant", "user:ada"], 2, "neither"),
-        (["create", "--title", "x", "--participant", "person:ada@acme.com"], 2, "id of the record"),
+        (["create", "--title", "x", "--participant", "person:ada@acme.com"], 2, "email=ada@acme.com"),
         (["create", "--title", "x", "--participant", "user:nobody@nowhere.example"], 3, "no member"),
         (["create", "--title", "x", "--fields", "nope"], 2, "valid fields"),
         (["create", "--data", "[]"], 2, "JSON object"),

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     """Import a file, or preview it with --dry-run, --plan or --report."""
+    from crmctl.cli.fields import with_reference_ids
     from crmctl.plan.requests import ImportRequest
 
-    request, report = ImportRequest.taken(options), options["report"]
+    set_values = with_reference_ids(runtime, options["object_name"], options.get("set_values"))
+    request, report = ImportRequest.taken({**options, "set_values": set_values}), options["report"]
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
         if report is not None:
@@ -194,13 +196,15 @@ FEW = 3
 
 def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
+    from crmctl.cli.fields import with_reference_ids
     from crmctl.cli.record_queries import one_list
     from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
 
     object_name = given["object_name"]
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
     selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"))
-    request = UpdateRequest.taken({**given, "set_values": given.get("set_values") or ()}, object=object_name, selection=selection)
+    set_values = with_reference_ids(runtime, object_name, given.get("set_values"))
+    request = UpdateRequest.taken({**given, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
         _show_change_preview(runtime, preview_update(RuntimeContext(runtime), request))
         return

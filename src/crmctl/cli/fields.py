@@ -38,6 +38,7 @@ def read_fields(
 
     default_currency = currency_code(currency)
     check_given(assignments, data)
+    assignments = with_reference_ids(runtime, text, assignments)
     whole = read_json_object(runtime, data) if data is not None else {}
     shown = ShownRecords(runtime, text, record)
     given = Given({}, {})
@@ -56,6 +57,29 @@ def read_fields(
     base = {slug: given.data[slug] if slug in given.parts and slug in given.data else shown.current.get(slug) for slug in parts}
     forms = {slug: shown.form(known[slug]) for slug in parts if base[slug] in (None, "", [], {})}
     return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
+
+
+def with_reference_ids(runtime: Runtime, object_name: str, assignments: Sequence[str] | None) -> list[str]:
+    """Return the assignments with the id in `company.domain=acme.com`, read with one request each. Raises like `find_record`."""
+    from crmctl.models.resources import AttributeType
+
+    texts = list(assignments or ())
+    if not any("." in text.partition("=")[0] for text in texts):
+        return texts
+    references = {
+        attribute.slug: attribute.target_object_id
+        for attribute in runtime.directory.attributes(object_name)
+        if attribute.type == AttributeType.REFERENCE and attribute.target_object_id
+    }
+
+    def with_id(text: str) -> str:
+        slug, dot, condition = text.partition(".")
+        if not dot or slug not in references or condition.partition("=")[0].endswith(":"):
+            return text
+        parent = runtime.directory.object(references[slug])
+        return f"{slug}={find_record(runtime, parent.slug or parent.id, condition).id}"
+
+    return [with_id(text) for text in texts]
 
 
 def check_given(assignments: Sequence[str] | None, data: str | None) -> None:
@@ -183,15 +207,21 @@ def _participant(runtime: Runtime, people: _Members, text: str) -> Fields:
     from crmctl.models.ids import is_uuid
 
     kind, _, who = (part.strip() for part in text.partition(":"))
-    who = runtime.shown_ids.whole(who)
     if kind not in ("user", "person") or not who:
-        raise UsageError(f"--participant {text!r} is neither user:EMAIL, user:ID nor person:ID", hint="user is a member, person a record")
-    if kind == "user" and not is_uuid(who):
+        raise UsageError(
+            f"--participant {text!r} is neither user:EMAIL, user:ID, person:ID nor person:ATTR=VALUE",
+            hint="user is a member, person a record: person:email=ada@acme.com",
+        )
+    if kind == "person":
+        who = find_record(runtime, "people", who).id
+        if not is_uuid(who):
+            raise UsageError(f"--participant {text!r}: {who!r} is no record id", hint="person:ID, or person:email=ada@acme.com")
+        return {"type": kind, "id": who}
+    who = runtime.shown_ids.whole(who)
+    if not is_uuid(who):
         if "@" not in who:
             raise UsageError(f"--participant {text!r}: {who!r} is neither an email address nor an id")
-        return {"type": kind, "id": people.user_id(who)}
-    if not is_uuid(who):
-        raise UsageError(f"--participant {text!r}: a person is given by the id of the record", hint="crmctl records list people")
+        who = people.user_id(who)
     return {"type": kind, "id": who}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS
-from crmctl.errors import CrmctlError, UsageError
+from crmctl.errors import CrmctlError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.shown_ids import ShownIds
@@ -288,6 +288,19 @@ class Runtime:
 
     def _time_for(self, requests: int) -> float:
         return self.crm.session.time_for(requests)
+
+    def browse(self, url: str) -> None:
+        """Open an address in the browser, or tell the user to. Raises ServiceError if it is no web address."""
+        import sys
+        import webbrowser
+
+        if not url.startswith(("https://", "http://")):
+            raise ServiceError(f"{url!r} is no web address", code="unreadable_answer")
+        has_display = sys.platform in ("darwin", "win32") or any(
+            self.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+        )
+        if not (self.streams.stderr_is_terminal and has_display and webbrowser.open(url)):
+            self.messages.warn("there is no browser to open here: open the address yourself")
 
     def close(self) -> None:
         """Flush stdout and print the notes held back."""

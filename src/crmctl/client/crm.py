@@ -27,14 +27,28 @@ from crmctl.client.transport import HttpTransport, UploadBody
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
-from crmctl.errors import NotFoundError
+from crmctl.errors import CrmctlError, NotFoundError
 from crmctl.models.resources import Attribute, BulkResult, HistoryEntry, Object, Record
 
 if TYPE_CHECKING:
-    from crmctl.models.resources import Activity, Member, Report, ReportRun, UploadUrl, Webhooks, Workflow, WorkflowRun, WorkflowStart
+    from crmctl.models.resources import (
+        Activity,
+        Extensions,
+        Member,
+        Report,
+        ReportRun,
+        UploadUrl,
+        Webhooks,
+        Workflow,
+        WorkflowRun,
+        WorkflowStart,
+    )
 
 
 Fields = Mapping[str, Any]
+
+NOT_OFFERED = frozenset({404, 405, 501})
+"""Statuses of an endpoint that a service does not have."""
 
 _RESERVED = frozenset({"", ".", "..", "bulk", "search"})
 
@@ -256,6 +270,17 @@ class Crm:
     def upload(self, upload: UploadBody) -> Answer:
         """PUT bytes to a signed URL, without the API key; return the storage's answer, whatever its status."""
         return self.session.upload(upload)
+
+    def extensions(self) -> Extensions | None:
+        """Return what the service offers beyond the interface; None if it is not crmctl's own."""
+        from crmctl.models.resources import Extensions
+
+        try:
+            return read_holder(self.session.request("GET", "/extensions"), Extensions, "extensions", "consoleUrl")
+        except CrmctlError as error:
+            if error.status in NOT_OFFERED:
+                return None
+            raise
 
     def webhooks(self) -> Webhooks:
         from crmctl.models.resources import Webhooks

@@ -77,7 +77,14 @@ class _WireField(NamedTuple):
     default: Any
 
 
-_READERS: dict[str, Reader] = {"str": _text, "int": _integer, "bool": _truth, "Json": _document, "list[Json]": _list_of(_document)}
+_READERS: dict[str, Reader] = {
+    "str": _text,
+    "int": _integer,
+    "bool": _truth,
+    "Json": _document,
+    "list[Json]": _list_of(_document),
+    "list[str]": _list_of(_text),
+}
 _MISSING = object()
 
 
@@ -400,6 +407,11 @@ class EventType(Resource):
 class Webhooks(Resource):
     portal_url: str | None = None
     event_types: list[EventType] = _new(list)
+
+
+class Extensions(Resource):
+    extensions: list[str] = _new(list)
+    console_url: str | None = None
 
 
 class WorkflowObject(Resource):

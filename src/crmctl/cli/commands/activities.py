@@ -31,7 +31,7 @@ DateHelp = (
 )
 ParticipantOption = Annotated[
     list[str] | None,
-    typer.Option("--participant", metavar="user:EMAIL|user:ID|person:ID", help="A participating member or person; repeatable."),
+    typer.Option("--participant", metavar="user:EMAIL|person:ID", help="A member, or a person: person:email=ada@acme.com; repeatable."),
 ]
 
 

@@ -153,12 +153,25 @@ def count_records(
 
 
 @app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
-def get_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
-    """Show one record, by its id or by a value that only it has."""
+def get_record(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    record_name: RecordArgument,
+    web: Annotated[bool, typer.Option("--web", help="Open the record in the console, and print the address.")] = False,
+) -> None:
+    """Show one record, by its id or by a value that only it has.
+
+    --web needs crmctl's own service.
+    """
     from crmctl.cli.record_lists import RecordDisplay
     from crmctl.cli.targets import read_record
 
     runtime: Runtime = ctx.obj
+    if web:
+        from crmctl.cli.extensions import open_record
+
+        open_record(runtime, object_name, record_name)
+        return
     display = RecordDisplay(runtime, object_name)
     display.emit(read_record(runtime, object_name, record_name).wire)
 

@@ -61,20 +61,7 @@ def show_portal(
         raise ServiceError("the service sent no portal address", code="unreadable_answer")
     runtime.emitter.emit_result({"portalUrl": url}, text=url)
     if open_it:
-        _open(runtime, url)
-
-
-def _open(runtime: Runtime, url: str) -> None:
-    import sys
-    import webbrowser
-
-    if not url.startswith(("https://", "http://")):
-        raise ServiceError("the portal address is no web address", code="unreadable_answer")
-    has_display = sys.platform in ("darwin", "win32") or any(
-        runtime.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    )
-    if not (runtime.streams.stderr_is_terminal and has_display and webbrowser.open(url)):
-        runtime.messages.warn("there is no browser to open here: open the address yourself")
+        runtime.browse(url)
 
 
 @app.command(

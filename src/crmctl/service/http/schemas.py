@@ -301,6 +301,11 @@ class RecordHistory(Shape):
     known_since: Timestamp = sometimes()
 
 
+class Extensions(Shape):
+    extensions: list[str]
+    console_url: Url
+
+
 class UploadUrl(Shape):
     signed_url: Url
     public_url: Url

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.conditions import read_condition
-from crmctl.service.console.visits import PORTAL, make_link
+from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
 from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
 from crmctl.service.http import schemas
 from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
@@ -198,6 +198,13 @@ def get_record_history(tx: Tx, call: Call) -> Json:
     history = read_history(tx, call.id("objectId"), call.id("recordId"), limit, offset)
     answer = {"changes": history.changes, "pagination": {"total": history.total, "limit": limit, "offset": offset}}
     return answer if history.since is None else answer | {"knownSince": history.since}
+
+
+@endpoint("GET", "/extensions", "objects:read", schemas.Extensions, is_addition=True)
+def list_extensions(_tx: Tx, call: Call) -> Json:
+    """List the endpoints that extend the interface, and the address of the console."""
+    names = [f"{added.method} {added.path.replace(':uuid', '')}" for added, _ in ENDPOINTS if added.is_addition]
+    return {"extensions": names, "consoleUrl": f"{call.context.settings.address}/{CONSOLE}"}
 
 
 @endpoint("GET", "/members", "members:read", schemas.MemberList)
