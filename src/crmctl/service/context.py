@@ -136,7 +136,7 @@ class Context:
         """The queues of requests. Loaded on demand, because administration needs none."""
         from crmctl.service.http.connections import Work
 
-        return Work()
+        return Work(self.engine.reads_at_once)
 
 
 _VARIANT = dict(zip("0123456789abcdef", 4 * "89ab", strict=True))

@@ -9,8 +9,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FrameType
@@ -345,6 +346,12 @@ MOST_BODY_BYTES = 256 * 1024 * 1024
 
 ADMISSIONS = 4
 
+AT_ONCE_SECONDS = 0.01
+"""Most seconds of a short read on the event loop, where most reads cost less than a thread. A longer one begins again on a thread."""
+
+THREADS_SECONDS = 0.2
+"""How long threads do all reads after one took too long, so that a lock or slow searches delay the event loop by five percent at most."""
+
 
 class FairLimiter:
     """At most `places` at once, and at most `per_key` for one key. Keys take turns; requests of a key go in order. For one event loop."""
@@ -416,7 +423,13 @@ class FairLimiter:
 
 @dataclass
 class Work:
-    """The queues of one service process. Together they have fewer places than an engine has connections (see PostgresEngine)."""
+    """The queues of one service process. Together they have fewer places than an engine has connections (see PostgresEngine).
+
+    With `reads_at_once`, short reads run on the event loop.
+    """
+
+    reads_at_once: bool = False
+    _threads_until: float = -math.inf
 
     reads: FairLimiter = field(default_factory=lambda: FairLimiter(6, 4))
     searches: FairLimiter = field(default_factory=lambda: FairLimiter(4, 2))
@@ -432,13 +445,25 @@ class Work:
         # Callers of `run` already have a place.
         return anyio.CapacityLimiter(ADMISSIONS), anyio.CapacityLimiter(math.inf)
 
-    async def admit(self, fn: Callable[[], T]) -> T:
-        """Run the admission of a request on one of a few threads."""
-        return await anyio.to_thread.run_sync(fn, limiter=self._threads[0])
+    async def admit(self, fn: Callable[[float | None], T]) -> T:
+        """Run the admission of a request. `fn` takes its most seconds, and raises Busy after them without having done anything."""
+        return await self._at_once(fn, lambda: anyio.to_thread.run_sync(fn, None, limiter=self._threads[0]))
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Run a function on a thread. The caller must have a place."""
         return await anyio.to_thread.run_sync(fn, limiter=self._threads[1])
+
+    async def read(self, fn: Callable[[float], T]) -> T:
+        """Do as `admit` does for a short read. The caller must have a place."""
+        return await self._at_once(fn, lambda: self.run(lambda: fn(math.inf)))
+
+    async def _at_once(self, fn: Callable[[float], T], on_thread: Callable[[], Awaitable[T]]) -> T:
+        if self.reads_at_once and time.monotonic() >= self._threads_until:
+            try:
+                return fn(AT_ONCE_SECONDS)
+            except Busy:
+                self._threads_until = time.monotonic() + THREADS_SECONDS
+        return await on_thread()
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:

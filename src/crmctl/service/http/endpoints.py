@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
 from crmctl.service.store.tx import Stamp
+from crmctl.values.operators import Operator
 from crmctl.version import __version__
 
 PREFIX = "/api/v1"
@@ -40,6 +42,9 @@ LONG_SECONDS = 120.0
 """Time limit of requests that read or change all records of an object."""
 
 _VERSION = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"')
+
+SHORT = 50
+"""Most records of a short read."""
 
 SLOWEST = 8 * 1024
 """Lowest average speed of a request body, in bytes a second."""
@@ -94,6 +99,8 @@ class Endpoint:
     """Whether it extends the interface; the document marks it."""
     is_versioned: bool = False
     """Whether the answer is a record with its version as ETag, which If-Match and If-None-Match may name."""
+    is_short: bool = False
+    """Whether a read takes little time unless its query says otherwise."""
     in_transaction: bool = True
     """If not, the handler gets the call alone and opens its own transactions."""
 
@@ -162,14 +169,16 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
         def left() -> float:
             return max(0.001, end - context.clock.monotonic())
 
-        def start(is_alone: bool) -> Response:
+        def start(is_alone: bool, most: float = math.inf) -> Response:
             body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-            return run(request, Call(context, key, request.path_params, query, body, left(), only_if), is_alone)
+            return run(request, Call(context, key, request.path_params, query, body, min(left(), most), only_if), is_alone)
 
         async with contextlib.AsyncExitStack() as places:
             if len(raw) > LARGE:
                 await places.enter_async_context(context.work.large_bodies.place(key.id, left()))
             is_alone = await places.enter_async_context(_places(context, endpoint, query).place(key.id, left()))
+            if endpoint.is_short and _is_short(query):
+                return await context.work.read(lambda most: start(is_alone, most))
             return await context.work.run(lambda: start(is_alone))
 
     async def answer(request: Request) -> Response:
@@ -183,6 +192,12 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
             return await work(request, query, raw)
 
     return NamedRoute(PREFIX + endpoint.path, answer, methods=[endpoint.method])
+
+
+def _is_short(query: Json) -> bool:
+    """Whether a read of this query mostly takes less time than a thread: a page near the start of a list, all of it or equal to a value."""
+    is_equality = all(condition["operator"] == Operator.EQUALS for condition in query.get("filters", ()))
+    return is_equality and query.get("offset", 0) <= SHORT and query.get("limit", 0) <= SHORT
 
 
 def _places(context: Context, endpoint: Endpoint, query: Json) -> FairLimiter:

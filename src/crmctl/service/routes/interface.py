@@ -46,13 +46,13 @@ def endpoint(method: str, path: str, scope: str, answers: type[BaseModel], **opt
 OBJECT = "/objects/{objectId:uuid}"
 
 
-@endpoint("GET", "/objects", "objects:read", schemas.ObjectList)
+@endpoint("GET", "/objects", "objects:read", schemas.ObjectList, is_short=True)
 def list_objects(tx: Tx, _: Call) -> Json:
     """List the active objects."""
     return {"objects": objects.list_objects(tx)}
 
 
-@endpoint("GET", OBJECT, "objects:read", schemas.ObjectWithAttributes)
+@endpoint("GET", OBJECT, "objects:read", schemas.ObjectWithAttributes, is_short=True)
 def get_object(tx: Tx, call: Call) -> Json:
     """Get an object with its attributes."""
     return objects.get_object(tx, call.id("objectId"))
@@ -123,7 +123,7 @@ def delete_attribute(tx: Tx, call: Call) -> Json:
 RECORDS = OBJECT + "/records"
 RECORD = RECORDS + "/{recordId:uuid}"
 BULK = RECORDS + "/bulk"
-LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": Filters()}
+LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": Filters(), "is_short": True}
 WRITE: Json = {"body": schemas.RecordWrite, "conflicts": True, "is_versioned": True}
 
 
@@ -154,7 +154,7 @@ def _condition(condition: Json) -> Condition:
     return read_condition(condition["attributeSlug"], condition["operator"], condition.get("value", default))
 
 
-@endpoint("GET", RECORD, "records:read", schemas.Record, is_versioned=True)
+@endpoint("GET", RECORD, "records:read", schemas.Record, is_versioned=True, is_short=True)
 def get_record(tx: Tx, call: Call) -> Json:
     """Get a record."""
     return records.get_record(tx, call.id("objectId"), call.id("recordId"))

@@ -25,6 +25,9 @@ class Engine(Protocol):
     back and reach the caller. `single` says that `fn` runs one statement, which may need no transaction.
     """
 
+    reads_at_once: bool
+    """Whether a read never waits for another machine or for a writer."""
+
     def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
         """Run `fn` on one consistent snapshot; unless `helped`, on one processor. Raises Busy, and stops the database's work, after
         `within` seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -14,7 +15,7 @@ from typing import Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
-from crmctl.service.faults import FAILURES, BadRequest, NotFound
+from crmctl.service.faults import FAILURES, BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
@@ -151,21 +152,21 @@ class RateWindows:
         self._here: dict[tuple[str, int], int] = {}
         self._current = 0
 
-    def take(self, key_id: str, limit: int, window_seconds: int, now: float) -> RateState:
-        """Count a request of the key. Refused ones do not count."""
+    def take(self, key_id: str, limit: int, window_seconds: int, now: float, within: float | None = None) -> RateState:
+        """Count a request of the key. Refused ones do not count. Raises Busy after `within` seconds, and has counted nothing then."""
         end = (math.floor(now / window_seconds) + 1) * window_seconds
         if limit >= UNLIMITED:
             return RateState(True, limit, end)
         try:
-            taken = self._count(key_id, limit, end, now)
+            taken = self._count(key_id, limit, end, within)
         except Exception as error:
-            if not self._falls_back:
+            if not self._falls_back or (within is not None and isinstance(error, Busy)):
                 raise
             FAILURES.tell(error, briefly=True)
             taken = self._count_here(key_id, limit, end, now)
         return RateState(taken is not None, 0 if taken is None else limit - taken, end)
 
-    def _count(self, key_id: str, limit: int, end: int, now: float) -> int | None:
+    def _count(self, key_id: str, limit: int, end: int, within: float | None) -> int | None:
         """Return the number of requests, None when the limit is reached."""
 
         def count(tx: Tx) -> int | None:
@@ -176,10 +177,12 @@ class RateWindows:
             )
             return None if row is None else int(row[0])
 
-        taken = self._write(count, single=True)
+        taken = self._write(count, single=True, within=within)
         if end > self._current:
             self._current = end
-            self._write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (math.floor(now) - _KEPT_SECONDS,)))
+            # The request is counted: a sweep that finds the file in use waits for the next window.
+            with contextlib.suppress(Busy):
+                self._write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (end - _KEPT_SECONDS,)), within=within)
         return taken
 
     def _count_here(self, key_id: str, limit: int, end: int, now: float) -> int | None:

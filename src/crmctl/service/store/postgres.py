@@ -227,6 +227,8 @@ class PostgresEngine:
     Raises ConfigError for a database that cannot be opened; Unavailable when it is away, or gives no connection within `pool_seconds`.
     """
 
+    reads_at_once = False
+
     def __init__(self, url: str, *, pool_seconds: float = _POOL_SECONDS) -> None:
         self._pool_seconds = pool_seconds
         arguments = _connection_arguments(url)

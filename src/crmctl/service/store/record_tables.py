@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from crmctl.models import jsontext
@@ -158,8 +158,14 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
     )
     if not rows:
         raise NotFound(f"there is no object with the id {object_id}")
+    return _schema(known_id, tuple(rows))
+
+
+@lru_cache(64)
+def _schema(object_id: str, rows: tuple[Row, ...]) -> Schema:
+    """Build the schema of these rows. The rows are the key of the cache, so that no process ever sees an old schema."""
     active, inactive = ({row[4]: _attribute(row[2:10]) for row in rows if row[1] == flag} for flag in (1, 0))
-    return Schema(known_id, rows[0][0], active, inactive, frozenset(row[4] for row in rows if row[1] == _LEAVING))
+    return Schema(object_id, rows[0][0], active, inactive, frozenset(row[4] for row in rows if row[1] == _LEAVING))
 
 
 _LEAVING = -1

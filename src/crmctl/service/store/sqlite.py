@@ -56,6 +56,8 @@ _CANNOT_WRITE = {
 }
 """Errors that leave nothing written. A failing fsync is not among them, because its outcome is unknown."""
 
+_TOO_LONG = "the request took too long and was given up; nothing was done"
+
 
 class _Connection(sqlite3.Connection):
     """Remembers its lock timeout, because setting it costs as much as a short transaction."""
@@ -73,8 +75,9 @@ class _Connection(sqlite3.Connection):
 class SqliteTx:
     dialect = SqliteDialect()
 
-    def __init__(self, connection: sqlite3.Connection, by: str | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection, by: str | None = None, end: float = math.inf) -> None:
         self._connection = connection
+        self._end = end
         self.by = by
 
     def execute(self, sql: str, params: Params = ()) -> int:
@@ -90,7 +93,10 @@ class SqliteTx:
         return rows[0] if rows else None
 
     def all(self, sql: str, params: Params = ()) -> list[Row]:
-        return self._connection.execute(sql, params).fetchall()
+        rows = self._connection.execute(sql, params).fetchall()
+        if time.monotonic() > self._end:  # SQLite interrupts long searches only; long rows take their time here and in the caller
+            raise Busy(_TOO_LONG)
+        return rows
 
 
 class SqliteEngine:
@@ -98,6 +104,8 @@ class SqliteEngine:
 
     Raises ConfigError for a file that cannot be opened, Unavailable when another process holds the write lock longer than `busy_seconds`.
     """
+
+    reads_at_once = True
 
     def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS, pragmas: Sequence[str] = PRAGMAS) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
@@ -119,10 +127,10 @@ class SqliteEngine:
             raise ConfigError(f"cannot open the database {self.path}: {reason(error)}") from error
 
     def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
-        connection = self._take_reader()
+        connection = self._take_reader(self._busy_seconds if within is None else min(within, self._busy_seconds))
         try:
-            with self._ending(connection, within):
-                return self._run(connection, None if single else "BEGIN", fn)
+            with self._ending(connection, within) as end:
+                return self._run(connection, None if single else "BEGIN", lambda: fn(SqliteTx(connection, end=end)))
         finally:
             self._give_back(connection)
 
@@ -134,7 +142,7 @@ class SqliteEngine:
             if self._closed:
                 raise Unavailable("the service is shutting down")
             with self._ending(self._writer, None if within is None else within - (time.monotonic() - started)):
-                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", fn, by)
+                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", lambda: fn(SqliteTx(self._writer, by)))
         finally:
             self._writing.release()
 
@@ -177,14 +185,14 @@ class SqliteEngine:
             if self._rates is not None:
                 self._rates.close()
 
-    def _run(self, connection: _Connection, begin: str | None, fn: Callable[[SqliteTx], T], by: str | None = None) -> T:
-        """Run `fn`. Without `begin` its one statement is a transaction by itself."""
+    def _run(self, connection: _Connection, begin: str | None, fn: Callable[[], T]) -> T:
+        """Run `fn` in a transaction. Without `begin` its one statement is a transaction by itself."""
         try:
             if begin is None:
-                return fn(SqliteTx(connection, by))
+                return fn()
             connection.execute(begin)
             try:
-                result = fn(SqliteTx(connection, by))
+                result = fn()
                 connection.execute("COMMIT")
             except BaseException:
                 # A failure such as a full disk may have ended the transaction.
@@ -200,16 +208,16 @@ class SqliteEngine:
         return result
 
     @contextlib.contextmanager
-    def _ending(self, connection: _Connection, within: float | None) -> Iterator[None]:
-        """Limit the waits for locks and the statements of one transaction to these seconds."""
+    def _ending(self, connection: _Connection, within: float | None) -> Iterator[float]:
+        """Limit the waits for locks and the statements of one transaction to these seconds. Yields their end on the monotonic clock."""
         connection.wait_for_locks(self._busy_seconds if within is None else min(within, self._busy_seconds))
         if within is None:
-            yield
+            yield math.inf
             return
         end = time.monotonic() + within
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
-            yield
+            yield end
         finally:
             connection.set_progress_handler(None, 0)
 
@@ -218,17 +226,19 @@ class SqliteEngine:
         # SQLite gives its log files the mode of the database file.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
-    def _connect(self, *more: str) -> _Connection:
+    def _connect(self, *more: str, seconds: float | None = None) -> _Connection:
+        """Open the file. Waits for locks at most this long, by default `busy_seconds`."""
+        patience = self._busy_seconds if seconds is None else seconds
         connection = sqlite3.connect(
             self.path,
-            timeout=self._busy_seconds,
+            timeout=patience,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
             factory=_Connection,
         )
         try:
-            begin_log(connection, self._busy_seconds)
+            begin_log(connection, patience)
             for pragma in (*self._pragmas, *more):
                 connection.execute(pragma)
         except BaseException:
@@ -236,13 +246,16 @@ class SqliteEngine:
             raise
         return connection
 
-    def _take_reader(self) -> _Connection:
+    def _take_reader(self, seconds: float) -> _Connection:
         with self._pooling:
             if self._closed:
                 raise Unavailable("the service is shutting down")
             if self._idle:
                 return self._idle.pop()
-        return self._connect(*_READING)
+        try:
+            return self._connect(*_READING, seconds=seconds)
+        except sqlite3.OperationalError as error:
+            raise _fault(error, is_writing=False) or error from error
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:
@@ -259,7 +272,7 @@ def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Unavailable 
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy("the database is in use by another process; nothing was done, try again")
     if code == sqlite3.SQLITE_INTERRUPT:
-        return Busy("the request took too long and was given up; nothing was done")
+        return Busy(_TOO_LONG)
     problem = _CANNOT_WRITE.get(code) or _CANNOT_WRITE.get(code & 0xFF)
     return Unavailable(f"{problem}; nothing was written") if problem and is_writing else None
 

@@ -241,6 +241,7 @@ def required(row: Row | None) -> Row:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -251,7 +252,7 @@ def to_micros(seconds: float) -> int:
 def to_wire(micros: int) -> str:
     """Return a timestamp such as 2026-01-31T09:30:00.000000Z."""
     # strftime omits the leading zeros of an early year.
-    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return (_NAIVE_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds") + "Z"
 
 
 def optional_to_wire(micros: int | None) -> str | None:
