@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,19 @@ def test_a_spill_leaves_no_file_and_is_gone_when_closed(tmp_path: Path, monkeypa
         assert list(tmp_path.iterdir()) == []
     with pytest.raises(sqlite3.ProgrammingError):
         ids.add("b")
+
+
+def test_an_abandoned_spill_is_closed_by_whichever_thread_collects_it() -> None:
+    def numbers() -> Iterator[int]:
+        with SeenIds() as ids:
+            for number in range(2):
+                ids.add(str(number))
+                yield number
+
+    abandoned = numbers()
+    assert next(abandoned) == 0
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(abandoned.close).result()
 
 
 def test_nothing_else_of_bulk_work_opens_a_temporary_database() -> None:

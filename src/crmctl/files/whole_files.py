@@ -112,8 +112,9 @@ def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterat
 
 def open_spill(tables: str, cache_kib: int = 2_000) -> sqlite3.Connection:
     """Open an empty database with these tables, in one endless transaction. Nothing in it survives a crash."""
-    # an empty name makes SQLite use a temporary file: in memory while small, deleted when closed
-    database = sqlite3.connect("", isolation_level=None)
+    # An empty name makes SQLite use a temporary file: in memory while small, deleted when closed. The garbage collector may close it in
+    # any thread.
+    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{cache_kib}"):
         database.execute(f"PRAGMA {setting}")
     database.executescript(tables)

@@ -245,9 +245,12 @@ class SyncState:
 
 
 def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
-    """Open a read-only connection that waits `seconds` for locks. Rolls back the writes of a killed process first. Raises sqlite3.Error."""
+    """Open a read-only connection that waits `seconds` for locks. Rolls back the writes of a killed process first. Raises sqlite3.Error.
+
+    The garbage collector may end an abandoned read in any thread.
+    """
     for is_last in (False, True):
-        db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=seconds)
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=seconds, check_same_thread=False)
         try:
             db.execute("SELECT 1 FROM sqlite_master").fetchone()
             break
@@ -279,7 +282,7 @@ class MirrorFile:
             hint = "CRMCTL_STATE_DIR names another directory"
             raise storage_error(error, path) or ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint) from error
         with storage_errors(path):
-            db = sqlite3.connect(path, isolation_level=None, timeout=60.0)
+            db = sqlite3.connect(path, isolation_level=None, timeout=60.0, check_same_thread=False)
             begin_log(db, 60.0)
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA cache_size = -16000")

@@ -286,7 +286,7 @@ class KeptValues:
         if path is not None:
             path.touch(mode=0o600)
         with ExitStack() as unless_ready:
-            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None)))
+            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)))
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS kept "
                 "(ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER, told TEXT NOT NULL)"

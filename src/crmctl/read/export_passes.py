@@ -51,7 +51,9 @@ class Staging:
             if path is not None:
                 path.touch(mode=0o600)
             with ExitStack() as unless_ready:
-                self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, timeout=0)))
+                # The garbage collector may close it in any thread.
+                connected = sqlite3.connect(path or "", isolation_level=None, timeout=0, check_same_thread=False)
+                self._db = unless_ready.enter_context(closing(connected))
                 # One process only and no shared memory, so it works on network file systems.
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
