@@ -29,8 +29,8 @@ from crmctl.match.record_match import canonical, key_form
 from crmctl.models import jsontext
 from crmctl.plan.import_plan import ImportPlan, before_image
 from crmctl.plan.plan_file import fingerprint
-from crmctl.plan.undo_updates import UpdateStatus, standing
 from crmctl.values.composites import check_fields, parse_assignments
+from crmctl.write.steps import StepStanding, standing
 from tests.cli.conftest import crm, service  # noqa: F401 - fixtures
 from tests.support.bulkfiles import attribute
 from tests.support.cli import run_crmctl
@@ -143,7 +143,7 @@ def test_two_numbers_are_the_same_when_they_are_and_only_then(one: str, other: s
         assert (canonical(sent["score"]) == canonical(there["score"])) is alike
         assert (key_form("number", sent["score"]) == key_form("number", there["score"])) is alike
         assert alike or before_image({"score": sent["score"]}, there) == there
-        assert (standing({"score": sent["score"]}, {"score": None}, there, KNOWN)[0] is UpdateStatus.WROTE) is alike
+        assert (standing({"score": None}, {"score": sent["score"]}, there, KNOWN)[0] is StepStanding.AFTER) is alike
         if not alike:
             assert fingerprint(sent) != fingerprint({"score": there["score"], "amount": there["score"]})
 

@@ -12,9 +12,9 @@ import pytest
 
 from crmctl.models.resources import Attribute
 from crmctl.plan.undo import Undo
-from crmctl.plan.undo_updates import UpdateStatus, standing
 from crmctl.read import records as fetching
 from crmctl.write.database import JobState
+from crmctl.write.steps import StepStanding, standing
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
@@ -67,20 +67,22 @@ def test_an_undo_puts_everything_back_and_a_second_one_has_nothing_to_do(desk: K
 
 
 def test_what_somebody_changed_or_deleted_since_is_reported_and_stays(desk: KeyDesk) -> None:
-    imported(desk)
+    before = imported(desk)
     records = desk.server.records
     records[3]["data"]["note"] = "New"
     records[5]["data"]["n"] = None
     records[7]["data"]["note"] = "old 7"
     records[9]["data"] = {"email": "p9@acme.com", "note": "old 9", "n": 9}
     gone = records.pop(11)["id"]
-    changed = {records[n]["id"]: copy.deepcopy(records[n]) for n in (3, 5, 7, 9)}
+    changed = {records[n]["id"]: copy.deepcopy(records[n]) for n in (3, 5, 9)}
+    half_restored = records[7]
     plan = undone(desk)
-    assert [(row["row"], row["attributes"]) for row in plan.changed.rows] == [(4, ["note"]), (6, ["n"]), (8, ["note"])]
+    assert [(row["row"], row["attributes"]) for row in plan.changed.rows] == [(4, ["note"]), (6, ["n"])]
     assert (plan.gone.rows, plan.back) == ([{"row": 12, "id": gone}], 1)
-    assert plan.left == {"conflicts": 3, "gone": 1}
+    assert plan.left == {"conflicts": 2, "gone": 1}
     assert all(record == changed[record["id"]] for record in desk.server.records if record["id"] in changed)
     assert sum(record["data"]["note"] == f"old {n}" for n, record in enumerate(desk.server.records[:11])) == 9
+    assert shown([half_restored]) == shown([before[7]])
     assert desk.store.list()[0].state is JobState.FINISHED
 
 
@@ -179,23 +181,25 @@ KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm"
 @pytest.mark.parametrize(
     ("sent", "before", "current", "expected"),
     [
-        ({"note": "b"}, {"note": "a"}, {"note": "b"}, UpdateStatus.WROTE),
-        ({"note": "b"}, {"note": "a"}, {"note": "a"}, UpdateStatus.BACK),
-        ({"note": "b"}, {"note": None}, {}, UpdateStatus.BACK),
-        ({"note": "b"}, {"note": "a"}, {}, UpdateStatus.CHANGED),
-        ({"note": "b"}, {"note": "a"}, {"note": "B"}, UpdateStatus.CHANGED),
-        ({"note": "b", "n": 1}, {"note": "a"}, {"note": "b", "n": 2}, UpdateStatus.CHANGED),
-        ({"note": "b", "n": 1}, {}, {"note": "b", "n": 2}, UpdateStatus.BACK),
-        ({"email": "A@b.c"}, {"email": "x@b.c"}, {"email": "a@b.c"}, UpdateStatus.WROTE),
-        ({"email": "A@b.c"}, {"email": "a@b.c"}, {"email": "A@b.c"}, UpdateStatus.WROTE),
-        ({"phone": "+44 20 79"}, {"phone": None}, {"phone": "+442079"}, UpdateStatus.WROTE),
-        ({"firm": "11"}, {"firm": {"id": "22"}}, {"firm": {"id": "11", "name": "x"}}, UpdateStatus.WROTE),
-        ({"n": 12}, {"n": 1}, {"n": "12.0"}, UpdateStatus.CHANGED),
-        ({"n": 12}, {"n": 1}, {"n": 12.0}, UpdateStatus.WROTE),
+        ({"note": "b"}, {"note": "a"}, {"note": "b"}, StepStanding.AFTER),
+        ({"note": "b"}, {"note": "a"}, {"note": "a"}, StepStanding.BEFORE),
+        ({"note": "b"}, {"note": None}, {}, StepStanding.BEFORE),
+        ({"note": "b"}, {"note": "a"}, {}, StepStanding.CHANGED),
+        ({"note": "b"}, {"note": "a"}, {"note": "B"}, StepStanding.CHANGED),
+        ({"note": "b", "n": 1}, {"note": "a"}, {"note": "b", "n": 2}, StepStanding.CHANGED),
+        ({"note": "b", "n": 1}, {}, {"note": "b", "n": 2}, StepStanding.BEFORE),
+        ({"email": "A@b.c"}, {"email": "x@b.c"}, {"email": "a@b.c"}, StepStanding.AFTER),
+        ({"email": "A@b.c"}, {"email": "a@b.c"}, {"email": "A@b.c"}, StepStanding.AFTER),
+        ({"phone": "+44 20 79"}, {"phone": None}, {"phone": "+442079"}, StepStanding.AFTER),
+        ({"firm": "11"}, {"firm": {"id": "22"}}, {"firm": {"id": "11", "name": "x"}}, StepStanding.AFTER),
+        ({"n": 12}, {"n": 1}, {"n": "12.0"}, StepStanding.CHANGED),
+        ({"n": 12}, {"n": 1}, {"n": 12.0}, StepStanding.AFTER),
+        ({"note": "b", "n": 2}, {"note": "a", "n": 1}, {"note": "b", "n": 1}, StepStanding.AFTER),  # half of it is restored already
+        ({"sum": {"amount": 2}}, {"sum": {"amount": 1}}, {"sum": {"amount": 3}}, StepStanding.CHANGED),
     ],
 )
-def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: UpdateStatus) -> None:
-    assert standing(sent, before, current, KNOWN)[0] is expected
+def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: StepStanding) -> None:
+    assert standing(before, sent, current, KNOWN)[0] is expected
 
 
 @pytest.mark.parametrize("times", ["kept", "static", "missing"])

@@ -12,7 +12,7 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.read.records import ScanStatistics, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.deletion import read_ids
-from crmctl.write.steps import StepOutcome, deletions, take_steps
+from crmctl.write.steps import StepOutcome, StepSender, deletions, take_steps
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
@@ -116,7 +116,7 @@ def delete(server: BulkServer, wanted: list[str]) -> StepOutcome:
 
 
 def delete_all(server: BulkServer, ids: SeenIds) -> StepOutcome:
-    return take_steps(server.crm(), FakeClock(), Silent(), deletions(OBJECT_ID, ids), len(ids), lambda _: None)
+    return take_steps(StepSender(server.crm(), FakeClock()), Silent(), deletions(OBJECT_ID, ids), len(ids), lambda _: None)
 
 
 def test_ids_go_in_requests_of_100() -> None:

@@ -337,7 +337,7 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
     ended: CrmctlError | None = None
     requests = 0
     with ExitStack() as stack:
-        sender = stack.enter_context(sending(context, journal))
+        sender = stack.enter_context(sending(context, journal, schema))
         survey = stack.enter_context(Survey(context.service, schema))
         try:
             found = fresh_copy(context, survey.objects, 0.0)
@@ -354,10 +354,10 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
 
 
 @contextmanager
-def sending(context: BulkContext, journal: MergeJournal) -> Iterator[MergeSender]:
+def sending(context: BulkContext, journal: MergeJournal, schema: MergeSchema) -> Iterator[MergeSender]:
     """Yield a sender of steps. After an interrupt it stops before the next request."""
     with watch_interrupts(context.listener.progress.note) as interrupt:
-        yield MergeSender(context.service, context.clock, interrupt, journal=journal)
+        yield MergeSender(context.service, context.clock, interrupt, journal=journal, attributes={schema.object_id: schema.by_slug})
 
 
 def _refuse_repetition(jobs: Iterable[JobInfo], sha256: str) -> None:

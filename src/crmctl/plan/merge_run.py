@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,13 +18,10 @@ from crmctl.plan.merge_steps import (
     GroupState,
     MergeJournal,
     MergeSchema,
-    StepStanding,
     Surroundings,
-    data_standing,
     is_as_planned,
     late_steps,
     plan_steps,
-    record_standing,
 )
 from crmctl.plan.merge_survey import Survey
 from crmctl.write.database import JobState
@@ -33,30 +31,19 @@ BACKWARDS = (StepKind.CLAIM, StepKind.SURVIVOR, StepKind.FREE, StepKind.REFERENC
 """Survivors release unique values before the losers take them back."""
 
 
-def take_back(sender: MergeSender, schema: MergeSchema, group: int) -> None:
+def take_back(sender: MergeSender, group: int) -> None:
     """Undo every step of a group that was carried out. Raises errors that end the job."""
     done = sender.journal.steps(group, StepState.DONE)
     for kind in BACKWARDS:
-        steps = [back for step in done if step.kind is kind and (back := restorable(sender, schema, step)) is not None]
-        sender.write(steps, back=True)
+        back = []
+        for step in [step for step in done if step.kind is kind]:
+            sender.requests += 1
+            with suppress(NotFoundError):
+                back.append(sender.restorable(step, sender.service.get_record(step.object_id, step.target).data)[0])
+        sender.write([step for step in back if step is not None], back=True)
     for step in done:
         if step.kind is StepKind.ACTIVITY and (links := sender.links(step)) is not None and links == dict(step.after):
             sender.put_links_back(step, step.before)
-
-
-def restorable(sender: MergeSender, schema: MergeSchema, step: Step) -> Step | None:
-    """Return the step without the values that changed since; None if no value remains or the record was deleted."""
-    sender.requests += 1
-    try:
-        record = sender.service.get_record(step.object_id, step.target)
-    except NotFoundError:
-        return None
-    if data_standing(schema, step, record.data)[0] is StepStanding.BEFORE:
-        sender.journal.mark_steps([step.number], StepState.UNDONE)
-        return None
-    _, changed = data_standing(schema, step, record.data)
-    kept = {slug: value for slug, value in step.before.items() if slug not in changed}
-    return replace(step, before=kept) if kept else None
 
 
 Merges = Callable[[], Iterable[PlannedMerge]]
@@ -114,26 +101,13 @@ class MergeJob:
         for merge in self.merges() if begun else ():
             if merge.group not in begun:
                 continue
-            self._settle(merge)
+            # Moving the links of an activity reads it before it writes.
+            doubtful = self.journal.steps(merge.group, StepState.SENDING)
+            self.sender.settle([step for step in doubtful if step.kind is not StepKind.ACTIVITY])
             if (error := begun[merge.group]) is not None:
                 self._take_back(merge.group, error)
             else:
                 self._carry([merge])
-
-    def _settle(self, merge: PlannedMerge) -> None:
-        """Read the records of steps in doubt to find out whether the steps were carried out."""
-        for step in self.journal.steps(merge.group, StepState.SENDING):
-            if step.kind is StepKind.ACTIVITY:
-                continue  # relinking reads the activity before it writes
-            standing, changed = record_standing(self.sender.service, self.schema, step)
-            self.sender.requests += 1
-            if standing is StepStanding.AFTER or (standing is StepStanding.GONE and step.kind is StepKind.DELETE):
-                self.journal.mark_steps([step.number], StepState.DONE)
-            elif standing is StepStanding.BEFORE:
-                self.journal.mark_steps([step.number], StepState.PLANNED)
-            else:
-                why = f"somebody changed {', '.join(changed)} meanwhile" if changed else "somebody deleted it meanwhile"
-                self.journal.mark_steps([step.number], StepState.FAILED, f"{step.target}: {why}")
 
     # -- waves -----------------------------------------------------------------------------------------------------------------------
 
@@ -248,7 +222,7 @@ class MergeJob:
     def _take_back(self, number: int, error: str) -> None:
         """Undo a group. Journal the decision first, so that it survives a crash."""
         self.journal.end_merge(number, GroupState.MERGING, error)
-        take_back(self.sender, self.schema, number)
+        take_back(self.sender, number)
         self.journal.end_merge(number, GroupState.FAILED, error)
         self._away = self.journal.survivors()
 

@@ -6,6 +6,7 @@ from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -19,12 +20,11 @@ from crmctl.match.references import as_sent, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, AttributeType, Record
 from crmctl.plan.merge_steps import LostRecord, MergeJournal, MergeSchema, UniqueValue, unique_value
-from crmctl.plan.undo_updates import alike
 from crmctl.read.read_back import Reader
 from crmctl.read.records import CountedReads, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.moments import micros_of
-from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepState
+from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepStanding, StepState, alike, is_same, standing
 
 
 @dataclass
@@ -42,6 +42,28 @@ class MergeSender(StepSender):
 
     def delete_all(self, steps: Iterable[Step]) -> None:
         self.delete(steps, self._log(back=False))
+
+    def settle(self, steps: Sequence[Step]) -> None:
+        """Find out which steps in doubt were carried out. The other ones can be sent."""
+        for _, of_kind in groupby(steps, key=lambda step: (step.object_id, step.kind is StepKind.DELETE)):
+            left = self.unsettled(list(of_kind), self._log(back=False))
+            self.journal.mark_steps([step.number for step in left], StepState.PLANNED)
+
+    def restorable(self, step: Step, data: Mapping[str, Any], *, include_changed: bool = False) -> tuple[Step | None, list[str]]:
+        """Return a step with the values to restore, None if there are none; and the attributes that changed since, which stay."""
+        attributes = self.attributes.get(step.object_id, {})
+        state, changed = standing(step.before, step.after, data, attributes)
+        if state is StepStanding.BEFORE:
+            self.journal.mark_steps([step.number], StepState.UNDONE)
+            return None, []
+        kept = [] if include_changed else changed
+        current = {slug: data.get(slug) for slug in step.before}
+        restored = {
+            slug: value
+            for slug, value in step.before.items()
+            if slug not in kept and not is_same(attributes.get(slug), value, current[slug])
+        }
+        return replace(step, before=restored) if restored else None, kept
 
     def _log(self, *, back: bool) -> Mark:
         def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
@@ -157,7 +179,7 @@ class Remaker:
         """Return the data without references to deleted records."""
         found = dict(data)
         for slug, value in data.items():
-            attribute = self.schema.attribute(slug)
+            attribute = self.schema.by_slug.get(slug)
             if attribute is None or attribute.type != AttributeType.REFERENCE or attribute.target_object_id is None:
                 continue
             ids = value if isinstance(value, list) else [value]
@@ -187,7 +209,7 @@ class Remaker:
 
     def _as_sent(self, data: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
         own = self.schema.referring.get(self.schema.object_id, ())
-        sent = {slug: as_sent(self.schema.attribute(slug), value) for slug, value in held(data).items()}
+        sent = {slug: as_sent(self.schema.by_slug.get(slug), value) for slug, value in held(data).items()}
         return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
 
     def _made(self, lost: LostRecord, new_id: str) -> str:
@@ -238,7 +260,7 @@ class Remaker:
 
     def _holds(self, record: Record, data: Mapping[str, Any]) -> bool:
         there = self._as_sent(record.data, {})
-        return set(there) == set(data) and all(alike(self.schema.attribute(slug), value, there[slug]) for slug, value in data.items())
+        return set(there) == set(data) and all(alike(self.schema.by_slug.get(slug), value, there[slug]) for slug, value in data.items())
 
     def _page(self, offset: int) -> list[Record]:
         self.sender.requests += 1

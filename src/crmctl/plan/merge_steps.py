@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crmctl.client.directory import Getter
 from crmctl.clock import Clock
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
-from crmctl.errors import NotFoundError
 from crmctl.match.references import as_sent, ids_only, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
-from crmctl.plan.undo_updates import alike
 from crmctl.read.records import swap_links
 from crmctl.write.database import RowState
 from crmctl.write.journal import Journal
@@ -43,8 +41,9 @@ class MergeSchema:
     attributes: Sequence[Attribute]
     referring: Mapping[str, Sequence[str]]
 
-    def attribute(self, slug: str) -> Attribute | None:
-        return next((attribute for attribute in self.attributes if attribute.slug == slug), None)
+    @cached_property
+    def by_slug(self) -> Mapping[str, Attribute]:
+        return {attribute.slug: attribute for attribute in self.attributes}
 
     @property
     def unique(self) -> list[Attribute]:
@@ -103,7 +102,7 @@ def _survivor_change(
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for slug, merged in merge.values.items():
-        there = as_sent(schema.attribute(slug), current.get(slug))
+        there = as_sent(schema.by_slug.get(slug), current.get(slug))
         if there != merged.value and not (is_empty(there) and is_empty(merged.value)):
             before[slug], after[slug] = there, merged.value
     return before, after
@@ -353,46 +352,3 @@ class MergeJournal(Journal):
 def _step(row: tuple[Any, ...]) -> Step:
     number, group, kind, object_id, target, before, after, state, _ = row
     return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state))
-
-
-class StepStanding(StrEnum):
-    """State of a record relative to a step: its old values, its new values, `changed` since, or deleted (`gone`)."""
-
-    BEFORE = "before"
-    AFTER = "after"
-    CHANGED = "changed"
-    GONE = "gone"
-
-
-def record_standing(service: Getter, schema: MergeSchema, step: Step) -> tuple[StepStanding, list[str]]:
-    """Return the standing of a step's record and its attributes that changed since. Raises read errors."""
-    try:
-        record = service.get_record(step.object_id, step.target)
-    except NotFoundError:
-        return StepStanding.GONE, []
-    if step.kind is StepKind.DELETE:
-        return StepStanding.BEFORE, []
-    return data_standing(schema, step, record.data)
-
-
-def data_standing(schema: MergeSchema, step: Step, current: Mapping[str, Any]) -> tuple[StepStanding, list[str]]:
-    """Return the standing of a record with this data and its attributes that changed since."""
-    not_back = differing(schema, step, step.before, current)
-    if not not_back:
-        return StepStanding.BEFORE, []
-    changed = [slug for slug in differing(schema, step, step.after, current) if slug in not_back]
-    return (StepStanding.CHANGED, changed) if changed else (StepStanding.AFTER, [])
-
-
-def differing(schema: MergeSchema, step: Step, wanted: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Return the attributes whose current value differs from the wanted one. Other spellings of a value are equal."""
-    return [slug for slug, value in wanted.items() if not _same(schema, step, slug, value, current.get(slug))]
-
-
-def _same(schema: MergeSchema, step: Step, slug: str, wanted: Any, current: Any) -> bool:
-    if is_empty(wanted) and is_empty(current):
-        return True
-    attribute = schema.attribute(slug) if step.object_id == schema.object_id else None
-    if attribute is None or attribute.type == AttributeType.REFERENCE:
-        return bool(ids_only(wanted) == ids_only(current)) or alike(attribute, wanted, current)
-    return alike(attribute, wanted, current)

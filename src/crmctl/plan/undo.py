@@ -22,14 +22,14 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.results import service_words
 from crmctl.plan.resume import reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
-from crmctl.plan.undo_updates import Parents, Updates, UpdateStatus, written_rows
+from crmctl.plan.undo_updates import Parents, Updates, written_rows
 from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind, JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
-from crmctl.write.steps import StepOutcome, deletions, take_steps
+from crmctl.write.steps import StepOutcome, StepSender, StepStanding, deletions, take_steps
 
 LISTED = 1000
 """Maximum number of rows of each kind in a report; the counts are exact."""
@@ -298,11 +298,12 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
     if undo.restorable:
         progress.start("putting back", undo.restorable, BULK_LIMIT)
         steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
-        undo.restored = take_steps(service, clock, progress, steps, undo.restorable, journal.mark_undone)
+        sender = StepSender(service, clock, attributes={header.object_id: updates.attributes})
+        undo.restored = take_steps(sender, progress, steps, undo.restorable, journal.mark_undone)
     if undo.found and undo.error is None:
         progress.start("deleting", undo.found, BULK_LIMIT)
         steps = deletions(header.object_id, written.ids)
-        undo.deleted = take_steps(service, clock, progress, steps, undo.found, journal.mark_undone)
+        undo.deleted = take_steps(StepSender(service, clock), progress, steps, undo.found, journal.mark_undone)
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, progress)
     if not undo.left and undo.error is None:
@@ -365,10 +366,10 @@ def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked
 def _tell(undo: Undo, written: WrittenRecords) -> None:
     """Update the report from the updated records."""
     updates = written.updates
-    undo.restorable, undo.back = updates.count(UpdateStatus.WROTE), updates.count(UpdateStatus.BACK)
+    undo.restorable, undo.back = updates.count(StepStanding.AFTER), updates.count(StepStanding.BEFORE)
     undo.changed, undo.gone = Listed(), Listed()
     if written.include_changed:
-        undo.restorable += updates.count(UpdateStatus.CHANGED)
+        undo.restorable += updates.count(StepStanding.CHANGED)
     for conflict in updates.conflicts() if not written.include_changed else ():
         undo.changed.add({"row": conflict.ordinal, "id": conflict.id, "attributes": list(conflict.attributes)})
     for gone in updates.gone():

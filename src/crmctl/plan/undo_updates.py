@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
@@ -18,8 +17,6 @@ from crmctl.errors import CrmctlError, RejectedError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import Spill
 from crmctl.match.key_lookups import FEW, Lookup
-from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import canonical, key_form
 from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType, Record
@@ -31,50 +28,11 @@ from crmctl.plan.relations import FOLDER
 from crmctl.read.read_back import Reader
 from crmctl.read.records import AwaitedRecords, Cost, fetch
 from crmctl.read.stable_pages import SeenIds
-from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.journal import FILE_NAME, Journal, RowEntry
-from crmctl.write.steps import Step, StepKind, deletions, take_steps
-
-REWRITTEN = types_with(Trait.REWRITTEN)
-
-
-class UpdateStatus(StrEnum):
-    """State of an updated record: as the job `wrote` it, `back` to its old values, or `changed` since by another client."""
-
-    WROTE = "wrote"
-    BACK = "back"
-    CHANGED = "changed"
-
-
-def standing(
-    sent: Mapping[str, Any], before: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]
-) -> tuple[UpdateStatus, list[str]]:
-    """Return the status of a record, and its attributes that changed since. `before` holds the overwritten values."""
-    earlier = {slug: before.get(slug, value) for slug, value in sent.items()}
-    if all(current.get(slug) == earlier[slug] for slug in before):
-        return UpdateStatus.BACK, []
-    changed = [slug for slug, value in sent.items() if not alike(attributes.get(slug), value, current.get(slug))]
-    if not changed:
-        return UpdateStatus.WROTE, []
-    if all(alike(attributes.get(slug), value, current.get(slug)) for slug, value in earlier.items()):
-        return UpdateStatus.BACK, []
-    return UpdateStatus.CHANGED, changed
-
-
-def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
-    """Whether a service that stored the written value may return the current one."""
-    if is_unchanged({"it": written}, {"it": current}, {"it": attribute} if attribute is not None else {}):
-        return True
-    if attribute is None or attribute.type not in REWRITTEN:
-        return False
-    if canonical(written) == canonical(current):
-        return True
-    form = key_form(attribute.type, written)
-    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
-
+from crmctl.write.steps import Step, StepKind, StepSender, StepStanding, deletions, standing, take_steps
 
 CHUNK_ROWS = 500
 
@@ -105,7 +63,7 @@ class Updates(Spill):
 
     def __init__(self, attributes: Sequence[Attribute], unlinked: Callable[[int], bool] = lambda _: False) -> None:
         super().__init__()
-        self._attributes: Mapping[str, Attribute] = {attribute.slug: attribute for attribute in attributes}
+        self.attributes = {attribute.slug: attribute for attribute in attributes}
         self._unlinked = unlinked
         self.lost = 0
         self._as_of = 0
@@ -154,16 +112,16 @@ class Updates(Spill):
             found = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
             if found is not None:
                 sent, before = map(jsontext.loads, found)
-                stands, changed = standing(sent, before, record.data, self._attributes)
+                stands, changed = standing(before, sent, record.data, self.attributes)
                 values = (stands, jsontext.dumps(changed), record.id.lower())
                 self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
 
-    def count(self, stands: UpdateStatus | None) -> int:
+    def count(self, stands: StepStanding | None) -> int:
         """Return how many records have a status; None counts deleted ones."""
         return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
 
     def conflicts(self) -> Iterator[UndoConflict]:
-        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (UpdateStatus.CHANGED,))
+        rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (StepStanding.CHANGED,))
         return (UndoConflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
 
     def gone(self) -> Iterator[UndoConflict]:
@@ -173,15 +131,17 @@ class Updates(Spill):
 
     def ids_back(self) -> Iterator[str]:
         """Yield the ids of records that already hold their old values."""
-        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (UpdateStatus.BACK,)))
+        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (StepStanding.BEFORE,)))
 
     def to_put_back(self, object_id: str, *, include_changed: bool = False) -> Iterator[Step]:
         """Yield the steps that restore the old values; with `include_changed` also of records that changed since."""
-        states = (UpdateStatus.WROTE, UpdateStatus.CHANGED if include_changed else UpdateStatus.WROTE)
-        rows = self._db.execute("SELECT ordinal, given, before FROM one WHERE standing IN (?, ?) ORDER BY ordinal", states)
-        for ordinal, record_id, before in rows:
-            data: dict[str, Any] = {slug: as_sent(self._attributes.get(slug), value) for slug, value in jsontext.loads(before).items()}
-            yield Step(StepKind.UPDATE, object_id, record_id, after=data, number=ordinal)
+        states = (StepStanding.AFTER, StepStanding.CHANGED if include_changed else StepStanding.AFTER)
+        rows = self._db.execute("SELECT ordinal, given, sent, before FROM one WHERE standing IN (?, ?) ORDER BY ordinal", states)
+        for ordinal, record_id, *values in rows:
+            sent, before = map(jsontext.loads, values)
+            written = {} if include_changed else {slug: sent[slug] for slug in before}
+            restored = {slug: as_sent(self.attributes.get(slug), value) for slug, value in before.items()}
+            yield Step(StepKind.UPDATE, object_id, record_id, written, restored, ordinal)
 
 
 def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) -> None:
@@ -205,7 +165,7 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
             records = (record for page in pages for record in page if record.id.lower() in unsent)
             for record in records:
                 entry = unsent[record.id.lower()]
-                changed = standing(entry.data, images[entry.ordinal], record.data, attributes)[1]
+                changed = standing(images[entry.ordinal], entry.data, record.data, attributes)[1]
                 if changed:
                     why = f"not sent: {', '.join(changed)} changed since the job began"
                     journal.conclude([(entry.ordinal, RowState.FAILED, record.id, why)])
@@ -310,7 +270,7 @@ class Parents:
                     return
                 progress.start("deleting", len(ids), BULK_LIMIT)
                 steps = deletions(group.parents.reference.object_id, ids)
-                done = take_steps(service, self.clock, progress, steps, len(ids), phase.mark_undone)
+                done = take_steps(StepSender(service, self.clock), progress, steps, len(ids), phase.mark_undone)
                 self.deleted += done.done
                 self.requests += done.requests
                 self.failed += done.left

@@ -22,9 +22,6 @@ from crmctl.plan.merge_steps import (
     LostRecord,
     MergeJournal,
     MergeSchema,
-    StepStanding,
-    data_standing,
-    differing,
 )
 from crmctl.plan.results import service_words
 from crmctl.plan.resume import check_service
@@ -128,8 +125,8 @@ class Unmerge:
     def _remake_all(self, wave: Sequence[GroupEntry], remaker: Remaker) -> set[int]:
         """Restore survivors and recreate losers. Return the groups whose losers all exist again."""
         journal = self.sender.journal
-        for group in wave:
-            self._settle_deletions(group)
+        for group in wave:  # recreate no existing record
+            self.sender.settle([step for step in journal.steps(group.number, StepState.SENDING) if step.kind is StepKind.DELETE])
         done = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
         deleted = _deleted(done)
         kept = self._restore(step for step in done if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM))
@@ -158,17 +155,6 @@ class Unmerge:
             journal.end_merge(group.number, GroupState.UNDONE)
         self.result.groups += len(wave)
 
-    def _settle_deletions(self, group: GroupEntry) -> None:
-        """Settle interrupted deletions, so that no existing record is recreated."""
-        for step in self.sender.journal.steps(group.number, StepState.SENDING):
-            if step.kind is StepKind.DELETE:
-                self.sender.requests += 1
-                try:
-                    self.sender.service.get_record(step.object_id, step.target)
-                    self.sender.journal.mark_steps([step.number], StepState.PLANNED)
-                except NotFoundError:
-                    self.sender.journal.mark_steps([step.number], StepState.DONE)
-
     def _restore(self, steps: Iterable[Step]) -> dict[int, set[str]]:
         """Restore values that have not changed since the merge. Return the attributes that have, by group."""
         kept: dict[int, set[str]] = {}
@@ -191,17 +177,11 @@ class Unmerge:
         if data is None:
             self._is_gone(step)
             return None
-        standing, changed = data_standing(self.schema, step, data)
-        changed = [] if self.include_changed else changed
-        if standing is StepStanding.BEFORE:
-            self.sender.journal.mark_steps([step.number], StepState.UNDONE)
-            return None
+        back, changed = self.sender.restorable(step, data, include_changed=self.include_changed)
         if changed:
             kept[step.number] = changed
             self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": changed})
-        wrong = differing(self.schema, step, step.before, data)
-        restored = {slug: value for slug, value in step.before.items() if slug in wrong and slug not in changed}
-        return replace(step, before=restored) if restored else None
+        return back
 
     def _is_gone(self, step: Step) -> None:
         self.result.gone.append({"group": step.group, "id": step.target})
@@ -394,7 +374,7 @@ def unmerge_records(
         approve(result)
         result.carried_out = True
         schema = merge_schema(context, job.header.object_id)
-        with sending(context, journal) as sender, CurrentRecords(context.service) as records:
+        with sending(context, journal, schema) as sender, CurrentRecords(context.service) as records:
             run = Unmerge(sender, schema, context.listener.progress, records, result.done, include_changed)
             try:
                 run.run()

@@ -10,18 +10,18 @@ from types import MappingProxyType
 from typing import Any
 
 from crmctl.clock import Backoff
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError
+from crmctl.errors import CrmctlError
 from crmctl.files.validation import Batch, Entry
 from crmctl.match.agreement import Scale
 from crmctl.match.record_match import RecordMatch, by_content
-from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.models.resources import Record
 from crmctl.read.read_back import Reader
 from crmctl.values.moments import seconds_of
 from crmctl.write.database import RowState
 from crmctl.write.evidence import Evidence, Sent
 from crmctl.write.in_flight import Gate, SendContext, Stopped
 from crmctl.write.methods import CONTROL_SECONDS
-from crmctl.write.steps import PATIENCE
+from crmctl.write.steps import PATIENCE, current_records
 
 NOTHING_KEPT: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 CLOCK_MARGIN = 60.0
@@ -42,33 +42,18 @@ def compare(
     """
     applied: set[int] = set()
     repeatable: set[int] = set()
-    changed = _changed_last(reader) if len(entries) > 2 else {}
-    for entry in entries:
-        if (shown := changed.get(str(entry.id).lower())) is not None and _holds(entry, shown):
-            applied.add(entry.ordinal)
-            continue
-        try:
-            record = reader.record(str(entry.id))
-        except NotFoundError:
-            repeatable.add(entry.ordinal)
-            continue
+    records = current_records(reader, [str(entry.id) for entry in entries], lambda position, record: _holds(entries[position], record))
+    for entry, record in zip(entries, records, strict=True):
         image = before.get(entry.ordinal)
-        if _holds(entry, record):
+        if record is None:
+            repeatable.add(entry.ordinal)
+        elif _holds(entry, record):
             applied.add(entry.ordinal)
         elif _is_older(record, sent_at) if image is None else _is_as_before(entry, image, record.data):
             repeatable.add(entry.ordinal)
         elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
             applied.add(entry.ordinal)
     return applied, repeatable
-
-
-def _changed_last(reader: Reader) -> Mapping[str, Record]:
-    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
-    try:
-        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-    except RejectedError:
-        return {}
-    return {record.id.lower(): record for record in page.items}
 
 
 def _holds(entry: Entry, record: Record) -> bool:

@@ -1,15 +1,14 @@
 """Steps: writes to existing records.
 
-A step may be repeated without further effect. Merges, undos and deletions of ids use one `StepSender`. Creates need more care: see
-`sender`.
+Merges, undos and deletions of ids use one `StepSender`. Before it repeats an update whose answer was lost, it reads the records. Creates
+need more care: see `sender`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -20,8 +19,13 @@ from crmctl.client.session import encode_json
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
-from crmctl.models.resources import BULK_LIMIT
+from crmctl.match.keys import is_unchanged
+from crmctl.match.record_match import canonical, key_form
+from crmctl.match.references import ids_only
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import BatchState
 from crmctl.write.journal import Verdict, judge
 
@@ -31,7 +35,6 @@ ATTEMPTS = 4
 """Most attempts of a request while its outcome is unknown."""
 
 Part = TypeVar("Part")
-Some = TypeVar("Some", bound=Sized)
 
 
 class InHalves(Generic[Part]):
@@ -109,6 +112,84 @@ class Step:
 Mark = Callable[[Sequence[Step], StepState, str | None], None]
 """Stores the state of steps, before they are sent and afterwards, with the service's message for failed ones."""
 
+
+class StepStanding(StrEnum):
+    """State of a record relative to a step: its old values, its new values, or `changed` since by another client."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    CHANGED = "changed"
+
+
+Attributes = Mapping[str, Attribute]
+"""The attributes of an object by slug."""
+
+REWRITTEN = types_with(Trait.REWRITTEN)
+
+
+def standing(
+    before: Mapping[str, Any], after: Mapping[str, Any], current: Mapping[str, Any], attributes: Attributes
+) -> tuple[StepStanding, list[str]]:
+    """Return the standing of a record, and its attributes that hold neither their old nor their new value.
+
+    `before`: the overwritten values as they were read; `after`: the values sent.
+    """
+    if all(is_same(attributes.get(slug), value, current.get(slug)) for slug, value in before.items()):
+        return StepStanding.BEFORE, []
+    new = [slug for slug, value in after.items() if alike(attributes.get(slug), value, current.get(slug))]
+    old = [slug for slug in after if alike(attributes.get(slug), before.get(slug, after[slug]), current.get(slug))]
+    if changed := [slug for slug in after if slug not in new and slug not in old]:
+        return StepStanding.CHANGED, changed
+    return (StepStanding.BEFORE if len(old) == len(after) > len(new) else StepStanding.AFTER), []
+
+
+def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
+    """Whether two values from the service are equal. Blank values are, and references to the same records."""
+    if value == current or canonical(value) is None:
+        return value == current or canonical(current) is None
+    is_reference = attribute is None or attribute.type == AttributeType.REFERENCE
+    return is_reference and ids_only(value) is not None and ids_only(value) == ids_only(current)
+
+
+def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
+    """Whether a service that stored the written value may return the current one."""
+    known = {"it": attribute} if attribute is not None else {}
+    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, known):
+        return True
+    if attribute is None or attribute.type not in REWRITTEN:
+        return False
+    if canonical(written) == canonical(current):
+        return True
+    form = key_form(attribute.type, written)
+    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
+
+
+def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:
+    """Yield the current record of each id; None if it was deleted.
+
+    `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
+    each other id. Raises the errors of reading.
+    """
+    changed = _changed_last(reader) if holds is not None and len(ids) > 2 else {}
+    for position, record_id in enumerate(ids):
+        record = changed.get(record_id.lower())
+        if record is None or holds is None or not holds(position, record):
+            try:
+                record = reader.record(record_id)
+            except NotFoundError:
+                record = None
+        yield record
+
+
+def _changed_last(reader: Reader) -> Mapping[str, Record]:
+    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
+    try:
+        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    except RejectedError:
+        return {}
+    return {record.id.lower(): record for record in page.items}
+
+
 UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
 STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
 
@@ -118,37 +199,63 @@ class StepSender:
     """Sends steps. Raises errors that end everything: no network, no permission, interrupt.
 
     Marks refused steps as failed. `in_doubt` counts steps on their way at the end, `absent` records already gone before their deletion.
+    `attributes`: by object id, to recognise values in the service's spelling.
     """
 
     service: Crm
     clock: Clock
-    interrupt: Interrupt
+    interrupt: Interrupt = field(default_factory=Interrupt)
     requests: int = 0
     in_doubt: int = 0
     absent: int = 0
+    attributes: Mapping[str, Attributes] = field(default_factory=dict)
     _known_objects: set[str] = field(default_factory=set)
 
     def update(self, steps: Iterable[Step], mark: Mark) -> None:
         """Write the `after` values of the steps to their records."""
-        for object_id, of_object in groupby(steps, key=attrgetter("object_id")):
+        for _, of_object in groupby(steps, key=attrgetter("object_id")):
             pending: dict[int, Step] = {}
             for batch in Batcher().batches(_entries(of_object, pending)):
-                sent = {number: pending.pop(number) for number in batch.ordinals}
-                mark([*sent.values()], StepState.SENDING, None)
-                parts = InHalves([batch], Batch.halves)
-                for part in parts:
-                    verdict = parts.judged(part, self._settle(part, partial(self._write, object_id)))
-                    self._mark([sent[number] for number in part.ordinals], verdict, mark)
+                self._send([pending.pop(number) for number in batch.ordinals], self._write, mark)
 
     def delete(self, steps: Iterable[Step], mark: Mark) -> None:
         """Delete the records of these steps, all of one object. Records already gone count as deleted and as `absent`."""
         iterator = iter(steps)
         while chunk := list(islice(iterator, BULK_LIMIT)):
-            mark(chunk, StepState.SENDING, None)
-            parts = InHalves[Sequence[Step]]([chunk], _halves)
-            for part in parts:
-                verdict = parts.judged(part, self._settle(part, self._delete))
-                self._mark(part, verdict, mark)
+            self._send(chunk, self._delete, mark)
+
+    def unsettled(self, steps: Sequence[Step], mark: Mark) -> list[Step]:
+        """Return the steps of one object that the service has not carried out, although they were sent. Mark the other ones.
+
+        Updates of records that another client changed since fail. Raises the errors of reading.
+        """
+        is_deletion, object_id = steps[0].kind is StepKind.DELETE, steps[0].object_id
+        attributes, reader = self.attributes.get(object_id, {}), Reader(self.service, object_id, lambda: self.interrupt.requested)
+        left = [step for step in steps if not is_deletion and not step.before]  # to be written whatever the record holds
+        steps = [step for step in steps if is_deletion or step.before]
+
+        def holds(position: int, record: Record) -> bool:
+            step = steps[position]
+            return standing(step.before, step.after, record.data, attributes)[0] is StepStanding.AFTER
+
+        try:
+            records = current_records(reader, [step.target for step in steps], None if is_deletion else holds)
+            for step, record in zip(steps, list(records), strict=True):
+                if is_deletion and record is None:
+                    mark([step], StepState.DONE, None)
+                elif is_deletion or record is None:
+                    left.append(step)
+                else:
+                    state, changed = standing(step.before, step.after, record.data, attributes)
+                    if state is StepStanding.BEFORE:
+                        left.append(step)
+                    elif state is StepStanding.AFTER:
+                        mark([step], StepState.DONE, None)
+                    else:
+                        mark([step], StepState.FAILED, f"another client changed {', '.join(changed)} since the update was sent")
+        finally:
+            self.requests += reader.requests
+        return left
 
     def begin(self) -> None:
         """Count a request about to be sent. Raises InterruptedByUser."""
@@ -156,16 +263,30 @@ class StepSender:
             raise InterruptedByUser("interrupted")
         self.requests += 1
 
-    @staticmethod
-    def _mark(steps: Sequence[Step], verdict: Verdict, mark: Mark) -> None:
-        if verdict.state is BatchState.CONFIRMED:
-            mark([step for index, step in enumerate(steps) if index not in verdict.failures], StepState.DONE, None)
-            for index, why in verdict.failures.items():
-                mark([steps[index]], StepState.FAILED, why)
+    def _send(self, steps: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> None:
+        mark(steps, StepState.SENDING, None)
+        parts = InHalves([steps], _halves)
+        for part in parts:
+            left, verdict = self._settle(part, send, mark)
+            if parts.judged(left, verdict).state is BatchState.CONFIRMED:
+                mark([step for index, step in enumerate(left) if index not in verdict.failures], StepState.DONE, None)
+                for index, why in verdict.failures.items():
+                    mark([left[index]], StepState.FAILED, why)
 
-    def _settle(self, part: Some, send: Callable[[Some, bool], Verdict]) -> Verdict:
-        """Send a part, and repeat it while its outcome is unknown. Raises errors that end everything."""
+    def _settle(self, part: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> tuple[Sequence[Step], Verdict]:
+        """Send a part, and repeat the steps not carried out while the outcome is unknown. Return the steps sent last, and the verdict.
+
+        Raises errors that end everything.
+        """
         for number in attempts(ATTEMPTS, self.clock):
+            if number > 1 and part[0].kind is not StepKind.DELETE:  # a repeated deletion changes nothing
+                try:
+                    part = self.unsettled(part, mark)
+                except CrmctlError:
+                    self.in_doubt += len(part)
+                    raise
+                if not part:
+                    return part, Verdict(BatchState.CONFIRMED)
             if number == 1 or not self.interrupt.requested:
                 self.begin()
                 verdict = send(part, number > 1)
@@ -174,17 +295,17 @@ class StepSender:
         if verdict.state in (BatchState.IN_DOUBT, BatchState.PLANNED):
             self.in_doubt += len(part) if verdict.state is BatchState.IN_DOUBT else 0
             raise verdict.fatal or ServiceError(verdict.reason)
-        return verdict
+        return part, verdict
 
-    def _write(self, object_id: str, batch: Batch, _: bool) -> Verdict:
+    def _write(self, steps: Sequence[Step], _: bool) -> Verdict:
+        batch = Batch(tuple(_entries(steps, {})))
         try:
-            verdict = judge(batch, self.service.bulk_write(object_id, batch.records, mode="upsert"), mode="upsert")
+            return judge(batch, self.service.bulk_write(steps[0].object_id, batch.records, mode="upsert"), mode="upsert")
         except NotFoundError as missing:
             return judge(batch, RejectedError(missing.message), mode="upsert")
         except CrmctlError as error:
             verdict = judge(batch, error, mode="upsert")
             return replace(verdict, fatal=error) if verdict.state is BatchState.IN_DOUBT else verdict
-        return verdict
 
     def _delete(self, steps: Sequence[Step], doubted: bool) -> Verdict:
         object_id, ids = steps[0].object_id, [step.target for step in steps]
@@ -258,7 +379,7 @@ class StepOutcome:
 
 
 def take_steps(
-    service: Crm, clock: Clock, progress: Progress, steps: Iterable[Step], total: int, remember: Callable[[Sequence[str]], None]
+    sender: StepSender, progress: Progress, steps: Iterable[Step], total: int, remember: Callable[[Sequence[str]], None]
 ) -> StepOutcome:
     """Take steps that are all deletions or all updates. `remember` receives the ids of each finished step at once.
 
@@ -274,8 +395,7 @@ def take_steps(
             outcome.failed[steps[0].number] = why or "refused"
         progress.advance(len(steps) if state is not StepState.SENDING else 0)
 
-    with watch_interrupts(progress.note) as interrupt:
-        sender = StepSender(service, clock, interrupt)
+    with watch_interrupts(progress.note, sender.interrupt):
         try:
             for is_deletion, some in groupby(steps, key=lambda step: step.kind is StepKind.DELETE):
                 (sender.delete if is_deletion else sender.update)(some, mark)
