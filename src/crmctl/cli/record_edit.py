@@ -37,13 +37,12 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
 
     Raises InterruptedByUser if the editor fails, UsageError and RejectedError, which name the kept file, for an invalid text.
     """
-    from crmctl.output.formats import yaml_text
-    from crmctl.values.yaml_text import EditedText, shown_data
+    from crmctl.values.yaml_text import EditedText, dumps, shown_data
 
     command = _editor(runtime.environ)
     attributes = runtime.directory.attributes(object_name, refresh=True)
     record = read_record(runtime, object_name, reference)
-    text = HEAD.format(what=record.id, object=object_name) + yaml_text(shown_data(record.data, attributes))
+    text = HEAD.format(what=record.id, object=object_name) + dumps(shown_data(record.data, attributes))
     path = _written(runtime, text, object_name)
     edited = EditedText(text, attributes)
     while True:

@@ -42,6 +42,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("records", DATA, "List, search, count, read and change records"),
     CommandEntry("bulk", DATA, "Import, export and delete many records safely"),
     CommandEntry("mirror", DATA, "Keep a proven copy of the data, and ask it in SQL"),
+    CommandEntry("org", DATA, "Keep an organization as a folder: pull, compare, apply, verify"),
     CommandEntry("objects", DATA, "List and manage objects such as people or deals"),
     CommandEntry("attributes", DATA, "List and manage the fields of an object"),
     CommandEntry("schema", DATA, "Write objects and attributes down, compare them, apply them"),

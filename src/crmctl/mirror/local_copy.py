@@ -14,7 +14,7 @@ from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, fingerprint_of
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.models.resources import Activity, Attribute, AttributeType, Record
 from crmctl.values.conditions import value_test
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS
@@ -87,6 +87,28 @@ class LocalCopy:
             cursor = self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no")
             while rows := cursor.fetchmany(CHUNK):
                 yield [_record(row[0]) for row in rows]
+
+    def records_by_id(self, object_id: str, ids: Iterable[str] | None = None) -> Iterator[Record]:
+        """Yield the records of an object, or those with these ids, in the order of their ids."""
+        with storage_errors(self.path):
+            condition = ""
+            if ids is not None:
+                self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _chosen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+                self._db.execute("DELETE FROM temp._chosen")
+                self._db.executemany("INSERT OR IGNORE INTO temp._chosen VALUES (?)", ((record_id,) for record_id in ids))
+                condition = "WHERE id IN (SELECT id FROM temp._chosen)"
+            for row in self._db.execute(f"SELECT _data FROM {self._table(object_id)} {condition} ORDER BY id"):
+                yield _record(row[0])
+
+    def ids(self, object_id: str) -> set[str]:
+        with storage_errors(self.path):
+            return {row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)}")}
+
+    def activities(self) -> Iterator[Activity]:
+        """Yield the activities in the order of their ids."""
+        with storage_errors(self.path):
+            for row in self._db.execute("SELECT _data FROM activities ORDER BY id"):
+                yield Activity.parse(jsontext.loads(row[0]))
 
     def hold_still(self) -> None:
         """Read as of this moment from now on, whatever a sync does."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
-from functools import cache
 from typing import Any
 
 from crmctl.config.output_formats import OutputFormat
@@ -119,44 +116,14 @@ class YamlDocument(FormatWriter):
         is_empty = True
         for page in filter(None, pages):
             is_empty = False
-            yield yaml_text(page)
+            yield self.value(page, _how)
         if is_empty:
             yield "[]\n"
 
     def value(self, value: Any, _how: Rendering) -> str:
-        return yaml_text(value)
+        from crmctl.values.yaml_text import dumps
 
-
-def yaml_text(value: Any) -> str:
-    """Return any JSON value as a YAML document."""
-    import yaml
-
-    text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))
-    return text.removesuffix("...\n")
-
-
-@cache
-def _dumper() -> Any:
-    import yaml
-
-    line_ends = re.compile("[\x85\u2028\u2029]")
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def decimal(dumper: Any, number: Decimal) -> Any:
-        mantissa, exponent, power = str(number).partition("E")
-        text = (mantissa if "." in mantissa else f"{mantissa}.0") + exponent.lower() + power  # YAML 1.1 knows 1.0e+30, not 1E+30
-        return dumper.represent_scalar("tag:yaml.org,2002:float", text)
-
-    def text(dumper: Any, value: str) -> Any:
-        # YAML reads these as line ends unless they are escaped, which it does between double quotes only.
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if line_ends.search(value) else None)
-
-    Dumper.add_representer(Decimal, decimal)
-    Dumper.add_representer(str, text)
-    return Dumper
+        return dumps(value)
 
 
 class Ids(FormatWriter):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
 from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, reason
@@ -58,6 +61,38 @@ def _plain_loader() -> Any:
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     return Loader
+
+
+def dumps(value: Any) -> str:
+    """Return any JSON value as a YAML document."""
+    import yaml
+
+    text: str = yaml.dump(value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))
+    return text.removesuffix("...\n")
+
+
+@cache
+def _dumper() -> Any:
+    import yaml
+
+    line_ends = re.compile("[\x85\u2028\u2029]")
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def decimal(dumper: Any, number: Decimal) -> Any:
+        mantissa, exponent, power = str(number).partition("E")
+        text = (mantissa if "." in mantissa else f"{mantissa}.0") + exponent.lower() + power  # YAML 1.1 knows 1.0e+30, not 1E+30
+        return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+    def text(dumper: Any, value: str) -> Any:
+        # YAML reads these as line ends unless they are escaped, which it does between double quotes only.
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if line_ends.search(value) else None)
+
+    Dumper.add_representer(Decimal, decimal)
+    Dumper.add_representer(str, text)
+    return Dumper
 
 
 NOTHING = frozenset({"", "~", "null", "Null", "NULL"})

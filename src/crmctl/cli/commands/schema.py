@@ -114,6 +114,6 @@ def _show(runtime: Runtime, requests: list[Json]) -> None:
 
 
 def _yaml(document: Json) -> str:
-    from crmctl.output.formats import yaml_text
+    from crmctl.values.yaml_text import dumps
 
-    return yaml_text(document).rstrip("\n")
+    return dumps(document).rstrip("\n")

@@ -1,0 +1,277 @@
+"""The folder of an organization: its files, its settings, and reading them. Needs no service."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Self
+
+from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.numbers import size_text
+from crmctl.models.resources import AttributeType
+from crmctl.org.replacement import finish_replacement
+from crmctl.schema.schema_document import AttributeSpec, ObjectSpec, SchemaDocument, read_schema
+from crmctl.values import yaml_text
+
+FORMAT = 1
+SETTINGS = "org.toml"
+SCHEMA = "schema.yaml"
+MANIFEST = "MANIFEST.json"
+RECORDS = "records"
+ACTIVITIES = "activities.jsonl"
+MEMBERS = "members.yaml"
+DATA_NAMES = (RECORDS, ACTIVITIES, MEMBERS, SCHEMA, MANIFEST)
+"""Files and folders that a pull replaces; the manifest comes last."""
+
+FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
+"""Other files that people may keep in the folder, besides names that begin with a dot."""
+
+SPLIT_BYTES = 64_000_000
+MOST_BYTES = 1 << 30
+MOST_LINE = 16_000_000
+MOST_PROBLEMS = 100
+PARTS = ("activities", "members")
+"""What a folder may hold besides schema and records."""
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_HINT = "crmctl org verify DIR names every problem"
+
+
+def refuse(place: str, problem: str, *, code: str = "damaged_folder") -> NoReturn:
+    raise RejectedError(f"{place}: {problem}", hint=_HINT, code=code, details=[{"place": place, "problem": problem}])
+
+
+def refuse_folder(path: Path, problem: str, hint: str | None = None) -> NoReturn:
+    raise UsageError(f"{path} {problem}", hint=hint, code="foreign_folder")
+
+
+class OrgLine(NamedTuple):
+    """One line of a data file. `place` is its file and line, `document` what it holds."""
+
+    place: str
+    document: Json
+
+
+@dataclass(frozen=True)
+class OrgSettings:
+    """The content of `org.toml`. `objects` is empty for all. `keep` names attributes that a mask leaves alone."""
+
+    objects: tuple[str, ...] = ()
+    parts: tuple[str, ...] = PARTS
+    keys: Mapping[str, str] = field(default_factory=dict)
+    keep: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the file. Raises UsageError naming the file and the setting."""
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path}: {reason(error)}", code="bad_settings") from error
+        if document.get("format") != FORMAT:
+            refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
+        mask = document.get("mask", {})
+        settings = cls(
+            tuple(document.get("objects", ())),
+            tuple(document.get("with", PARTS)),
+            document.get("keys", {}),
+            frozenset(mask.get("keep", ()) if isinstance(mask, dict) else ()),
+        )
+        unknown = sorted(document.keys() - {"format", "objects", "with", "keys", "mask"})
+        texts: list[Any] = [*settings.objects, *settings.parts, *settings.keep]
+        valid = isinstance(settings.keys, dict) and all(isinstance(text, str) for text in (*texts, *settings.keys.values()))
+        if unknown or not valid or set(settings.parts) - set(PARTS):
+            problem = f"unknown setting {unknown[0]}" if unknown else "a setting has a value of another kind"
+            raise UsageError(f"{path}: {problem}", hint="delete the file, and org pull writes it again", code="bad_settings")
+        return settings
+
+    def text(self) -> str:
+        def listed(texts: Iterable[str]) -> str:
+            return jsontext.dumps(sorted(texts)).replace('","', '", "')
+
+        keys = [f"{jsontext.quote(slug)} = {jsontext.quote(key)}" for slug, key in sorted(self.keys.items())]
+        return "\n".join(
+            [
+                "# Settings of this folder. crmctl org pull writes this file once; edit it as you like.",
+                f"format = {FORMAT}",
+                "",
+                "# Objects to pull; [] means all. What to pull besides records: activities, members.",
+                f"objects = {listed(self.objects)}",
+                f"with = {listed(self.parts)}",
+                "",
+                "# The attribute that identifies a record in another service.",
+                "[keys]",
+                *keys,
+                "",
+                "# Attributes that --mask leaves as they are, such as people.job_title.",
+                "[mask]",
+                f"keep = {listed(self.keep)}",
+                "",
+            ]
+        )
+
+
+class OrgFolder:
+    """A folder with its settings, schema and manifest. Reading lines raises RejectedError that names file and line."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a folder and complete an interrupted pull. Raises UsageError unless crmctl wrote the folder."""
+        self.path = path
+        if not path.is_dir():
+            refuse_folder(path, "is no folder", "crmctl org pull DIR makes one")
+        finish_replacement(path)
+        refuse_foreign(path)
+        for name in (SETTINGS, MANIFEST, SCHEMA):
+            if not (path / name).is_file():
+                refuse_folder(path, f"is incomplete: {name} is missing", "crmctl org pull writes the folder")
+        self.settings = OrgSettings.read(path / SETTINGS)
+        self.manifest = self._read_manifest()
+        self.schema = self._read_schema()
+
+    @cached_property
+    def objects(self) -> dict[str, ObjectSpec]:
+        return {spec.slug: spec for spec in self.schema.objects}
+
+    @property
+    def is_masked(self) -> bool:
+        return bool(self.manifest.get("masked"))
+
+    @property
+    def is_subset(self) -> bool:
+        return bool(self.manifest.get("subset"))
+
+    @property
+    def key_attributes(self) -> Mapping[str, str]:
+        return self.settings.keys
+
+    def _read_manifest(self) -> Json:
+        try:
+            manifest = jsontext.loads((self.path / MANIFEST).read_bytes())
+        except (OSError, ValueError) as error:
+            refuse(MANIFEST, reason(error))
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+            refuse(MANIFEST, "is no manifest of crmctl")
+        if manifest.get("format") != FORMAT:
+            refuse_folder(self.path, f"has the format {manifest.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
+        for name in manifest["files"]:
+            if name.startswith("/") or ".." in Path(name).parts or "\\" in name:
+                refuse(MANIFEST, f"the path {name!r} leaves the folder")
+        return manifest
+
+    def _read_schema(self) -> SchemaDocument:
+        schema = read_schema(self._file(SCHEMA).read_bytes(), SCHEMA)
+        seen: dict[str, str] = {}
+        for spec in schema.objects:
+            if not _SAFE_NAME.match(spec.slug):
+                refuse(SCHEMA, f"the object {spec.slug!r} cannot be a file name")
+            if (other := seen.setdefault(spec.slug.lower(), spec.slug)) != spec.slug:
+                refuse(SCHEMA, f"{other} and {spec.slug} are the same name where case does not count")
+        return schema
+
+    def _file(self, name: str) -> Path:
+        path = self.path / name
+        if path.is_symlink() or not path.resolve().is_relative_to(self.path.resolve()):
+            refuse(name, "leaves the folder")
+        if path.is_file() and path.stat().st_size > MOST_BYTES:
+            refuse(name, f"has {size_text(path.stat().st_size)}; crmctl reads files of at most {size_text(MOST_BYTES)}")
+        return path
+
+    def record_files(self, slug: str) -> list[str]:
+        """Return the files with an object's records: one, or several split by the end of the id."""
+        parts = self._file(f"{RECORDS}/{slug}")
+        split = sorted(f"{RECORDS}/{slug}/{path.name}" for path in parts.glob("*.jsonl")) if parts.is_dir() else []
+        return [*([f"{RECORDS}/{slug}.jsonl"] if (self.path / RECORDS / f"{slug}.jsonl").exists() else []), *split]
+
+    def records(self, slug: str) -> Iterator[OrgLine]:
+        """Yield the records of an object: `{"id", "data"}`."""
+        for name in self.record_files(slug):
+            for line in self._lines(name):
+                if not isinstance(line.document.get("data"), dict) or line.document.keys() != {"id", "data"}:
+                    refuse(line.place, 'a record is {"id": ..., "data": {...}}')
+                yield line
+
+    def activities(self) -> Iterator[OrgLine]:
+        """Yield the activities. Their links name object and record: `people/ID`."""
+        if (self.path / ACTIVITIES).exists():
+            yield from self._lines(ACTIVITIES)
+
+    def members(self) -> list[Json]:
+        path = self._file(MEMBERS)
+        if not path.exists():
+            return []
+        try:
+            members = yaml_text.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            refuse(MEMBERS, reason(error))
+        if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
+            refuse(MEMBERS, "must be a list of members")
+        return members
+
+    def _lines(self, name: str) -> Iterator[OrgLine]:
+        with self._file(name).open("rb") as file:
+            number = 0
+            while raw := file.readline(MOST_LINE):
+                number += 1
+                place = f"{name}:{number}"
+                if len(raw) == MOST_LINE:
+                    refuse(place, f"the line is longer than {size_text(MOST_LINE)}")
+                if not raw.endswith(b"\n"):
+                    refuse(place, "the last line is cut off")
+                try:
+                    document = jsontext.loads(raw, unique_keys=True)
+                except ValueError as error:
+                    refuse(place, f"is no JSON: {reason(error)}")
+                if not isinstance(document, dict) or not isinstance(document.get("id"), str) or not document["id"]:
+                    refuse(place, "has no id")
+                yield OrgLine(place, document)
+
+    def checksum_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield file and problem for each file that is not as the pull wrote it."""
+        files = self.manifest["files"]
+        for name in sorted({*files, *data_files(self.path)}):
+            path = self._file(name)
+            if name not in files:
+                yield name, "is not in the manifest"
+            elif not path.is_file():
+                yield name, "is missing"
+            elif file_facts(path) != files[name]:
+                yield name, "has changed since the pull"
+
+
+def refuse_foreign(path: Path, *, is_start: bool = False) -> None:
+    """Raise UsageError if the folder has other files than those of an organization. `is_start`: settings without data are fine."""
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".") and entry.name not in FREE_NAMES}
+    folded: dict[str, str] = {}
+    for name in sorted(names):
+        if (other := folded.setdefault(name.lower(), name)) != name:
+            refuse_folder(path, f"has both {other} and {name}, one name where case does not count")
+    foreign = sorted(names - {*DATA_NAMES, SETTINGS})
+    if foreign:
+        refuse_folder(path, f"holds files that are not crmctl's: {', '.join(foreign[:5])}", "choose a folder of its own")
+    if MANIFEST not in names and (not is_start or names - {SETTINGS}):
+        refuse_folder(path, "is no folder of crmctl org", "crmctl org pull DIR makes one")
+
+
+def data_files(path: Path) -> list[str]:
+    """Return the data files in a folder, without settings and manifest."""
+    found = [path / name for name in DATA_NAMES if name != MANIFEST]
+    every = [file for top in found for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file() or file.is_symlink()]
+    return sorted(file.relative_to(path).as_posix() for file in every)
+
+
+def file_facts(path: Path) -> Json:
+    """Return size and checksum of a file."""
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def references_of(spec: ObjectSpec) -> dict[str, AttributeSpec]:
+    """Return an object's reference attributes by slug."""
+    return {attribute.slug: attribute for attribute in spec.attributes if attribute.type == AttributeType.REFERENCE}

@@ -1,0 +1,353 @@
+"""Write an organization into a folder, from the mirror."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from crmctl.bulk_context import BulkContext
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.match.keys import KEY_TYPES
+from crmctl.match.references import ids_only
+from crmctl.mirror.file import writing_turn
+from crmctl.mirror.local_copy import LocalCopy
+from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
+from crmctl.models import jsontext
+from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Activity, Attribute, AttributeType, Member, Object, Record
+from crmctl.org.folder import (
+    ACTIVITIES,
+    DATA_NAMES,
+    FORMAT,
+    MANIFEST,
+    MEMBERS,
+    PARTS,
+    RECORDS,
+    SCHEMA,
+    SETTINGS,
+    SPLIT_BYTES,
+    OrgFolder,
+    OrgSettings,
+    data_files,
+    file_facts,
+    refuse_folder,
+    refuse_foreign,
+)
+from crmctl.org.replacement import finish_replacement, new_content, replace_content
+from crmctl.schema.schema_document import Present, to_document
+from crmctl.values import yaml_text
+from crmctl.values.moments import to_timestamp
+
+LOCKS = "org"
+NEVER_CONTAINED = (
+    ("history", "the interface has no history; crmctl mirror changes emits it from now on"),
+    ("times and authors of records", "the service sets them"),
+    ("API keys and webhook secrets", "secrets never leave the service"),
+    ("reports, workflows, webhooks and files", "the interface does not show their content"),
+)
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """A pull into a folder. `objects` and `parts` replace the folder's settings."""
+
+    folder: Path
+    objects: Sequence[str] = ()
+    parts: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class PullReport:
+    """Result of a pull. `is_changed`: whether a data file changed."""
+
+    folder: Path
+    manifest: Json
+    is_changed: bool
+    requests: int
+
+    def to_document(self) -> Json:
+        """Return the JSON form. Every key is present."""
+        names = ("asOf", "masked", "subset", "records", "activities", "members", "coverage")
+        return {
+            "folder": str(self.folder), "changed": self.is_changed, "requests": self.requests,
+            **{name: self.manifest[name] for name in names},
+        }  # fmt: skip
+
+
+@dataclass
+class Organization:
+    """What a pull writes: a mirror as of one moment, the chosen objects with their active attributes, and members."""
+
+    copy: LocalCopy
+    objects: Sequence[Object]
+    every_object: Sequence[Object]
+    parts: Sequence[str]
+    members: Sequence[Member] = ()
+    notes: list[Json] = field(default_factory=list)
+
+    def attributes(self, object_id: str) -> list[Attribute]:
+        return [attribute for attribute in self.copy.attributes(object_id) if attribute.is_active is not False]
+
+    def present(self) -> Present:
+        """Return the schema: the chosen objects with attributes, the others only by name."""
+        slugs = {crm_object.slug or crm_object.id: crm_object for crm_object in self.every_object}
+        attributes = {
+            crm_object.slug or crm_object.id: {each.slug: each for each in self.attributes(crm_object.id)} for crm_object in self.objects
+        }
+        return Present(slugs, attributes)
+
+
+def pull(context: BulkContext, request: PullRequest) -> PullReport:
+    """Sync the mirror and write the folder. Raises UsageError for a foreign folder, ServiceError for an unproven mirror."""
+    folder = request.folder
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    with writing_turn(context.state / LOCKS / digest, context.clock, context.listener.note):
+        finish_replacement(folder)
+        check_start(folder)
+        settings = _settings(request)
+        organization, report = read_organization(context, settings)
+        with organization.copy:
+            organization.copy.hold_still()
+            with new_content(folder) as place:
+                manifest = write_folder(organization, place) | {"source": source_digest(context.origin)}
+                is_changed = _store(folder, place, manifest, _proposed(settings, request, organization))
+    return PullReport(folder, OrgFolder(folder).manifest, is_changed, report.requests)
+
+
+def check_start(folder: Path) -> None:
+    """Raise UsageError unless the folder is new, empty, or one of crmctl."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        refuse_folder(folder, "is no folder")
+    if not folder.resolve().parent.is_dir():
+        refuse_folder(folder, "cannot be made: its parent folder does not exist")
+    if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        refuse_foreign(folder, is_start=True)
+        if (folder / MANIFEST).exists() and OrgFolder(folder).is_masked:
+            refuse_folder(folder, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
+
+
+def source_digest(origin: str) -> str:
+    """Return a digest that identifies a service without naming it."""
+    return hashlib.sha256(f"crmctl org {origin}".encode()).hexdigest()[:16]
+
+
+def _settings(request: PullRequest) -> OrgSettings:
+    path = request.folder / SETTINGS
+    stored = OrgSettings.read(path) if path.exists() else OrgSettings()
+    parts = tuple(stored.parts if request.parts is None else request.parts)
+    if unknown := sorted(set(parts) - set(PARTS)):
+        raise UsageError(f"--with {unknown[0]}: there is no such part", hint=f"parts: {', '.join(PARTS)}")
+    return OrgSettings(tuple(request.objects) or stored.objects, parts, stored.keys, stored.keep)
+
+
+def read_organization(context: BulkContext, settings: OrgSettings) -> tuple[Organization, SyncReport]:
+    """Sync the objects of the settings and open the mirror. Raises ServiceError if the mirror cannot be proven."""
+    every = context.service.list_objects()
+    chosen = [_object(every, name) for name in dict.fromkeys(settings.objects)] or [one for one in every if one.is_active is not False]
+    notes: list[Json] = []
+    members: list[Member] = []
+    if "members" in settings.parts:
+        try:
+            members = sorted(context.service.list_members(), key=lambda member: (_email(member), member.id))
+        except DeniedError as error:
+            notes.append(coverage("members", None, error.message))
+    report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in settings.parts))
+    report.requests += 1 + ("members" in settings.parts)
+    for result in report.results:
+        if not result.state.proven:
+            raise ServiceError(
+                f"{result.state.slug} cannot be read completely: {result.state.proof}",
+                hint="try again when less is written",
+                code="unproven",
+            )
+    copy = LocalCopy.find(context)
+    if copy is None:
+        raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
+    chosen.sort(key=lambda one: one.slug or one.id)
+    return Organization(copy, chosen, every, settings.parts, members, notes), report
+
+
+def _object(objects: Sequence[Object], name: str) -> Object:
+    found = next((one for one in objects if name in (one.slug, one.id)), None)
+    if found is None:
+        slugs = sorted(one.slug for one in objects if one.slug)
+        raise NotFoundError(f"there is no object {name!r}", hint=suggestion(name, slugs, f"objects: {', '.join(slugs)}"))
+    return found
+
+
+def coverage(content: str, count: int | None, note: str = "") -> Json:
+    """Return a row of the coverage table; `count` None means that the folder does not contain this."""
+    return {"content": content, "contained": count is not None, "count": count, "note": note or None}
+
+
+def write_folder(organization: Organization, place: Path) -> Json:
+    """Write every data file into an empty folder and return the manifest."""
+    copy = organization.copy
+    document = to_document(organization.present(), [one.id for one in organization.objects])
+    (place / SCHEMA).write_text(yaml_text.dumps(document.wire()), encoding="utf-8")
+    rows: list[Json] = []
+    counts: dict[str, int] = {}
+    ids = {one.id.lower(): copy.ids(one.id) for one in organization.objects}
+    (place / RECORDS).mkdir()
+    for one in organization.objects:
+        slug = one.slug or one.id
+        lines = RecordLines(organization.attributes(one.id), ids)
+        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", map(lines.document, copy.records_by_id(one.id)))
+        _split(place / RECORDS / f"{slug}.jsonl")
+        rows += [coverage(slug, counts[slug]), *_left_out(organization, one, lines)]
+    activities = None
+    if "activities" in organization.parts:
+        slugs = {one.id.lower(): one.slug or one.id for one in organization.every_object}
+        activities = _write_lines(place / ACTIVITIES, (activity_document(activity, slugs) for activity in copy.activities()))
+    rows.append(coverage("activities", activities, "" if activities is not None else "not chosen"))
+    if organization.members:
+        (place / MEMBERS).write_text(yaml_text.dumps([_member(member) for member in organization.members]), encoding="utf-8")
+        rows.append(coverage("members", len(organization.members), "apply does not create members"))
+    rows += [*organization.notes, *(coverage(content, None, note) for content, note in NEVER_CONTAINED)]
+    states = [copy.state(one.id) for one in organization.objects]
+    return {
+        "format": FORMAT,
+        "asOf": to_timestamp(min((state.as_of for state in states if state is not None), default=0)),
+        "masked": False,
+        "subset": False,
+        "records": counts,
+        "activities": activities or 0,
+        "members": len(organization.members),
+        "proof": {state.slug: state.proof for state in states if state is not None},
+        "coverage": rows,
+        "files": {name: file_facts(place / name) for name in data_files(place)},
+    }
+
+
+class RecordLines:
+    """Turns records into documents: attributes in schema order, references as ids. References to deleted records are left out."""
+
+    def __init__(self, attributes: Sequence[Attribute], ids: Mapping[str, set[str]]) -> None:
+        self._references = {each.slug: ids.get((each.target_object_id or "").lower()) for each in attributes if _refers(each)}
+        self._slugs = [attribute.slug for attribute in attributes]
+        self.dangling = 0
+
+    def document(self, record: Record) -> Json:
+        data = {slug: value for slug in self._slugs if (value := record.data.get(slug)) is not None}
+        for slug in data.keys() & self._references.keys():
+            value, known = ids_only(data[slug]), self._references[slug]
+            if known is not None:
+                value = self._closed(value, known)
+            if value is None:
+                del data[slug]
+            else:
+                data[slug] = value
+        return {"id": record.id, "data": data}
+
+    def _closed(self, value: Any, known: set[str]) -> Any:
+        if not isinstance(value, list):
+            self.dangling += value not in known
+            return value if value in known else None
+        kept = [each for each in value if each in known]
+        self.dangling += len(value) - len(kept)
+        return kept
+
+
+def _refers(attribute: Attribute) -> bool:
+    return attribute.type == AttributeType.REFERENCE
+
+
+def activity_document(activity: Activity, slugs: Mapping[str, str]) -> Json:
+    """Return an activity as a folder holds it; its links are texts such as `people/ID`."""
+    links = [f"{slugs.get((link.object_id or '').lower(), link.object_id)}/{link.record_id}" for link in activity.linked_records or ()]
+    participants = [{"type": each.type, "id": each.id} for each in activity.participants or ()]
+    facts: Json = {"title": activity.title, "summary": activity.summary, "activityDate": activity.activity_date}
+    listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
+    return {"id": activity.id, **{name: value for name, value in (facts | listed).items() if value not in (None, [])}}
+
+
+def _email(member: Member) -> str:
+    return (member.user.email or "") if member.user is not None else ""
+
+
+def _member(member: Member) -> Json:
+    user = member.user
+    return {"email": _email(member), "name": user.name if user else None, "role": member.role, "userId": user.id if user else None}
+
+
+def _left_out(organization: Organization, crm_object: Object, lines: RecordLines) -> Iterator[Json]:
+    """Yield the coverage rows of what an object's records have and the folder has not."""
+    slug, copy = crm_object.slug or crm_object.id, organization.copy
+    state = copy.state(crm_object.id)
+    for excluded in state.excluded if state is not None else ():
+        yield coverage(f"{slug}.{excluded}", None, "excluded from the mirror")
+    for attribute in copy.attributes(crm_object.id):
+        if attribute.is_active is False:
+            yield coverage(f"{slug}.{attribute.slug}", None, "the attribute is inactive")
+        elif _refers(attribute) and attribute.target_object_id not in {one.id for one in organization.objects}:
+            yield coverage(f"{slug}.{attribute.slug}", None, "the ids are contained, the records they name are not")
+    if lines.dangling:
+        yield coverage(f"{slug}: references to deleted records", None, f"{lines.dangling:,} left out")
+
+
+def _write_lines(path: Path, documents: Iterable[Json]) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for count, document in enumerate(documents, 1):  # noqa: B007 - the last number is the count
+            file.write(jsontext.dumps(document) + "\n")
+    return count
+
+
+def _split(path: Path, limit: int = SPLIT_BYTES) -> None:
+    """Split a large file by the last digits of the ids, so that each part stays below the limit."""
+    size, digits = path.stat().st_size, 0
+    while size / 16**digits > limit:
+        digits += 1
+    if not digits:
+        return
+    folder = path.with_suffix("")
+    folder.mkdir()
+    parts: dict[str, IO[bytes]] = {}
+    with path.open("rb") as file:
+        for line in file:
+            name = jsontext.loads(line)["id"][-digits:].lower()
+            name = name if name.isalnum() else "other"
+            if name not in parts:
+                parts[name] = (folder / f"{name}.jsonl").open("wb")
+            parts[name].write(line)
+    for part in parts.values():
+        part.close()
+    path.unlink()
+
+
+def _proposed(settings: OrgSettings, request: PullRequest, organization: Organization) -> OrgSettings | None:
+    """Return the settings to write: on the first pull, with a unique attribute as the key of each object."""
+    if (request.folder / SETTINGS).exists():
+        return None
+    keys = {}
+    for one in organization.objects:
+        unique = (each for each in organization.attributes(one.id) if each.is_unique and each.type in KEY_TYPES and not each.is_list)
+        if (key := next(unique, None)) is not None:
+            keys[one.slug or one.id] = key.slug
+    return OrgSettings(tuple(settings.objects), settings.parts, keys, settings.keep)
+
+
+def _store(folder: Path, place: Path, manifest: Json, settings: OrgSettings | None) -> bool:
+    """Move the new content into the folder; return False if it holds exactly that already. Settings are written only once."""
+    if settings is None and (folder / MANIFEST).exists():
+        old = OrgFolder(folder)
+        same = ("files", "masked", "subset", "source")
+        if all(old.manifest.get(name) == manifest[name] for name in same) and not list(old.checksum_problems()):
+            return False
+    (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    names = list(DATA_NAMES)
+    if settings is not None:
+        (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
+        names.insert(0, SETTINGS)
+    replace_content(folder, names)
+    return True
+
+
+def refuse_too_many(records: int, most: int | None) -> None:
+    """Raise RejectedError if a pull would hold more records than the user allows."""
+    if most is not None and records > most:
+        raise RejectedError(f"the folder would hold {records:,} records, --max-records says {most:,}", code="too_many_records")

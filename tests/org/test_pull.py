@@ -1,0 +1,191 @@
+"""`crmctl org pull` and `org verify` through the installed program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from crmctl.org.folder import RECORDS
+from crmctl.org.pull import _split
+from tests.support.cli import run_crmctl
+from tests.support.organizations import furnish
+from tests.support.service import RunningService
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def pulled(crm: RunningService) -> Path:
+    furnish(crm, 1)
+    run_crmctl("org", "pull", "crm").ok()
+    return Path("crm")
+
+
+def test_a_second_pull_changes_no_byte_and_one_value_changes_one_line(crm: RunningService, pulled: Path) -> None:
+    before = content(pulled)
+    again = run_crmctl("org", "pull", "crm").ok().json()
+    assert (again["changed"], content(pulled)) == (False, before)
+    line = json.loads(before["records/people.jsonl"].splitlines()[0])
+    path = f"/api/v1/objects/{crm.object_id('people')}/records/{line['id']}"
+    crm.client.patch(path, json={"data": {"job_title": "Countess"}})
+    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is True
+    after = content(pulled)
+    assert {name for name in after if after[name] != before[name]} == {"records/people.jsonl", "MANIFEST.json"}
+    old, new = (set(lines["records/people.jsonl"].splitlines()) for lines in (before, after))
+    assert (len(new - old), len(old - new)) == (1, 1)
+    run_crmctl("org", "verify", "crm").ok()
+    assert sorted(path.name for path in Path().iterdir() if "crm" in path.name) == ["crm"], "nothing is left beside the folder"
+
+
+def test_coverage_names_what_is_not_contained(crm: RunningService, pulled: Path) -> None:
+    manifest = json.loads((pulled / "MANIFEST.json").read_text())
+    rows = {row["content"]: row for row in manifest["coverage"]}
+    assert rows["people"]["count"] == 12
+    assert not rows["history"]["contained"]
+    assert rows["history"]["note"]
+    assert crm.base_url.partition("://")[2].encode() not in b"".join(content(pulled).values()), "the folder names no host"
+    keys = (pulled / "org.toml").read_text()
+    assert '"people" = "email"' in keys
+
+
+def test_a_reference_to_a_deleted_record_is_left_out(crm: RunningService) -> None:
+    made = crm.client.post(f"/api/v1/objects/{crm.object_id('companies')}/records", json={"data": {"name": "Acme"}}).json()["id"]
+    crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "a@acme.com", "company": made}})
+    crm.client.delete(f"/api/v1/objects/{crm.object_id('companies')}/records/{made}")
+    report = run_crmctl("org", "pull", "crm").ok().json()
+    assert {"content": "people: references to deleted records", "contained": False, "count": None, "note": "1 left out"} in report[
+        "coverage"
+    ]
+    assert "company" not in json.loads(Path("crm/records/people.jsonl").read_text())["data"]
+    run_crmctl("org", "verify", "crm").ok()
+
+
+def test_chosen_objects_and_parts(crm: RunningService) -> None:
+    furnish(crm, 2)
+    report = run_crmctl("org", "pull", "crm", "--objects", "people", "--with", "").ok().json()
+    assert set(report["records"]) == {"people"}
+    assert {path.name for path in Path("crm").iterdir()} == {"org.toml", "schema.yaml", "records", "MANIFEST.json"}
+    notes = {row["content"]: row["note"] for row in report["coverage"]}
+    assert "the records they name are not" in notes["people.company"]
+    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is False, "org.toml remembers the choice"
+    run_crmctl("org", "verify", "crm").ok()
+
+
+def test_a_folder_under_version_control_is_a_valid_start(crm: RunningService) -> None:
+    Path("crm/.git").mkdir(parents=True)
+    Path("crm/.git/HEAD").write_text("x")
+    Path("crm/org.toml").write_text('format = 1\nobjects = ["companies"]\nwith = []\n')
+    run_crmctl("org", "pull", "crm").ok()
+    assert Path("crm/.git/HEAD").read_text() == "x"
+    assert Path("crm/records/companies.jsonl").exists()
+    assert "companies" in Path("crm/org.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("notes.txt", "x", "not crmctl's"),
+        ("org.toml", "format = 2\n", "format 2"),
+        ("org.toml", "format = 1\nobject = []\n", "unknown setting object"),
+        ("org.toml", "format = 1\nobjects = [3]\n", "another kind"),
+        ("org.toml", "format = \n", "org.toml"),
+    ],
+)
+def test_a_foreign_folder_is_refused_before_the_first_request(crm: RunningService, name: str, text: str, said: str) -> None:
+    Path("crm").mkdir()
+    Path("crm", name).write_text(text)
+    crm.log.clear()
+    assert said in run_crmctl("org", "pull", "crm").exits(2).error()["message"]
+    assert (crm.log, content(Path("crm"))) == ([], {name: text.encode()})
+
+
+def test_a_pull_into_a_file_or_nowhere_is_refused(crm: RunningService) -> None:
+    Path("file").write_text("x")
+    run_crmctl("org", "pull", "file").exits(2)
+    run_crmctl("org", "pull", "no/where").exits(2)
+    run_crmctl("org", "pull", "crm", "--objects", "peple").exits(3)
+    run_crmctl("org", "pull", "crm", "--with", "everything").exits(2)
+    assert not Path("crm").exists()
+
+
+def damage(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "place", "problem"),
+    [
+        ("records/people.jsonl", '{"id"', '{"id', "records/people.jsonl:1", "no JSON"),
+        ("records/people.jsonl", '"data":{', '"data":{"nothing":1,', "records/people.jsonl:1", "no attribute nothing"),
+        ("records/people.jsonl", '"data"', '"date"', "records/people.jsonl:1", "a record is"),
+        ("schema.yaml", "type: text", "type: []", "schema.yaml", "must be text"),
+        ("schema.yaml", "slug: people", "slug: ../people", "schema.yaml", "file name"),
+        ("schema.yaml", "slug: deals", "slug: People", "schema.yaml", "where case does not count"),
+        ("MANIFEST.json", '"people": 12', '"people": 13', "people", "the manifest says 13"),
+        ("MANIFEST.json", '"schema.yaml"', '"../schema.yaml"', "MANIFEST.json", "leaves the folder"),
+        ("MANIFEST.json", '"format": 1', '"format": 9', "", "format 9"),
+        ("members.yaml", "- ", "x: ", "members.yaml", ""),
+    ],
+)
+def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str, place: str, problem: str) -> None:
+    damage(pulled, name, old, new)
+    done = run_crmctl("org", "verify", "crm")
+    if done.code == 11:
+        assert any(place in row["place"] and problem in row["problem"] for row in done.json()), done.out
+        assert name in {row["place"] for row in done.json()} or name == "MANIFEST.json", "the checksum tells too"
+    else:
+        assert done.code in (2, 9), done.err
+        assert problem in done.error()["message"]
+        assert place in done.error()["message"]
+
+
+def test_verify_finds_double_ids_open_references_missing_and_further_files(pulled: Path) -> None:
+    people = pulled / "records/people.jsonl"
+    lines = [f"{line}\n" for line in people.read_text(encoding="utf-8").split("\n") if line]
+    people.write_text("".join([*lines, lines[0]]), encoding="utf-8")
+    companies = pulled / "records/companies.jsonl"
+    gone = json.loads(companies.read_text(encoding="utf-8").splitlines()[0])["id"]
+    companies.write_text("".join(companies.read_text(encoding="utf-8").splitlines(keepends=True)[1:]), encoding="utf-8")
+    first = json.loads(lines[0])
+    first["data"]["company"] = gone
+    people.write_text(people.read_text(encoding="utf-8").replace(lines[1], json.dumps({"id": "x", "data": first["data"]}) + "\n"))
+    (pulled / "activities.jsonl").unlink(missing_ok=True)
+    (pulled / "records/more.jsonl").write_text("")
+    rows = {(row["place"], row["problem"]) for row in run_crmctl("org", "verify", "crm").exits(11).json()}
+    assert ("records/people.jsonl:13", f"the id {first['id']} is also in records/people.jsonl:1") in rows
+    assert ("records/people.jsonl:2", f"company refers to companies {gone}, which the folder does not hold") in rows
+    assert ("records/more.jsonl", "is not in the manifest") in rows
+    assert any(place == "records/people.jsonl" and "changed" in text for place, text in rows)
+
+
+def test_a_cut_line_a_link_out_and_a_huge_file(pulled: Path) -> None:
+    people = pulled / "records/people.jsonl"
+    whole = people.read_bytes()
+    people.write_bytes(whole[:-1])
+    assert any("cut off" in row["problem"] for row in run_crmctl("org", "verify", "crm").exits(11).json())
+    with people.open("r+b") as file:
+        file.truncate(2 << 30)
+    assert "at most" in run_crmctl("org", "verify", "crm").exits(11).json()[0]["problem"]
+    people.unlink()
+    Path("outside").write_bytes(whole)
+    people.symlink_to(Path("outside").resolve())
+    assert "leaves the folder" in run_crmctl("org", "verify", "crm").exits(11).json()[0]["problem"]
+
+
+def test_large_objects_are_split_by_the_end_of_the_id(tmp_path: Path) -> None:
+    folder = tmp_path / RECORDS
+    folder.mkdir()
+    lines = [json.dumps({"id": f"{number:032x}", "data": {}}) + "\n" for number in range(64)]
+    (folder / "people.jsonl").write_text("".join(lines))
+    _split(folder / "people.jsonl", limit=1000)
+    parts = sorted((folder / "people").iterdir())
+    assert [part.stem for part in parts] == list("0123456789abcdef")
+    assert sorted("".join(part.read_text() for part in parts).splitlines(keepends=True)) == sorted(lines)
+    assert not (folder / "people.jsonl").exists()
