@@ -4,6 +4,7 @@ VENV      := .venv
 BIN       := $(VENV)/bin
 PROGRAM   := $(VENV)/.program
 INSTALLED := $(VENV)/.installed
+RELEASE   := $(VENV)/.release
 PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
 FLOOR     ?= 95
@@ -12,7 +13,7 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench release clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -45,8 +46,7 @@ generated: install ## Regenerate the completion table and docs/reference/
 	$(BIN)/python completions/generate.py
 	$(BIN)/python docs/generate_reference.py
 
-requirements: install ## Regenerate the pins in requirements/ (ARGS=--upgrade takes the newest versions)
-	$(PIP) install uv
+requirements: $(RELEASE) ## Regenerate the pins in requirements/ (ARGS=--upgrade takes the newest versions)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
 
 bench: install ## Measure start-up and import throughput
@@ -65,6 +65,15 @@ $(PROGRAM): requirements/program.txt pyproject.toml
 $(INSTALLED): requirements/locked.txt $(PROGRAM)
 	@$(PIP) install --require-hashes --requirement requirements/locked.txt
 	@touch $@
+
+$(RELEASE): requirements/release.txt $(INSTALLED)
+	@$(PIP) install --require-hashes --requirement requirements/release.txt
+	@touch $@
+
+dist: $(RELEASE) ## Build wheel and sdist into dist/, and try the wheel in empty environments
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	.ci/try-wheel dist/*.whl
 
 release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
 	$(BIN)/python .ci/release.py $(VERSION)

@@ -1,4 +1,4 @@
-"""Pins exact versions and hashes from Python 3.11 on: locked.txt all that pyproject.toml names, program.txt what `make demo` needs.
+"""Pin exact versions and hashes from Python 3.11 on, one file for each purpose.
 
 Run by `make requirements`. Needs uv. No address of a package index ends up in the files.
 """
@@ -14,13 +14,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PROJECT = HERE.parent / "pyproject.toml"
 RESOLUTION = ["--universal", "--python-version=3.11", "--system-certs"]
+FILES = {"locked.txt": ["test"], "program.txt": ["service"], "image.txt": ["service", "postgres", "s3"], "release.txt": ["release"]}
+"""The extras of each file: for tests and checks, for `make demo`, for the image, and for `make dist` and `make site`."""
 OPTIONS = [*RESOLUTION, "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--quiet"]
 
 
 def main() -> None:
     """Versions already locked are kept unless pyproject.toml or an argument such as `--upgrade` says otherwise."""
-    compile_pins("locked.txt", "--all-extras", *sys.argv[1:])
-    compile_pins("program.txt", "--extra=service", "--constraint=requirements/locked.txt", "--no-annotate", *sys.argv[1:])
+    for name, extras in FILES.items():
+        same = ["--constraint=requirements/locked.txt", "--no-annotate"] if name != "locked.txt" else []
+        compile_pins(name, *(f"--extra={extra}" for extra in extras), *same, *sys.argv[1:])
 
 
 def compile_pins(name: str, *arguments: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -312,3 +313,13 @@ def _is_full(database: str | None, path: Path | None) -> bool:
     except OSError:
         return False
     return disk.f_bavail * disk.f_frsize < LEAST_BYTES
+
+
+INSTALLERS = {"pipx_metadata.json": "pipx install --force", "uv-receipt.toml": "uv tool install"}
+"""The file that each installer leaves in its environment, and its command."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation."""
+    commands = (command for name, command in INSTALLERS.items() if os.path.exists(os.path.join(sys.prefix, name)))  # noqa: PTH110, PTH118 - pathlib is slow to import
+    return f"{next(commands, 'pip install')} 'crmctl[{extra}]'"

@@ -31,7 +31,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of one commit, which is the working folder."""
     folder = tmp_path / "repository"
     for path in repository_files():
-        if path.relative_to(ROOT).parts[0] in ("src", ".ci", "completions", "pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        if path.relative_to(ROOT).parts[0] in ("src", ".ci", "completions", "docs", "pyproject.toml", "README.md", "LICENSE", ".gitignore"):
             copy = folder / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)

@@ -14,7 +14,11 @@ from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "crmctl"
-GENERATED = ("src/crmctl/cli/completion_table.json", "docs/reference/", "requirements/locked.txt", "requirements/program.txt")
+GENERATED = (
+    "src/crmctl/cli/completion_table.json",
+    "docs/reference/",
+    *(f"requirements/{name}.txt" for name in ("locked", "program", "image", "release")),
+)
 
 
 @cache

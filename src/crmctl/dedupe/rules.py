@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError, UsageError, install_command
 from crmctl.models import jsontext
 from crmctl.models.ids import suggestion
 from crmctl.models.numbers import canonical_number
@@ -418,7 +418,7 @@ def measures() -> Mapping[str, TextMeasure]:
         distance: Any = import_module("rapidfuzz.distance")
     except ImportError as error:
         raise UsageError(
-            "similarity (~) needs rapidfuzz, which is not installed", hint="pip install 'crmctl[dedupe]'", code="not_installed"
+            "similarity (~) needs rapidfuzz, which is not installed", hint=install_command("dedupe"), code="not_installed"
         ) from error
     return {
         EDITS: distance.OSA.normalized_similarity,

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self, TextIO, cast
 
-from crmctl.errors import UsageError, reason, storage_error
+from crmctl.errors import UsageError, install_command, reason, storage_error
 
 
 @contextmanager
@@ -148,6 +148,6 @@ def require_files_extra(library: str) -> Any:
     except ImportError as error:
         raise UsageError(
             f"Parquet and Excel files need {library.partition('.')[0]}, which is not installed",
-            hint="pip install 'crmctl[files]'",
+            hint=install_command("files"),
             code="not_installed",
         ) from error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import CrmctlError, ServiceError, UsageError
+from crmctl.errors import CrmctlError, ServiceError, UsageError, install_command
 from crmctl.models import jsontext
 from crmctl.output.streams import Side, Streams
 
@@ -45,7 +45,7 @@ def demonstrate(ctx: typer.Context) -> None:
     """
     runtime: Runtime = ctx.obj
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
-        raise UsageError("the demonstration needs the embedded service", hint="pip install 'crmctl[service]'", code="service_not_installed")
+        raise UsageError("the demonstration needs the embedded service", hint=install_command("service"), code="service_not_installed")
     output = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
     for_people = output in (None, "table")
     started = runtime.clock.monotonic()

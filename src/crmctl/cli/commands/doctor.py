@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import CrmctlError, ExitCode, NetworkError, reason
+from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -112,7 +112,7 @@ def service_extra(_runtime: Runtime) -> Check:
 
     missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
-        return Check("embedded service", "ok", "not installed (optional)", "pip install 'crmctl[service]' adds serve and demo")
+        return Check("embedded service", "ok", "not installed (optional)", f"{install_command('service')} adds serve and demo")
     return Check("embedded service", "ok", "installed")
 
 

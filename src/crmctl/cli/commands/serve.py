@@ -14,7 +14,7 @@ import typer
 
 from crmctl.cli.app import CommandApp, environment_variable
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import UsageError, reason, storage_error
+from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.ids import nearest, suggestion
 from crmctl.models.jsontext import Json
@@ -138,7 +138,7 @@ def service_libraries() -> Iterator[None]:
         if (error.name or "").startswith("crmctl"):
             raise
         raise UsageError(
-            f"the embedded service is not installed ({error.name} is missing)", hint="pip install 'crmctl[service]'", code="not_installed"
+            f"the embedded service is not installed ({error.name} is missing)", hint=install_command("service"), code="not_installed"
         ) from error
 
 

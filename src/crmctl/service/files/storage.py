@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
-from crmctl.errors import ConfigError, UsageError, reason
+from crmctl.errors import ConfigError, UsageError, install_command, reason
 from crmctl.models import jsontext
 from crmctl.models.numbers import size_text
 from crmctl.service.context import S3Settings, ServiceSettings
@@ -104,7 +104,7 @@ def open_client(settings: S3Settings) -> tuple[Any, tuple[type[Exception], ...]]
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"storing files in S3 is not installed ({error.name} is missing)", hint="pip install 'crmctl[s3]'", code="not_installed"
+            f"storing files in S3 is not installed ({error.name} is missing)", hint=install_command("s3"), code="not_installed"
         ) from error
     failures = (BotoCoreError, ClientError, ValueError)
     endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

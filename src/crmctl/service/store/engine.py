@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from crmctl.errors import ConfigError, RejectedError
+from crmctl.errors import ConfigError, RejectedError, install_command
 from crmctl.models.jsontext import Json
 from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.migrations import MIGRATIONS, migrate, upgrade
@@ -136,7 +136,7 @@ def _open_postgres(address: str) -> Engine:
     try:
         from crmctl.service.store.postgres import PostgresEngine
     except ImportError as error:
-        raise ConfigError("PostgreSQL needs a library that is not installed", hint="pip install 'crmctl[postgres]'") from error
+        raise ConfigError("PostgreSQL needs a library that is not installed", hint=install_command("postgres")) from error
     return PostgresEngine(address)
 
 
