@@ -107,8 +107,6 @@ class JobHooks(Hooks):
         self._merge_anew(run)
 
     def compare_unsent(self, run: ImportRun) -> None:
-        if self.job.input.merged is not None:
-            return  # crmctl has just merged the parts into the current values
         from crmctl.plan.undo_updates import fail_changed
 
         with self._reading(run) as reader:

@@ -147,7 +147,7 @@ class Updates(Spill):
 def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) -> None:
     """Fail unsent rows whose record changed since the job began and holds neither the old values nor the row's.
 
-    Rows without a before image are not compared. Raises read errors.
+    Rows without a before image are not compared, nor rows whose parts were just merged into the current values. Raises read errors.
     """
     journal = job.journal
     attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
@@ -155,7 +155,8 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
     while chunk := list(islice(entries, COMPARED_ROWS)):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
         taken, images = journal.taken(first, last), journal.before(first, last)
-        unsent = {str(entry.id).lower(): entry for entry in chunk if entry.id and entry.ordinal not in taken and entry.ordinal in images}
+        compared = (entry for entry in chunk if entry.ordinal in images and entry.ordinal not in taken)
+        unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and journal.whole(entry.ordinal) is None}
         if not unsent:
             continue
         with SeenIds() as ids:

@@ -9,7 +9,7 @@ from typing import Any
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.files.rows import Format, Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
@@ -76,11 +76,24 @@ class Deleting:
             if len(ids) == 1:
                 return BulkResult(created=1)
             raise RejectedError(error.message, code=error.code, status=error.status) from error
+        except DeniedError as error:
+            # Some services refuse after carrying out the request.
+            if self.were_there() and any(_is_gone(self.service, object_id, one) for one in {ids[0], ids[-1]}):
+                raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
+            raise
         if gone is not None and gone < len(ids) and not self.were_there():
             return BulkResult(created=len(ids) - gone, updated=gone)
         kept = still_there(self.service, object_id, ids, gone)
         failed = [BulkFailure(index=index, error=said) for index, said in kept.items()]
         return BulkResult(updated=len(ids) - len(failed), failed=failed)
+
+
+def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
+    try:
+        service.get_record(object_id, record_id)
+    except CrmctlError as error:
+        return isinstance(error, NotFoundError)
+    return False
 
 
 def read_ids(path: Path, name: str, ids: SeenIds) -> None:

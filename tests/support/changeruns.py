@@ -1,0 +1,633 @@
+"""Changes by key, deletions, feeds, undos and parents against a service that answers wrongly; then the ground truth of every record.
+
+A play is data; `play_change` runs it through the use cases on an injected clock. Rows lost, doubled or misnamed, values of people that were
+overwritten, and exit 0 for work that is not done are faults of crmctl.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qs, urlsplit
+
+from crmctl.api import Bulk
+from crmctl.client.directory import Directory
+from crmctl.client.transport import Request, Response
+from crmctl.errors import CrmctlError, NetworkError
+from crmctl.plan.requests import RunRequest
+from crmctl.write.database import RowState
+from crmctl.write.jobs import JobStore
+from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCH, LISTS
+from tests.support.bulkcontext import QuietListener
+from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of
+from tests.support.faultservice import LATE_SECONDS, Fault, json_response
+from tests.support.mishaps import deadly
+
+Data = dict[str, Any]
+ROWS = 23
+SEEDED = 8
+NIGHT = 20_000.0
+PEOPLE, COMPANIES = (f"0b7ecf00-0000-4000-8000-00000000000{n}" for n in (1, 2))
+TYPES = {
+    PEOPLE: {"email": "email", "name": "text", "note": "text", "score": "number", "tags": "text", "due": "date", "company": "reference"},
+    COMPANIES: {"name": "text"},
+}
+KINDS = ("keyed", "delete", "feed", "undo", "parents")
+WRITERS = ("none", "edits", "rivals")
+KILLS = (None, None, None, ("after begin", 1), ("after begin", 2), ("before settle", 2), ("after settle", 1))
+
+
+@dataclass(frozen=True)
+class ChangePlay:
+    """`answers` by number of the write since the first import began. `writer`: `edits` records, or creates `rivals` with the same key.
+    `kill`: the step at which the process ends; `resumes`: whether somebody resumes it."""
+
+    kind: str
+    alteration: str | None = None
+    altered: int | None = None
+    answers: tuple[tuple[int, str], ...] = ()
+    lists: str = "current"
+    writer: str = "none"
+    total: bool = True
+    unique: bool = False
+    kill: tuple[str, int] | None = None
+    resumes: bool = True
+    seed: int = 0
+
+
+@dataclass
+class ChangeOutcome:
+    """Faults of crmctl, in words, and what it left in doubt."""
+
+    faults: list[str] = field(default_factory=list)
+    in_doubt: int = 0
+    rows: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        return not self.faults
+
+
+@dataclass
+class Kept:
+    """A record with all its versions: moment, data (None: deleted) and the writer, `job` or `person`. `row`: the row it came from."""
+
+    id: str
+    object_id: str
+    row: int | str | None
+    lag: float
+    versions: list[tuple[float, Data | None, str]]
+    edits: dict[str, tuple[Any, float]] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Data | None:
+        return self.versions[-1][1]
+
+    def at(self, moment: float) -> tuple[float, Data | None, str] | None:
+        return next((version for version in reversed(self.versions) if version[0] <= moment), None)
+
+
+class ChangingService:
+    """Implements `Transport`. `frozen`: the moment that lists show for ever. `overwritten`: values of people that a job replaced."""
+
+    def __init__(self, clock: MovingClock, told: ChangePlay) -> None:
+        self.clock, self.told = clock, told
+        self.records: dict[str, Kept] = {}
+        self.answers: dict[int, Fault] = {}
+        self.alters = self.is_late = False
+        self.watches = True
+        self.writer = "none"
+        self.writes = self.reads = 0
+        self.frozen: float | None = None
+        self.began = 0.0
+        self.overwritten: list[str] = []
+        self._chance = random.Random(told.seed)
+
+    # -- the transport ---------------------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request) -> Response:
+        parts = urlsplit(request.url)
+        path = parts.path.partition("/api/v1/")[2].split("/")
+        body = json.loads(request.body) if request.body else {}
+        if request.method == "GET":
+            return self._read(path, parse_qs(parts.query))
+        if self.writer != "none":
+            self._meddle()
+        fault = self.answers.pop(self.writes, Fault("none", "all"))
+        self.writes += 1
+        return self._answer(fault, self._work(request.method, path, body))
+
+    def upload(self, upload: Any) -> Response:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _answer(self, fault: Fault, work: Callable[[str], tuple[int, Any]]) -> Response:
+        status, good = work(fault.applies)
+        if fault.reply == "drop":
+            raise NetworkError("the connection was lost", outcome_unknown=True, retryable=True)
+        if fault.reply == "good":
+            return json_response(status, work("all, without effect")[1] if fault.applies == "no" else good)
+        status = int(fault.reply[:3])
+        headers = {"retry-after": "2"} if status == 429 else {}
+        return json_response(status, {"error": "fault", "message": "as told"}, headers)
+
+    def _read(self, path: list[str], query: Mapping[str, list[str]]) -> Response:
+        if path == ["objects"]:
+            slugs = {PEOPLE: "people", COMPANIES: "companies"}
+            return json_response(200, {"objects": [{"id": one, "slug": slug, "name": slug} for one, slug in slugs.items()]})
+        if path[-1] == "attributes":
+            return json_response(200, {"attributes": self._attributes(path[1])})
+        if len(path) == 2:
+            return json_response(200, {"object": {"id": path[1]}, "attributes": self._attributes(path[1])})
+        if path[0] != "objects":
+            return json_response(200, {path[0]: [], "pagination": {"limit": 50, "offset": 0, "total": 0}})
+        if len(path) == 4:
+            record = self.records.get(path[3])
+            if record is None or record.data is None:
+                return json_response(404, {"error": "not_found", "message": "no such record"})
+            return json_response(200, self._wire(record, record.versions[-1]))
+        return self._page(path[1], query)
+
+    def _attributes(self, object_id: str) -> list[Data]:
+        return [
+            {"id": f"a-{slug}", "slug": slug, "name": slug.title(), "type": kind, "isList": slug == "tags",
+             "isUnique": self.told.unique and slug == ("email" if object_id == PEOPLE else "name"),
+             "targetObjectId": COMPANIES if kind == "reference" else None}
+            for slug, kind in TYPES[object_id].items()
+        ]  # fmt: skip
+
+    def _page(self, object_id: str, query: Mapping[str, list[str]]) -> Response:
+        self.reads += 1
+        now, lists = self.clock.now(), self.told.lists if self.is_late else "current"
+        if lists == "every second read late" and self.reads % 2:
+            now -= LATE_SECONDS
+        rows = []
+        for record in self.records.values():
+            lag = {"5 s late": 5.0, "each record late": record.lag}.get(lists, 0.0)
+            version = record.at(min(now - lag, self.frozen if self.frozen is not None else now))
+            if record.object_id == object_id and version is not None and version[1] is not None and _meets(version[1], query):
+                rows.append(self._wire(record, version))
+        key = {"created_at": "createdAt", "updated_at": "updatedAt"}[query.get("sort", ["created_at"])[0]]
+        rows.sort(key=lambda row: (str(row[key]), str(row["id"])), reverse=query.get("order", ["desc"])[0] == "desc")
+        limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
+        pagination = {"limit": limit, "offset": offset} | ({"total": len(rows)} if self.told.total else {})
+        return json_response(200, {"records": rows[offset : offset + limit], "pagination": pagination})
+
+    def _wire(self, record: Kept, version: tuple[float, Data | None, str]) -> Data:
+        created, changed = (datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in (record.versions[0][0], version[0]))
+        return {"id": record.id, "objectId": record.object_id, "data": version[1], "createdAt": created, "updatedAt": changed}
+
+    # -- writes ----------------------------------------------------------------------------------------------------------------------
+
+    def _work(self, method: str, path: list[str], body: Data) -> Callable[[str], tuple[int, Any]]:
+        if path[-1] == "bulk" and method == "POST":
+            return lambda applies: (200, self._write(path[1], body["records"], applies))
+        if path[-1] == "bulk":
+            return lambda applies: (200, {"deleted": self._delete(body["ids"], applies)})
+        if method == "DELETE":
+            return lambda applies: (204, {"deleted": self._delete(path[-1:], applies)})
+        assert method == "PATCH", (method, path)
+
+        def change(applies: str) -> tuple[int, Any]:
+            record = self.records.get(path[-1])
+            if record is None or record.data is None:
+                return 404, {"error": "not_found", "message": "no such record"}
+            if applies not in ("no", "all, without effect"):
+                self._update(record, body["data"])
+            return 200, self._wire(record, record.versions[-1])
+
+        return change
+
+    def _write(self, object_id: str, rows: Sequence[Data], applies: str) -> Data:
+        made = changed = 0
+        failed = []
+        chosen = {"no": 0, "half": len(rows) // 2, "all, without effect": 0}.get(applies, len(rows))
+        first = len(rows) // 2 if applies == "last" else 0
+        for index, row in enumerate(rows):
+            record = self.records.get(row.get("id", ""))
+            is_done = first <= index < max(chosen, 0)
+            if row.get("id") and (record is None or record.data is None):
+                failed.append({"index": index, "error": "not a record of the organization"})
+            elif record is not None:
+                changed += 1
+                for _ in range(is_done * (1 + (applies == "twice"))):
+                    self._update(record, row["data"])
+            elif self._is_used(object_id, row["data"]):
+                failed.append({"index": index, "error": "this value is already used"})
+            else:
+                made += 1
+                for _ in range(is_done * (1 + (applies == "twice" and not self.told.unique))):
+                    self.create(object_id, row["data"], "job")
+        return {"created": made, "updated": changed, "failed": failed}
+
+    def _delete(self, ids: Sequence[str], applies: str) -> int:
+        there = [record for one in ids if (record := self.records.get(one)) is not None and record.data is not None]
+        half = len(there) // 2
+        chosen = {"no": [], "half": there[:half], "last": there[half:], "all, without effect": []}.get(applies, there)
+        for record in chosen:
+            for slug, (value, moment) in record.edits.items():
+                self._note(record, slug, value, moment)
+            record.versions.append((self.clock.now(), None, "job"))
+        return len(there)
+
+    def _update(self, record: Kept, data: Data) -> None:
+        assert record.data is not None
+        stored = self.stored(record.row, data)
+        for slug, value in stored.items():
+            edit = record.edits.get(slug)
+            if edit is not None and record.data.get(slug) == edit[0] != value:
+                self._note(record, slug, *edit)
+        record.versions.append((self.clock.now(), record.data | stored, "job"))
+
+    def _note(self, record: Kept, slug: str, value: Any, moment: float) -> None:
+        """A person's value is gone: crmctl could have known that if it wrote this record before, or read it after the edit."""
+        written = any(writer == "job" and self.began <= at < moment for at, _, writer in record.versions)
+        slowest = {"current": 0.0, "5 s late": 5.0}.get(self.told.lists, 25.0)
+        if self.watches and (written or moment + slowest < self.began):
+            self.overwritten.append(f"row {record.row}: {slug} {value!r}")
+
+    def create(self, object_id: str, data: Data, writer: str) -> Kept:
+        record_id = str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+        row = row_number(data) if object_id == PEOPLE else data["name"]
+        version = (self.clock.now(), self.stored(row, data) if writer == "job" else data, writer)
+        record = Kept(record_id, object_id, row, self._chance.uniform(0, 25), [version])
+        self.records[record_id] = record
+        return record
+
+    def edit(self, record: Kept, slug: str, value: Any) -> None:
+        assert record.data is not None
+        moment = self.clock.now()
+        record.edits[slug] = (value, moment)
+        record.versions.append((moment, record.data | {slug: value}, "person"))
+
+    def stored(self, row: int | str | None, data: Data) -> Data:
+        """What the service makes of these values."""
+        applies = self.alters and self.told.alteration is not None and self.told.altered in (None, row)
+        if not applies or not isinstance(row, int):
+            return data
+        every = data_of(row) | data
+        altered = ALTERATIONS[str(self.told.alteration)](every)
+        return {slug: altered[slug] for slug in data if slug in altered} | {slug: value for slug, value in altered.items() if slug not in every}
+
+    def _is_used(self, object_id: str, data: Data) -> bool:
+        slug = "email" if object_id == PEOPLE else "name"
+        value = self.stored(row_number(data) if object_id == PEOPLE else None, data).get(slug)
+        return self.told.unique and any(record.data.get(slug) == value for record in self.of(object_id) if record.data is not None)
+
+    def of(self, object_id: str = PEOPLE) -> list[Kept]:
+        """The records that exist."""
+        return [record for record in self.records.values() if record.object_id == object_id and record.data is not None]
+
+    def _meddle(self) -> None:
+        there = self.of()
+        if self.writer == "edits" and there:
+            self.edit(self._chance.choice(there), self._chance.choice(("note", "stage")), f"by hand {self.writes}")
+        elif self.writer == "rivals":
+            data = data_of(self._chance.randint(1, ROWS)) | {"note": "a rival"}
+            if not self._is_used(PEOPLE, data):
+                self.create(PEOPLE, data, "person")
+
+
+def _meets(data: Data, query: Mapping[str, list[str]]) -> bool:
+    tests: dict[str, Callable[[str, str], bool]] = {"equals": lambda text, value: text == value, "contains": lambda text, value: value in text}
+    conditions = [(found, values[0]) for name, values in query.items() if (found := re.fullmatch(r"filter\[(\w+)\]\[(\w+)\]", name))]
+    return all(tests[found[2]](str(data.get(found[1]) or "").casefold(), value.casefold()) for found, value in conditions)
+
+
+def row_number(data: Data) -> int | None:
+    found = re.match(r"[pP](\d+)", str(data.get("email") or ""))
+    return int(found[1]) if found else None
+
+
+def data_of(n: int, night: int = 0) -> Data:
+    return {
+        "email": f"P{n}+x@acme.com",
+        "name": f"  Ann  & Co Number {n:03d} of the North ",
+        "note": f"row {n} with a note that is rather long {night}",
+        "score": n * 1.37 + 0.123,
+        "tags": [f"t{n % 3}", "b", "a"],
+        "due": f"2026-01-{n % 27 + 1:02d}",
+    }
+
+
+@dataclass
+class PlayContext:
+    """The dependencies of a use case; `guard_write` is that of a client."""
+
+    client: Any
+    clock: MovingClock
+    state: Path
+    listener: QuietListener = field(default_factory=QuietListener)
+    origin: str = ORIGIN
+    profile: str = "default"
+
+    def __post_init__(self) -> None:
+        self.crm = self.service = self.client
+        self.directory = Directory(self.client, self.state / "cache", self.profile, self.origin, self.clock)
+
+    def guard_write(self) -> None:
+        self.client.session.take_requests()
+
+
+@dataclass
+class Refused:
+    """The outcome of a command that raised an error."""
+
+    error: CrmctlError
+    summary: Any = None
+
+
+class Stage:
+    """One play: the service, the state of crmctl, and what went wrong."""
+
+    def __init__(self, told: ChangePlay, folder: Path) -> None:
+        self.told, self.folder = told, folder
+        self.clock = MovingClock()
+        self.service = ChangingService(self.clock, told)
+        self.outcome = ChangeOutcome()
+        self.store = JobStore(folder, self.clock)
+
+    @property
+    def bulk(self) -> Bulk:
+        """A new process."""
+        return Bulk(PlayContext(client_of(self.service, self.clock), self.clock, self.folder))  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        """From now on the service misbehaves."""
+        service, told = self.service, self.told
+        service.answers = {service.writes + at: ANSWERS[name] for at, name in told.answers}
+        service.alters = service.is_late = True
+        service.writer, service.began = told.writer, self.clock.now()
+
+    def end(self) -> None:
+        self.service.answers.clear()
+        self.service.writer = "none"
+
+    def attempt(self, work: Callable[[Bulk], Any]) -> Any:
+        try:
+            return work(self.bulk)
+        except CrmctlError as error:
+            return Refused(error)
+
+    def run(self, work: Callable[[Bulk], Any]) -> Any:
+        """Run a job, kill it if told, and resume it until nothing changes. None if it was killed and nobody resumed it."""
+        if self.told.kill is None:
+            result = self.attempt(work)
+        else:
+            try:
+                with deadly(*self.told.kill):
+                    result = self.attempt(work)
+            except BaseException as error:  # pytest's word for a process that ended before its death
+                if type(error).__name__ != "Failed":
+                    raise
+            else:
+                result = None
+            self.clock.advance(600)
+            self.service.began = self.clock.now()
+            if not self.told.resumes:
+                return None
+            result = None if result is None else result
+        for _ in range(4):
+            job = next(iter(self.store.list()), None)
+            if job is None or not (job.is_resumable or result is None):
+                break
+            self.clock.advance(60)
+            self.service.began = self.clock.now()
+            try:
+                result = self.bulk.resume(job.id, concurrency=1)
+            except CrmctlError as error:
+                self.outcome.faults.append(f"resume refuses: {error.code} {error.message}")
+                break
+        return result
+
+    def fault(self, text: str, *, when: bool = True) -> None:
+        if when:
+            self.outcome.faults.append(text)
+
+    def count_rows(self, result: Any, sent: Mapping[int, Data], what: str) -> None:
+        """Compare what the newest job says of each row with what exists."""
+        jobs = self.store.list()
+        with closing(self.store.open(jobs[0])) as journal:
+            rows, extra, rivals = journal.rows(1, ROWS), journal.duplicates(), journal.rivals()
+        succeeded = result is not None and result.error is None and not jobs[0].is_resumable
+        there: dict[int, list[Kept]] = {n: [] for n in sent}
+        for record in self.service.of():
+            if record.row in there:
+                there[record.row].append(record)  # type: ignore[index]
+        named = Counter(one.record_id for one in rows.values() if one.record_id is not None)
+        self.fault(f"{what}: records named twice", when=any(count > 1 for count in named.values()))
+        for n, records in there.items():
+            state = rows[n].state if n in rows else RowState.UNSENT
+            doubtful = state is RowState.IN_DOUBT
+            self.outcome.in_doubt += doubtful
+            self.outcome.rows += 1
+            if state in (RowState.CREATED, RowState.UPDATED, RowState.UNCHANGED):
+                self.fault(f"{what}: row {n} is {state} and lost", when=not records)
+                if records and state is not RowState.UNCHANGED:
+                    is_written = any(self._holds(record, n, sent[n]) for record in records)
+                    self.fault(f"{what}: row {n} is {state} and not written", when=not is_written)
+            elif succeeded:
+                self.fault(f"{what}: exit 0 and row {n} is {state}", when=state is not RowState.SKIPPED)
+            mine = [record for record in records if record.versions[0][2] == "job"]
+            spare = len(extra.get(n, ())) + len(rivals.get(n, ((), ()))[1]) + doubtful
+            self.fault(f"{what}: row {n} is doubled ({len(mine)})", when=len(mine) > 1 + spare)
+            self.fault(f"{what}: exit 0 and row {n} exists {len(records)} times", when=succeeded and len(records) > 1)
+            record_id = rows[n].record_id if n in rows else None
+            if record_id is not None:
+                record = self.service.records.get(record_id)
+                self.fault(f"{what}: row {n} is misnamed", when=record is None or record.row != n)
+
+    def _holds(self, record: Kept, n: int, data: Data) -> bool:
+        """Whether some version of the record has the row's values."""
+        stored = self.service.stored(n, data)
+        return any(version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions)
+
+
+def _keyed(stage: Stage) -> None:
+    """Some rows exist. A second import by key follows at once, while the lists are late."""
+    stage.begin()
+    sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=1))
+    stage.count_rows(result, sent, "first import")
+    stage.end()
+    if stage.told.alteration == "alters the unique attribute":
+        return  # nobody could find these keys again
+    stage.service.watches = False  # what people changed after an import, the next one by key may change again
+    again = {n: data_of(n, 2) for n in range(1, ROWS + 1)}
+    second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=1)
+    mine = Counter(record.row for record in stage.service.of() if record.versions[0][2] == "job")
+    journal = stage.store.open(stage.store.list()[0])
+    with closing(journal):
+        named = {*journal.duplicates(), *journal.rivals()}
+    was_clean = result is not None and result.error is None
+    for n, count in mine.items():
+        stage.fault(f"second import: row {n} is doubled", when=count > 1 and n not in named and was_clean and second.error is None)
+
+
+def _delete(stage: Stage) -> None:
+    kept = [stage.service.create(PEOPLE, data_of(n), "person") for n in range(101, 106)]
+    ids = [record.id for record in stage.service.of() if record not in kept]
+    stage.begin()
+    result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=1))
+    left = [one for one in ids if stage.service.records[one].data is not None]
+    stage.fault("other records were deleted", when=any(record.data is None for record in kept))
+    if result is not None:
+        summary = getattr(result.summary, "to_document", dict)()
+        told = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
+        stage.fault("records are gone and there is no job", when=len(left) < len(ids) and not stage.store.list())
+        stage.fault(f"{told} of {len(ids)} are reported gone, {len(left)} exist", when=told is not None and told > len(ids) - len(left))
+        stage.fault(f"exit 0 and {len(left)} exist", when=result.error is None and bool(left))
+    stage.outcome.rows += len(ids)
+
+
+def _feed(stage: Stage) -> None:
+    """Three nights; people edit records after the first and during the second."""
+    if stage.told.alteration == "alters the unique attribute":
+        return  # nobody could find these keys again
+    nights = [{n: data_of(n, night) for n in range(1, ROWS + 1)} for night in (1, 2)]
+
+    def play_night(bulk: Bulk, night: int) -> Any:
+        return bulk.import_records("people", [*nights[night - 1].values()], key="email", feed="erp", again=True, concurrency=1)
+
+    stage.service.alters = True
+    play_night(stage.bulk, 1)
+    stage.clock.advance(NIGHT)
+    for record in stage.service.of()[:4]:
+        stage.service.edit(record, "note", f"by hand {record.row}")
+    stage.clock.advance(100)
+    stage.begin()
+    result = stage.run(lambda bulk: play_night(bulk, 2))
+    stage.count_rows(result, {}, "second night")
+    stage.end()
+    stage.clock.advance(NIGHT)
+    stage.service.began = stage.clock.now()
+    last = play_night(stage.bulk, 2)
+    stage.count_rows(last, {}, "third night")
+    for record in stage.service.of():
+        if not record.edits and record.row in nights[1] and last.error is None:
+            stored = stage.service.stored(record.row, nights[1][record.row])  # type: ignore[index]
+            wrong = [slug for slug, value in stored.items() if record.data is not None and record.data.get(slug) != value]
+            stage.fault(f"third night: row {record.row} has an old {', '.join(wrong)}", when=bool(wrong) and record.versions[0][2] == "job")
+
+
+def _undo(stage: Stage) -> None:
+    """An import by key is undone after people edited some of its records; the lists are late, or show an old state for ever."""
+    before = {record.id: dict(record.data or {}) for record in stage.service.of()}
+    sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
+    stage.service.alters = True
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=1))
+    if result is not None and result.error is not None:
+        return
+    stage.clock.advance(3600)
+    frozen = stage.told.lists == "each record late"
+    stage.service.frozen = stage.clock.now() if frozen else None
+    stage.clock.advance(1)
+    chosen = random.Random(stage.told.seed).sample(stage.service.of(), 5)
+    for at, record in enumerate(chosen):
+        stage.service.edit(record, ("note", "stage", "score")[at % 3], 7000 + at if at % 3 == 2 else f"by hand {at}")
+    edited = {record.id: dict(record.edits) for record in chosen}
+    stage.clock.advance(30)
+    stage.begin()
+    stage.service.writer = "none"
+    error: CrmctlError | None = None
+    for _ in range(3):
+        try:
+            undone = stage.bulk.undo(stage.store.list()[0].id)
+            error = undone.outcome
+        except CrmctlError as failure:
+            error = failure
+            if failure.code == "nothing_to_undo":
+                error = None
+                break
+        if error is None:
+            break
+        stage.clock.advance(60)
+    for record_id, edits in edited.items():
+        data = stage.service.records[record_id].data
+        lost = [slug for slug, (value, _) in edits.items() if data is None or data.get(slug) != value]
+        stage.fault(f"undo: row {stage.service.records[record_id].row} lost {', '.join(lost)}", when=bool(lost))
+    if error is None:
+        for record in stage.service.of():
+            if record.id not in edited and record.row in sent:
+                is_back = record.id in before and all(record.data.get(slug) == value for slug, value in before[record.id].items())  # type: ignore[union-attr]
+                stage.fault(f"undo: exit 0 and row {record.row} is not undone", when=not is_back)
+        stage.fault("undo: exit 0 with conflicts", when=any(stage.service.records[one].data is not None and one not in before for one in edited))
+    stage.outcome.rows += ROWS
+
+
+def _parents(stage: Stage) -> None:
+    sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
+    rows = [data | {"company": f"Firm {n % 6}"} for n, data in sent.items()]
+    for n in range(2):
+        stage.service.create(COMPANIES, {"name": f"Firm {n}"}, "person")
+    stage.clock.advance(3600)
+    stage.begin()
+    stage.service.writer = "none"
+    options: dict[str, Any] = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": 1}
+    result = stage.run(lambda bulk: bulk.import_records("people", rows, key="email", **options))
+    firms = Counter(record.row for record in stage.service.of(COMPANIES))
+    names = {record.id: record.row for record in stage.service.of(COMPANIES)}
+    stage.count_rows(result, {} if result is None else sent, "rows with parents")
+    is_good = result is not None and result.error is None
+    for name, count in firms.items():
+        stage.fault(f"exit 0 and parent {name} exists {count} times", when=count > 1 and is_good)
+    for record in stage.service.of():
+        if record.versions[-1][2] == "job" and record.row is not None and (record.data or {}).get("company") is not None:
+            company = names.get(str((record.data or {})["company"]))
+            stage.fault(f"row {record.row} refers to {company}", when=company != f"Firm {int(record.row) % 6}")
+
+
+SCRIPTS: dict[str, Callable[[Stage], None]] = {"keyed": _keyed, "delete": _delete, "feed": _feed, "undo": _undo, "parents": _parents}
+
+
+def play_change(told: ChangePlay) -> ChangeOutcome:
+    delivery = RunRequest.delivery
+    with (
+        tempfile.TemporaryDirectory(dir=FOLDER) as name,
+        patch.object(RunRequest, "delivery", lambda request: replace(delivery(request), max_rows=BATCH)),
+        nullcontext(),
+    ):
+        stage = Stage(told, Path(name))
+        seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
+        for n in seeded:
+            stage.service.create(PEOPLE, data_of(n), "person")
+        for n in range(2001, 2004):
+            stage.service.create(PEOPLE, data_of(n), "person")
+        stage.clock.advance(3600)
+        SCRIPTS[told.kind](stage)
+        for text in stage.service.overwritten:
+            stage.fault(f"overwritten: {text}")
+        return stage.outcome
+
+
+def change_plays(count: int, seed: int) -> Iterator[ChangePlay]:
+    """Random plays, the same for the same seed."""
+    chance = random.Random(seed)
+    for number in range(count):
+        writes = chance.sample(range(6), chance.choice((0, 1, 1, 1, 2)))
+        yield ChangePlay(
+            chance.choice(KINDS),
+            chance.choice((None, *ALTERATIONS)),
+            chance.choice((None, None, 3, 7, 12)),
+            tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes)),
+            chance.choice(("current", *LISTS)),
+            chance.choice(("none", *WRITERS)),
+            chance.random() < 0.75,
+            chance.random() < 0.4,
+            chance.choice(KILLS),
+            chance.random() < 0.8,
+            number,
+        )
