@@ -124,6 +124,7 @@ class ChangingService:
             return self._read(path, parse_qs(parts.query))
         if self.writer != "none":
             self._meddle()
+            self.clock.advance(2)
         fault = self.answers.pop(self.writes, Fault("none", "all"))
         self.writes += 1
         return self._answer(fault, self._work(request.method, path, body))

@@ -76,6 +76,13 @@ def test_a_row_that_was_refused_does_not_take_the_copy_of_its_twin() -> None:
     assert (outcome.is_right, outcome.failed) == (True, 1), outcome
 
 
+def test_a_row_without_a_record_does_not_take_that_of_its_twin_in_doubt() -> None:
+    """The service collapses blanks. It stored row 5 and lost the answer; it acknowledged row 6, which differs in capitals, without effect."""
+    faults = ((0, "503, applied to the last rows"), (1, "created, without effect"))
+    outcome = play(AnswerPlay("capitals", "collapses blanks", None, faults, "each record late", total=False, refused=12, seed=1308))
+    assert outcome.is_right, outcome
+
+
 def test_lists_that_jump_between_two_states_do_not_keep_a_job_reading() -> None:
     told = AnswerPlay(
         "capitals", "collapses blanks", 8, ((2, "no answer, applied no"),), "every second read late", "others", False, 6, seed=14

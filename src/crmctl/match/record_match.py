@@ -211,8 +211,8 @@ def pair_forms(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
     """
     pairs = pair_equal(rows, records)
     taken = {*pairs.values()}
-    others = {ordinal: _without_blanks(form) for ordinal, form in rows.items() if ordinal not in pairs}
-    pairs |= pair_equal(others, {record_id: _without_blanks(form) for record_id, form in records.items() if record_id not in taken})
+    others = {ordinal: form for ordinal, form in rows.items() if ordinal not in pairs}
+    pairs |= pair_but_for_blanks(others, {record_id: form for record_id, form in records.items() if record_id not in taken})
     open_rows = [ordinal for ordinal in rows if ordinal not in pairs]
     taken = set(pairs.values())
     rest = [record_id for record_id in records if record_id not in taken]
@@ -232,6 +232,12 @@ def pair_equal(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int,
     for record_id in reversed([*records]):
         ids[records[record_id]].append(record_id)
     return {ordinal: ids[form].pop() for ordinal, form in rows.items() if ids.get(form)}
+
+
+def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int, str]:
+    """Pair rows with records of the same form without its blanks, in order."""
+    bare = {record_id: _without_blanks(form) for record_id, form in records.items()}
+    return pair_equal({ordinal: _without_blanks(form) for ordinal, form in rows.items()}, bare)
 
 
 def _likeness(sent: str, there: str) -> float:

@@ -15,7 +15,7 @@ from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import pair_altered
-from crmctl.match.record_match import Recognition, by_content, pair_equal, pair_forms
+from crmctl.match.record_match import Recognition, by_content, pair_but_for_blanks, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
@@ -253,6 +253,10 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
                 yield entry, row
 
 
+PAIRINGS = ((pair_equal, True), (pair_equal, False), (pair_but_for_blanks, True), (pair_but_for_blanks, False), (pair_forms, True))
+"""Ways to pair rows with records, the surest first. Each says whether it is for created rows."""
+
+
 class _Copy(NamedTuple):
     """A record that equals row `owner` in the attributes that tell it from its `twins`."""
 
@@ -317,7 +321,7 @@ class _Ledger:
             exact = {every.form(self.rows[row].data) for row in rows[key]}
             by_id = {record.id: record for record in sorted(group, key=lambda record: every.form(record.data) not in exact)}
             telling = self._telling(rows[key], group)
-            for pair, created in ((pair_equal, True), (pair_equal, False), (pair_forms, True)):
+            for pair, created in PAIRINGS:
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
                 forms = {row: telling.form(self.rows[row].data) for row in open_rows}
                 pairs = pair(forms, {record_id: telling.form(record.data) for record_id, record in by_id.items()})
