@@ -1,6 +1,7 @@
-"""Random imports against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
+"""Random jobs against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
 
-`python benchmarks/answer_runs.py [--plays N] [--seed S] [--part N/M]`. Ends with 1 when a row is lost, doubled or misnamed.
+`python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M]`. Imports create rows; changes are imports by key,
+deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is overwritten.
 """
 
 from __future__ import annotations
@@ -10,17 +11,24 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.support.answerruns import play, plays
+from tests.support import answerruns, changeruns
 
 SUMS = ("lost", "doubled", "misnamed", "false_success", "in_doubt", "duplicates")
+CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Any]], Callable[[Any], Any]]] = {
+    "imports": (answerruns.plays, answerruns.play),
+    "changes": (changeruns.change_plays, changeruns.play_change),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("campaign", nargs="?", choices=[*CAMPAIGNS], default="imports")
     parser.add_argument("--plays", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="1/1", help="every M-th play, from the N-th")
@@ -28,6 +36,7 @@ def main() -> int:
     number, parts = map(int, options.part.split("/"))
     sums: Counter[str] = Counter()
     wrong, started = 0, time.perf_counter()
+    plays, play = CAMPAIGNS[options.campaign]
     for index, told in enumerate(plays(options.plays, options.seed)):
         if index % parts != number - 1:
             continue
@@ -38,11 +47,12 @@ def main() -> int:
             traceback.print_exc()
             wrong += 1
             continue
-        sums.update({name: int(getattr(outcome, name)) for name in SUMS})
+        sums.update({name: int(getattr(outcome, name, 0)) for name in SUMS})
         sums["plays"] += 1
-        sums["rows"] += told.rows
-        if told.is_truthful:
-            sums["rows, lists tell the truth"] += told.rows
+        sums[getattr(told, "kind", "creations")] += 1
+        sums["rows"] += outcome.rows
+        if told.lists == "current":
+            sums["rows, lists tell the truth"] += outcome.rows
             sums["in doubt, lists tell the truth"] += outcome.in_doubt
         if not outcome.is_right:
             wrong += 1

@@ -90,10 +90,6 @@ class AnswerPlay:
     rows: int = 23
     seed: int = 0
 
-    @property
-    def is_truthful(self) -> bool:
-        return self.lists == "current"
-
 
 @dataclass(frozen=True)
 class AnswerOutcome:
@@ -108,6 +104,7 @@ class AnswerOutcome:
     reads: int
     writes: int
     failed: int
+    rows: int
     notes: tuple[str, ...] = ()
 
     @property
@@ -250,7 +247,9 @@ def play(told: AnswerPlay) -> AnswerOutcome:
             look_back(service, journal, rows, clock)
         last = _count(service, folder, rows, clock)
     lost, doubled, misnamed = (max(first[at], last[at]) for at in range(3))
-    return AnswerOutcome(lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, failed, tuple(notes))
+    return AnswerOutcome(
+        lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, failed, told.rows, tuple(notes)
+    )
 
 
 def _contents(service: AnsweringService) -> dict[str, str]:

@@ -188,7 +188,9 @@ class ChangingService:
         return json_response(200, {"records": rows[offset : offset + limit], "pagination": pagination})
 
     def _wire(self, record: Kept, version: tuple[float, Data | None, str]) -> Data:
-        created, changed = (datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in (record.versions[0][0], version[0]))
+        created, changed = (
+            datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in (record.versions[0][0], version[0])
+        )
         return {"id": record.id, "objectId": record.object_id, "data": version[1], "createdAt": created, "updatedAt": changed}
 
     # -- writes ----------------------------------------------------------------------------------------------------------------------
@@ -281,7 +283,9 @@ class ChangingService:
             return data
         every = data_of(row) | data
         altered = ALTERATIONS[str(self.told.alteration)](every)
-        return {slug: altered[slug] for slug in data if slug in altered} | {slug: value for slug, value in altered.items() if slug not in every}
+        return {slug: altered[slug] for slug in data if slug in altered} | {
+            slug: value for slug, value in altered.items() if slug not in every
+        }
 
     def _is_used(self, object_id: str, data: Data) -> bool:
         slug = "email" if object_id == PEOPLE else "name"
@@ -303,7 +307,10 @@ class ChangingService:
 
 
 def _meets(data: Data, query: Mapping[str, list[str]]) -> bool:
-    tests: dict[str, Callable[[str, str], bool]] = {"equals": lambda text, value: text == value, "contains": lambda text, value: value in text}
+    tests: dict[str, Callable[[str, str], bool]] = {
+        "equals": lambda text, value: text == value,
+        "contains": lambda text, value: value in text,
+    }
     conditions = [(found, values[0]) for name, values in query.items() if (found := re.fullmatch(r"filter\[(\w+)\]\[(\w+)\]", name))]
     return all(tests[found[2]](str(data.get(found[1]) or "").casefold(), value.casefold()) for found, value in conditions)
 
@@ -454,7 +461,9 @@ class Stage:
     def _holds(self, record: Kept, n: int, data: Data) -> bool:
         """Whether some version of the record has the row's values."""
         stored = self.service.stored(n, data)
-        return any(version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions)
+        return any(
+            version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions
+        )
 
 
 def _keyed(stage: Stage) -> None:
@@ -496,8 +505,6 @@ def _delete(stage: Stage) -> None:
 
 def _feed(stage: Stage) -> None:
     """Three nights; people edit records after the first and during the second."""
-    if stage.told.alteration == "alters the unique attribute":
-        return  # nobody could find these keys again
     nights = [{n: data_of(n, night) for n in range(1, ROWS + 1)} for night in (1, 2)]
 
     def play_night(bulk: Bulk, night: int) -> Any:
@@ -511,6 +518,8 @@ def _feed(stage: Stage) -> None:
     stage.clock.advance(100)
     stage.begin()
     result = stage.run(lambda bulk: play_night(bulk, 2))
+    if stage.told.alteration == "alters the unique attribute":
+        return  # nobody could find these keys again
     stage.count_rows(result, {}, "second night")
     stage.end()
     stage.clock.advance(NIGHT)
@@ -565,7 +574,9 @@ def _undo(stage: Stage) -> None:
             if record.id not in edited and record.row in sent:
                 is_back = record.id in before and all(record.data.get(slug) == value for slug, value in before[record.id].items())  # type: ignore[union-attr]
                 stage.fault(f"undo: exit 0 and row {record.row} is not undone", when=not is_back)
-        stage.fault("undo: exit 0 with conflicts", when=any(stage.service.records[one].data is not None and one not in before for one in edited))
+        stage.fault(
+            "undo: exit 0 with conflicts", when=any(stage.service.records[one].data is not None and one not in before for one in edited)
+        )
     stage.outcome.rows += ROWS
 
 

@@ -77,7 +77,7 @@ def test_a_row_that_was_refused_does_not_take_the_copy_of_its_twin() -> None:
 
 
 def test_a_row_without_a_record_does_not_take_that_of_its_twin_in_doubt() -> None:
-    """The service collapses blanks. It stored row 5 and lost the answer; it acknowledged row 6, which differs in capitals, without effect."""
+    """The service collapses blanks. It stored row 5 and lost the answer; it acknowledged row 6, other capitals, without effect."""
     faults = ((0, "503, applied to the last rows"), (1, "created, without effect"))
     outcome = play(AnswerPlay("capitals", "collapses blanks", None, faults, "each record late", total=False, refused=12, seed=1308))
     assert outcome.is_right, outcome
