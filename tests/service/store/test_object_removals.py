@@ -17,6 +17,7 @@ from crmctl.service.jobs.removal_jobs import Removals
 from crmctl.service.store import attributes, objects, records, removals
 from crmctl.service.store.removals import INDEX, KEYS, RECORDS
 from tests.service.store.conftest import Store, new_id
+from tests.support.patience import PATIENCE
 
 PIECE, COUNT = 4, 22
 SIZES = dict.fromkeys((INDEX, KEYS, RECORDS), PIECE)
@@ -94,7 +95,7 @@ def test_a_process_that_is_killed_in_a_piece_loses_that_piece_only(database: str
     delete(store, things)
     for _ in range(2):
         before = held(store, table)
-        done = subprocess.run([sys.executable, "-c", DYING, database], env=os.environ, capture_output=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", DYING, database], env=os.environ, capture_output=True, timeout=PATIENCE, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert held(store, table) <= before
     job = Removals(Context(ServiceSettings(), store.engine, store.clock, new_id))
