@@ -92,6 +92,17 @@ class Organization:
     def attributes(self, object_id: str) -> list[Attribute]:
         return [attribute for attribute in self.copy.attributes(object_id) if attribute.is_active is not False]
 
+    def lines(self) -> Iterator[tuple[Object, RecordLines]]:
+        """Yield each object with its records as a folder holds them."""
+        ids = {one.id.lower(): self.copy.ids(one.id) for one in self.objects}
+        for one in self.objects:
+            yield one, RecordLines(self.copy.records_by_id(one.id), self.attributes(one.id), ids)
+
+    def activities(self) -> Iterator[Json]:
+        """Yield the activities as a folder holds them."""
+        slugs = {one.id.lower(): one.slug or one.id for one in self.every_object}
+        return (activity_document(activity, slugs) for activity in self.copy.activities())
+
     def present(self) -> Present:
         """Return the schema: the chosen objects with attributes, the others only by name."""
         slugs = {crm_object.slug or crm_object.id: crm_object for crm_object in self.every_object}
@@ -145,30 +156,33 @@ def _settings(request: PullRequest) -> OrgSettings:
 
 
 def read_organization(context: BulkContext, settings: OrgSettings) -> tuple[Organization, SyncReport]:
-    """Sync the objects of the settings and open the mirror. Raises ServiceError if the mirror cannot be proven."""
+    """Sync the objects of the settings and open the mirror. Raises NotFoundError and what `sync_organization` raises."""
     every = context.service.list_objects()
-    chosen = [_object(every, name) for name in dict.fromkeys(settings.objects)] or [one for one in every if one.is_active is not False]
+    chosen = [_object(every, name) for name in dict.fromkeys(settings.objects)]
+    return sync_organization(context, every, chosen or [one for one in every if one.is_active is not False], settings.parts)
+
+
+def sync_organization(
+    context: BulkContext, every: Sequence[Object], chosen: Sequence[Object], parts: Sequence[str]
+) -> tuple[Organization, SyncReport]:
+    """Sync the chosen objects and open the mirror. Raises ServiceError if the mirror cannot be proven."""
     notes: list[Json] = []
     members: list[Member] = []
-    if "members" in settings.parts:
+    if "members" in parts:
         try:
             members = sorted(context.service.list_members(), key=lambda member: (_email(member), member.id))
         except DeniedError as error:
             notes.append(coverage("members", None, error.message))
-    report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in settings.parts))
-    report.requests += 1 + ("members" in settings.parts)
+    report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in parts))
+    report.requests += 1 + ("members" in parts)
     for result in report.results:
         if not result.state.proven:
-            raise ServiceError(
-                f"{result.state.slug} cannot be read completely: {result.state.proof}",
-                hint="try again when less is written",
-                code="unproven",
-            )
+            problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
+            raise ServiceError(problem, hint="try again later", code="unproven")
     copy = LocalCopy.find(context)
     if copy is None:
         raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
-    chosen.sort(key=lambda one: one.slug or one.id)
-    return Organization(copy, chosen, every, settings.parts, members, notes), report
+    return Organization(copy, sorted(chosen, key=lambda one: one.slug or one.id), every, parts, members, notes), report
 
 
 def _object(objects: Sequence[Object], name: str) -> Object:
@@ -191,18 +205,15 @@ def write_folder(organization: Organization, place: Path) -> Json:
     (place / SCHEMA).write_text(yaml_text.dumps(document.wire()), encoding="utf-8")
     rows: list[Json] = []
     counts: dict[str, int] = {}
-    ids = {one.id.lower(): copy.ids(one.id) for one in organization.objects}
     (place / RECORDS).mkdir()
-    for one in organization.objects:
+    for one, lines in organization.lines():
         slug = one.slug or one.id
-        lines = RecordLines(organization.attributes(one.id), ids)
-        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", map(lines.document, copy.records_by_id(one.id)))
+        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", lines)
         _split(place / RECORDS / f"{slug}.jsonl")
         rows += [coverage(slug, counts[slug]), *_left_out(organization, one, lines)]
     activities = None
     if "activities" in organization.parts:
-        slugs = {one.id.lower(): one.slug or one.id for one in organization.every_object}
-        activities = _write_lines(place / ACTIVITIES, (activity_document(activity, slugs) for activity in copy.activities()))
+        activities = _write_lines(place / ACTIVITIES, organization.activities())
     rows.append(coverage("activities", activities, "" if activities is not None else "not chosen"))
     if organization.members:
         (place / MEMBERS).write_text(yaml_text.dumps([_member(member) for member in organization.members]), encoding="utf-8")
@@ -224,14 +235,18 @@ def write_folder(organization: Organization, place: Path) -> Json:
 
 
 class RecordLines:
-    """Turns records into documents: attributes in schema order, references as ids. References to deleted records are left out."""
+    """Records as documents: attributes in schema order, references as ids. References to deleted records are left out and counted."""
 
-    def __init__(self, attributes: Sequence[Attribute], ids: Mapping[str, set[str]]) -> None:
+    def __init__(self, records: Iterable[Record], attributes: Sequence[Attribute], ids: Mapping[str, set[str]]) -> None:
+        self._records = records
         self._references = {each.slug: ids.get((each.target_object_id or "").lower()) for each in attributes if _refers(each)}
         self._slugs = [attribute.slug for attribute in attributes]
         self.dangling = 0
 
-    def document(self, record: Record) -> Json:
+    def __iter__(self) -> Iterator[Json]:
+        return map(self._document, self._records)
+
+    def _document(self, record: Record) -> Json:
         data = {slug: value for slug in self._slugs if (value := record.data.get(slug)) is not None}
         for slug in data.keys() & self._references.keys():
             value, known = ids_only(data[slug]), self._references[slug]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
@@ -92,6 +93,20 @@ class OrgTables(Spill):
                     code="ambiguous_key",
                 )
         self._db.execute(f"INSERT INTO pair SELECT l.object, l.id, r.id FROM {by_key}", (slug,))
+
+    def key_activities(self, translate: Callable[[Json], Json]) -> None:
+        """Set the content of each activity as its key, with its number among equal ones."""
+        names, seen = ("title", "summary", "activityDate", "links"), Counter[tuple[Side, str]]()
+        for side in Side:
+            rows = self._db.execute("SELECT id, data FROM item WHERE side = ? AND object = ? ORDER BY id", (side, ACTIVITY_ROWS)).fetchall()
+            for activity_id, data in rows:
+                document = jsontext.loads(data) if side is Side.LEFT else translate(jsontext.loads(data))
+                content = jsontext.dumps([document.get(name) for name in names])
+                seen[side, content] += 1
+                key = f"{content}{seen[side, content]}"
+                self._db.execute(
+                    "UPDATE item SET key = ? WHERE side = ? AND object = ? AND id = ?", (key, side, ACTIVITY_ROWS, activity_id)
+                )
 
     def pair(self, slug: str, left: str, right: str) -> None:
         self._db.execute("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", (slug, left, right))

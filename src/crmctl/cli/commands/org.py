@@ -9,7 +9,7 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import counted
-from crmctl.errors import ExitCode
+from crmctl.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 app = CommandApp("Keep an organization as a folder of text files: compare it, apply it, restore it.")
 
 FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="The folder.")]
+MatchOption = Annotated[
+    list[str] | None,
+    typer.Option("--match", metavar="OBJECT=ATTR", help="Match records with other ids by this attribute, not by the one in org.toml."),
+]
 
 
 @app.command("pull", examples=["crmctl org pull crm", "crmctl org pull crm --objects people,companies --with members"])
@@ -79,3 +83,70 @@ def _show_coverage(runtime: Runtime, manifest: Json) -> None:
 
     rows = manifest["coverage"]
     runtime.emitter.emit_items(rows, generic_view(rows, "coverage"))
+
+
+@app.command(
+    "diff",
+    examples=[
+        "crmctl org diff crm",
+        "crmctl org diff crm@HEAD~1 crm --report markdown",
+        "crmctl org diff crm --exit-code || echo different",
+    ],
+)
+def diff_org(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    other: Annotated[str | None, typer.Argument(metavar="DIR2", help="Compare with this folder, not with the service.")] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
+    report: Annotated[str | None, typer.Option("--report", metavar="FORMAT", help="A report to read: markdown or json.")] = None,
+    match: MatchOption = None,
+) -> int:
+    """Show what separates the service from a folder, or two folders.
+
+    DIR@REV is a commit of a folder under git. Values are shown as before and after: what the service has, then what the folder has; of two
+    folders, the first and the second.
+    """
+    from contextlib import ExitStack
+
+    from crmctl.cli.bulk_output import RuntimeContext
+    from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
+    from crmctl.output.views import generic_view
+    from crmctl.plan.requests import check_choice
+
+    runtime: Runtime = ctx.obj
+    if report is not None:
+        check_choice("--report", report, ("markdown", "json"))
+    with ExitStack() as stack:
+        first = stack.enter_context(opened(folder))
+        if other is None:
+            context = RuntimeContext(runtime)
+            context.service.session.logs_bodies = False
+            compared, _ = stack.enter_context(service_compared(context, first, _pairs(match), edited=True))
+        else:
+            second = stack.enter_context(opened(other))
+            compared = stack.enter_context(folders_compared(first, second, _pairs(match)))
+        changes = list(compared.changes())
+        schema = compared.schema
+    rows = [
+        *(OrgChange("schema", each.place, "", None, {str(each.action): (None, each.summary)}).to_document() for each in schema),
+        *(change.to_document() for change in changes),
+    ]
+    if report == "markdown":
+        runtime.streams.write_out(report_text(changes, schema, f"{folder} and {other or 'the service'}") + "\n")
+    elif report == "json":
+        runtime.emitter.emit_result({"schema": [each.wire() for each in schema], "changes": rows[len(schema) :]})
+    else:
+        runtime.emitter.emit_items(rows, generic_view(rows, "differences"))
+    runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
+    return ExitCode.DIFFERENT if rows and exit_code else ExitCode.OK
+
+
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    """Return the attributes that --match names, by object."""
+    pairs = {}
+    for text in texts or []:
+        slug, sign, key = text.partition("=")
+        if not (slug and sign and key):
+            raise UsageError(f"--match {text!r} is not OBJECT=ATTR", hint="for example --match people=email")
+        pairs[slug] = key
+    return pairs

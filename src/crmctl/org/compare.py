@@ -1,0 +1,277 @@
+"""Differences between a folder and a service, or between two folders."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crmctl.bulk_context import BulkContext
+from crmctl.errors import UsageError
+from crmctl.match.keys import key_rule
+from crmctl.match.references import ids_only
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, Object
+from crmctl.org.folder import OrgFolder, OrgLine, references_of
+from crmctl.org.pull import Organization, sync_organization
+from crmctl.org.tables import ACTIVITY_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder
+from crmctl.schema.apply import ChangeAction, SchemaChange, compare
+from crmctl.schema.schema_document import TARGET, AttributeSpec, Present, SchemaDocument
+from crmctl.write.steps import alike
+
+
+@dataclass(frozen=True)
+class OrgChange:
+    """One difference: a record or activity that was added, removed or changed. `values` maps slugs to `[before, after]`."""
+
+    change: str
+    object: str
+    id: str
+    other_id: str | None = None
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def to_document(self) -> Json:
+        """Return the JSON form. Every key is present."""
+        return {
+            "change": self.change, "object": self.object, "id": self.id, "otherId": self.other_id,
+            "values": {slug: list(values) for slug, values in self.values.items()},
+        }  # fmt: skip
+
+
+class Comparison:
+    """Two sides of which `right` is the folder that shall be. Iterating over `changes` pairs nothing new."""
+
+    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange]) -> None:
+        self.tables = tables
+        self.right = right
+        self.schema = schema
+        self._lefts: dict[str, dict[str, str]] = {}
+        self._attributes = {
+            slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()
+        }  # fmt: skip
+
+    def match(self) -> None:
+        """Pair records by id, known pair or key; then activities by id, known pair or content."""
+        for slug in self.right.objects:
+            self.tables.match(slug)
+        self.tables.key_activities(self.activity)
+        self.tables.match(ACTIVITY_ROWS)
+
+    def lefts(self, slug: str) -> dict[str, str]:
+        """Map ids of the folder to ids of the other side."""
+        if slug not in self._lefts:
+            self._lefts[slug] = self.tables.lefts(slug)
+        return self._lefts[slug]
+
+    def record(self, slug: str, data: Json) -> Json:
+        """Return a record of the folder with the ids of the other side. Unpaired ids stay."""
+        translated = dict(data)
+        for name, attribute in references_of(self.right.objects[slug]).items():
+            if (value := ids_only(data.get(name))) is not None:
+                ids = self.lefts(attribute.target or "")
+                translated[name] = [ids.get(each, each) for each in value] if isinstance(value, list) else ids.get(value, value)
+        return translated
+
+    def activity(self, data: Json) -> Json:
+        """Return an activity of the folder with the ids of the other side."""
+        links = [f"{slug}/{self.lefts(slug).get(record_id, record_id)}" for slug, (record_id,) in activity_links(OrgLine("", data))]
+        participants = [dict(each) | {"id": self._participant(each)} for each in data.get("participants", ())]
+        listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
+        return data | {name: value for name, value in listed.items() if value}
+
+    def _participant(self, participant: Json) -> Any:
+        record_id = participant.get("id")
+        return next((found for slug in self.right.objects if (found := self.lefts(slug).get(str(record_id)))), record_id)
+
+    def record_changes(self, slug: str) -> Iterator[OrgChange]:
+        attributes = self._attributes[slug]
+        for left, before, right, after in self.tables.pairs(slug):
+            translated = self.record(slug, after)
+            names = [name for name in {**before, **translated} if not _alike(attributes, name, translated.get(name), before.get(name))]
+            if names:
+                yield OrgChange("changed", slug, left, right, {name: (before.get(name), translated.get(name)) for name in names})
+
+    def activity_changes(self) -> Iterator[OrgChange]:
+        for left, before, right, after in self.tables.pairs(ACTIVITY_ROWS):
+            translated = self.activity(after)
+            if names := [name for name in {**before, **translated} if before.get(name) != translated.get(name)]:
+                values = {name: (before.get(name), translated.get(name)) for name in names}
+                yield OrgChange("changed", ACTIVITY_ROWS, left, right, values)
+
+    def changes(self) -> Iterator[OrgChange]:
+        """Yield every difference of records and activities."""
+        for slug in (*self.right.objects, ACTIVITY_ROWS):
+            for record_id, data in self.tables.unpaired(Side.RIGHT, slug):
+                yield OrgChange("added", slug.strip(), record_id, None, {name: (None, value) for name, value in data.items()})
+            for record_id, data in self.tables.unpaired(Side.LEFT, slug):
+                yield OrgChange("removed", slug.strip(), record_id, None, {name: (value, None) for name, value in data.items()})
+            for change in self.activity_changes() if slug == ACTIVITY_ROWS else self.record_changes(slug):
+                yield OrgChange("changed", slug.strip(), change.id, change.other_id, change.values)
+
+
+def _alike(attributes: Mapping[str, Attribute], slug: str, wanted: Any, current: Any) -> bool:
+    return bool(wanted == current) or (wanted is not None and alike(attributes.get(slug), wanted, current))
+
+
+def attribute_of(spec: AttributeSpec) -> Attribute:
+    """Return the attribute that a schema file describes; its target is named by slug."""
+    config = dict(spec.config or {})
+    if TARGET in config:
+        config["allowed_object_id"] = config.pop(TARGET)
+    return Attribute(
+        id=spec.slug, slug=spec.slug, name=spec.name, type=spec.type, is_required=spec.is_required, is_unique=spec.is_unique,
+        is_list=spec.is_list, config=config or None,
+    )  # fmt: skip
+
+
+def present_of(schema: SchemaDocument) -> Present:
+    """Return a schema file as if a service had it, with slugs as ids."""
+    objects = {
+        spec.slug: Object(
+            id=spec.slug, slug=spec.slug, type=spec.type, singular_name=spec.singular_name, plural_name=spec.plural_name,
+            description=spec.description,
+        )
+        for spec in schema.objects
+    }  # fmt: skip
+    return Present(objects, {spec.slug: {each.slug: attribute_of(each) for each in spec.attributes} for spec in schema.objects})
+
+
+def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
+    """Return how to take the key of a record, from `matches` or the folder's settings. Raises UsageError for an unknown attribute."""
+    chosen = {**folder.key_attributes, **matches}
+    if unknown := sorted(matches.keys() - folder.objects.keys()):
+        raise UsageError(f"--match: {folder.path} has no object {unknown[0]}", hint=f"its objects are: {', '.join(folder.objects)}")
+    rules = {
+        slug: key_rule([key], [attribute_of(each) for each in folder.objects[slug].attributes], "--match")
+        for slug, key in chosen.items()
+        if slug in folder.objects
+    }
+    return lambda slug: rules[slug].key if slug in rules else lambda _: None
+
+
+@contextmanager
+def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, str]) -> Iterator[Comparison]:
+    """Compare two folders."""
+    schema = compare(after.schema, present_of(before.schema), prune=True)
+    keys = keys_of(after, matches)
+    with OrgTables() as tables:
+        check_folder(tables, Side.LEFT, before, keys, edited=True)
+        check_folder(tables, Side.RIGHT, after, keys, edited=True)
+        compared = Comparison(tables, after, schema)
+        compared.match()
+        yield compared
+
+
+@dataclass(frozen=True)
+class ServiceSide:
+    """What was read from the service: its schema, the mirrored organization, and the number of requests."""
+
+    present: Present
+    organization: Organization
+    requests: int
+
+
+@contextmanager
+def service_compared(
+    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None, *, edited: bool = False
+) -> Iterator[tuple[Comparison, ServiceSide]]:
+    """Compare a folder with the service, which is synced first. `known` maps ids of the folder to ids of the service.
+
+    Raises RejectedError for a damaged folder before the first request.
+    """
+    keys = keys_of(folder, matches)
+    with OrgTables() as tables, ExitStack() as stack:
+        check_folder(tables, Side.RIGHT, folder, keys, edited=edited)
+        side = _read_side(context, folder)
+        stack.enter_context(side.organization.copy)
+        _load_service(tables, side.organization, folder, keys)
+        for slug in (*folder.objects, ACTIVITY_ROWS):
+            tables.know(slug, ((left, right) for right, left in (known or {}).items()))
+        compared = Comparison(tables, folder, compare(folder.schema, side.present))
+        compared.match()
+        yield compared, side
+
+
+def _read_side(context: BulkContext, folder: OrgFolder) -> ServiceSide:
+    every = context.service.list_objects()
+    targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
+    chosen = [one for one in every if one.slug in folder.objects or one.slug in targets]
+    organization, report = sync_organization(context, every, chosen, [part for part in folder.settings.parts if part != "members"])
+    for one in organization.objects:
+        state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
+        excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
+        if excluded:
+            organization.copy.__exit__()
+            problem = f"the mirror of the service excludes {one.slug}.{min(excluded)}, so crmctl cannot compare it"
+            raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
+    return ServiceSide(organization.present(), organization, report.requests)
+
+
+def _load_service(tables: OrgTables, organization: Organization, folder: OrgFolder, keys: KeyOf) -> None:
+    for one, lines in organization.lines():
+        slug = one.slug or one.id
+        key = keys(slug)
+        for document in lines:
+            tables.add(Side.LEFT, slug, OrgLine("", document), key(document["data"]))
+    if "activities" in folder.settings.parts:
+        for document in organization.activities():
+            tables.add(Side.LEFT, ACTIVITY_ROWS, OrgLine("", document))
+
+
+@contextmanager
+def opened(name: str) -> Iterator[OrgFolder]:
+    """Open a folder, or with `DIR@REV` a commit of it. Raises UsageError."""
+    path, at, revision = name.rpartition("@")
+    if Path(name).exists() or not at or revision.startswith("-"):
+        yield OrgFolder(Path(name))
+        return
+    with tempfile.TemporaryDirectory(prefix="crmctl-org-") as place:
+        command = ["git", "-C", path, "archive", "--format=tar", f"{revision}:./"]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - the revision is one argument
+        except OSError as error:
+            raise UsageError(f"{name}: git cannot be started", hint="install git, or compare two folders") from error
+        if done.returncode:
+            message = done.stderr.decode(errors="replace").strip().splitlines()
+            raise UsageError(f"{name}: {message[-1] if message else 'git has no such commit'}", code="unknown_commit")
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(place, filter="data")
+        yield OrgFolder(Path(place))
+
+
+def report_text(changes: Sequence[OrgChange], schema: Sequence[SchemaChange], title: str) -> str:
+    """Return the differences as Markdown for a merge request."""
+    lines = [f"# {title}", ""]
+    if schema:
+        lines += ["## Schema", "", *(f"- {_word(change)} `{change.place}`: {_cell(change.summary)}" for change in schema), ""]
+    for slug in dict.fromkeys(change.object for change in changes):
+        of_object = [change for change in changes if change.object == slug]
+        counts = {word: sum(change.change == word for change in of_object) for word in ("added", "removed", "changed")}
+        lines += [f"## {slug}", "", ", ".join(f"{count:,} {word}" for word, count in counts.items() if count), ""]
+        lines += ["| record | change | attribute | before | after |", "|---|---|---|---|---|"]
+        for change in of_object[:LISTED]:
+            for name, (before, after) in change.values.items() or {"": ("", "")}.items():
+                lines.append(f"| `{change.id}` | {change.change} | {name} | {_cell(before)} | {_cell(after)} |")
+        lines += [f"| and {len(of_object) - LISTED:,} more | | | | |"] if len(of_object) > LISTED else []
+        lines.append("")
+    return "\n".join(lines if changes or schema else [*lines, "No differences.", ""])
+
+
+LISTED = 200
+"""Most records of an object in a report; the counts are exact."""
+
+
+def _word(change: SchemaChange) -> str:
+    return "remove" if change.action in (ChangeAction.DELETE, ChangeAction.EXTRA) else str(change.action)
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else jsontext.dumps(value)
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())[:120]
