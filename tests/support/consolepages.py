@@ -8,6 +8,7 @@ A page that is new in the route table and not in `paths` is one that nobody look
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,14 @@ from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.values.value_readers import parse_instant
 from tests.support.service import RunningService
 
-NO_PAGES = {"/records", "/records/{slug}/csv", "/records/{slug}/lookup", "/search/lookup", "/reports/{id:uuid}/runs/{runId:uuid}/csv"}
+NO_PAGES = {
+    "/records",
+    "/records/{slug}/csv",
+    "/records/{slug}/import/failed",
+    "/records/{slug}/lookup",
+    "/search/lookup",
+    "/reports/{id:uuid}/runs/{runId:uuid}/csv",
+}
 """They answer with a way on or a file."""
 
 DEFINITIONS = """
@@ -148,6 +156,10 @@ def furnish(service: RunningService) -> FurnishedPages:
         service.client.put(upload["signedUrl"], content=content, headers={"content-type": kind})
     at = micros_of(parse_instant(desk.get(f"objects/{desk.ids['people']}/records/{people[0]}")["updatedAt"]))
     changed = f"/records/people/changed?at={at}"
+    waiting = f"{'0' * 32}.csv"
+    imports = service.settings.data_dir / "imports"
+    imports.mkdir()
+    (imports / f"{hashlib.sha256(b'operator').hexdigest()[:16]}-{waiting}").write_text(f"email,{LONG[:60]}\nada@example.com,{LONG}\n")
     paths: dict[str, list[str]] = {
         "": ["", "?notice=saved"],
         "/records/{slug}": [
@@ -165,6 +177,8 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/records/{slug}/{recordId:uuid}/delete": [f"{record}/delete"],
         "/records/{slug}/changed": [changed],
         "/records/{slug}/deleted": ["/records/people/deleted", "/records/deals/deleted"],
+        "/records/{slug}/import": ["/records/people/import"],
+        "/records/{slug}/import/columns": [f"/records/people/import/columns?file={waiting}"],
         "/search": ["/search", "/search?q=ada", "/search?q=nobody"],
         "/activities": ["/activities"],
         "/activities/new": ["/activities/new"],

@@ -20,6 +20,7 @@ from crmctl.service.store import members
 from crmctl.service.store.members import SessionOwner
 from crmctl.service.store.tx import Tx
 from tests.support.clock import FakeClock
+from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService, make_client, running_service
 
 
@@ -46,6 +47,11 @@ class Visitor:
     def send(self, path: str, **fields: Any) -> httpx.Response:
         """A form, with the session's token unless another one is given."""
         return self.client.post(path, data={"token": self.form_token(), **fields})
+
+    def reader(self) -> PlainReader:
+        """A reader of this session; a second passes before each of its requests, as undo needs."""
+        self.client.event_hooks["request"].append(lambda _: self.service.clock.advance(1))  # type: ignore[attr-defined]
+        return PlainReader(self.client)
 
     def follow(self, answer: httpx.Response) -> httpx.Response:
         assert answer.status_code == 303, answer.text

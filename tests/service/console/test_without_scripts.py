@@ -24,7 +24,7 @@ Reading = Callable[[], PlainReader]
 @pytest.fixture
 def reading(service: RunningService, newcomer: Newcomer) -> Reading:
     """Makes readers who have not signed in."""
-    return lambda: PlainReader(newcomer(service).client)
+    return lambda: newcomer(service).reader()
 
 
 def link_of(reader: PlainReader) -> str:
@@ -90,6 +90,8 @@ def work_with_records(reader: PlainReader) -> None:
     assert "The record is restored" in reader.text
     reader.follow("Companies")
     assert "The view is deleted" in reader.follow("All companies").follow("By name").press("Delete this view").text
+    reader.follow("Companies").follow("Import").press("Upload", upload=("companies.csv", b"Name\nImported\n")).press("Import")
+    assert "1 record created" in reader.text
     reader.follow("Files").press("Upload", {"Bucket": "notes"}, upload=("note.txt", b"remember"))
     assert reader.follow("note.txt").answer.content == b"remember"
 

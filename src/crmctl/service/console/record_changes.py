@@ -18,12 +18,12 @@ from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Vis
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records
-from crmctl.service.store.change_log import DELETED
+from crmctl.service.store.change_log import CREATED, DELETED
 from crmctl.service.store.record_history import changed_at, deleted_records, read_history
 from crmctl.service.store.record_restore import Candidates, restore_batch
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import Tx, micros_of, to_micros, to_wire
+from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_micros, to_wire
 from crmctl.values.value_readers import parse_instant
 
 MOST_SELECTED, MOST_SHOWN = 1000, 25
@@ -65,12 +65,17 @@ def add_pages(pages: Pages) -> None:
     def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known, at = object_of(tx, visit), visit.text("at")
         changes = _changes(tx, visit, known, at)
-        kept = [record_id for record_id, _, is_newest in changes if not is_newest]
+        failed = dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
         restored = [record_id for record_id, _, is_newest in changes if is_newest]
-        done = restore_batch(tx, known["id"], restored, Candidates(int(at) - 1, (), frozenset()), **visit.stamp())
-        if not kept and not done.failed and not done.left_out:
+        before = Candidates(int(at) - 1, (), frozenset(record_id for record_id, kind, _ in changes if kind == CREATED))
+        left_out, stamp = set[str](), visit.stamp()
+        for start in range(0, len(restored), MAX_IN):
+            done = restore_batch(tx, known["id"], restored[start : start + MAX_IN], before, **stamp)
+            failed |= done.failed
+            left_out |= done.left_out
+        if not failed and not left_out:
             return Redirect(f"/records/{known['slug']}", "records-restored")
-        return _changed_page(tx, visit, at, dict.fromkeys(kept, "changed again since") | done.failed, done.left_out)
+        return _changed_page(tx, visit, at, failed, left_out)
 
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
@@ -192,15 +197,18 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
     """After an undo, `kept` gives the reason for each record left alone, and `left_out` the attributes that refused their values."""
     known = object_of(tx, visit)
     changes = _changes(tx, visit, known, at)
-    there = records.get_records(tx, known["id"], [record_id for record_id, _, _ in changes])
+    there = records.get_records(tx, known["id"], list(dict.fromkeys([each[0] for each in changes[:MOST_SHOWN]] + list(kept or ()))))
     labels = dict(zip([record["id"] for record in there], _labels(tx, known, there), strict=True))
+    kinds = {kind for _, kind, _ in changes}
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
         "at": at,
         "moment": to_wire(int(at)),
         "count": len(changes),
-        "deleted": sum(kind == DELETED for _, kind, _ in changes),
+        "done": {CREATED: "created", DELETED: "deleted"}.get(kinds.pop() if len(kinds) == 1 else "", "changed"),
+        "failed": visit.number("failed", 0),
+        "file": visit.query.get("file", ""),
         "rows": [(record_id, labels.get(record_id, ""), (kept or {}).get(record_id, "")) for record_id, _, _ in changes[:MOST_SHOWN]],
         "kept": [(record_id, labels.get(record_id, f"…{record_id[-8:]}"), why) for record_id, why in (kept or {}).items()],
         "is_undone": kept is not None,

@@ -11,6 +11,7 @@ from crmctl.service.console import (
     api_reference,
     files,
     record_changes,
+    record_import,
     record_list,
     record_page,
     reports,
@@ -33,6 +34,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     for add_pages in (
         record_page.add_pages,
         record_changes.add_pages,
+        record_import.add_pages,
         record_list.add_pages,
         sign_in.add_account_pages,
         reports.add_pages,

@@ -85,12 +85,12 @@ def changed_since(tx: Tx, object_number: int, moment: int) -> tuple[list[str], s
 
 
 def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple[str, str, bool]]:
-    """Return the records of an object that were changed or deleted at a moment, by one actor or any: id, change, and whether it is still
-    the newest change of the record."""
+    """Return the records of an object that were created, changed or deleted at a moment, by one actor or any: id, change, and whether it
+    is still the newest change of the record."""
     rows = tx.all(
-        "SELECT c.subject, c.type, (SELECT max(later.sequence) FROM change_log AS later WHERE later.subject = c.subject "
-        "AND later.before IS NOT NULL) = c.sequence FROM change_log AS c WHERE c.at = ? AND c.object_number = ? "
-        "AND c.subject IS NOT NULL AND c.before IS NOT NULL AND (c.actor = ? OR ? = 1) ORDER BY c.sequence",
+        "SELECT c.subject, c.type, coalesce((SELECT max(later.sequence) FROM change_log AS later WHERE later.subject = c.subject "
+        "AND later.before IS NOT NULL), c.sequence) = c.sequence FROM change_log AS c WHERE c.at = ? AND c.object_number = ? "
+        "AND c.subject IS NOT NULL AND (c.actor = ? OR ? = 1) ORDER BY c.sequence",
         (at, load_schema(tx, object_id).number, actor or "", 1 if actor is None else 0),
     )
     return [(subject, kind, bool(is_newest)) for subject, kind, is_newest in rows]

@@ -20,6 +20,7 @@ from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold
+from crmctl.values.projection import project
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
 __all__ = [
@@ -61,6 +62,20 @@ def get_records(tx: Tx, object_id: str, record_ids: Sequence[str]) -> list[Json]
     rows = all_in(tx, f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id IN {{}}", ids)
     by_id = {row[0]: row for row in rows}
     return wire_of(schema, [by_id[record_id] for record_id in ids if record_id in by_id])
+
+
+def owners_of(tx: Tx, object_id: str, slug: str, values: Sequence[Any]) -> list[str | None]:
+    """Return, for each value of a unique attribute, the id of the record that has it."""
+    attribute = load_schema(tx, object_id).attributes[slug]
+    keys: list[tuple[str, ...]] = []
+    for value in values:
+        try:
+            keys.append(() if value is None else tuple(project(attribute, value).keys))
+        except Invalid:
+            keys.append(())
+    sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
+    owners: dict[str, str] = dict(all_in(tx, sql, {key for each in keys for key in each}, [attribute.number]))
+    return [next((owners[key] for key in each if key in owners), None) for each in keys]
 
 
 def version_of(record: Mapping[str, Any]) -> str:
