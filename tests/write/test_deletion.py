@@ -95,7 +95,7 @@ def test_a_file_that_holds_something_but_no_id_is_a_usage_error_with_its_line(tm
 def test_anything_beside_ids_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
     path = tmp_path / "ids"
     path.write_text(text)
-    with pytest.raises(RejectedError, match=f"ids, line {line}: .*nothing was deleted"):
+    with pytest.raises(RejectedError, match=f"ids, line {line}: .*nothing was written"):
         ids_of(path)
 
 

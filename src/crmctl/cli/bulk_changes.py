@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.models.resources import Attribute
-    from crmctl.plan.changes import ChangeForecast, Deletion, UpdatePreview, ValueChange
+    from crmctl.plan.changes import ChangeForecast, Deletion, UpdatePreview
     from crmctl.plan.import_records import ApplyRequest, ImportPreview, PlanPreview
     from crmctl.plan.results import ImportResult
 
@@ -198,9 +197,12 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.fields import with_reference_ids
     from crmctl.cli.record_queries import one_list
+    from crmctl.files.sources import is_stream
     from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
 
     object_name = given["object_name"]
+    if ids_file is not None:
+        is_stream(ids_file)  # a missing file is an error before any question
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
     selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"))
     set_values = with_reference_ids(runtime, object_name, given.get("set_values"))
@@ -245,22 +247,23 @@ def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
     same = f", {found.unchanged:,} hold these values already" if found.unchanged else ""
     bad = f", {found.rejected:,} cannot be written" if found.rejected else ""
     lines = [f"{counted(found.rows, 'record')} of {found.object}: {found.changes:,} to update{same}{bad}"]
-    lines += [_change_text(runtime, change, found.attributes) for change in found.samples]
+    lines += _sample_lines(runtime, found)
     left = found.changes - len(found.samples)
     return [*lines, *([f"  and {left:,} more"] if left > 0 else [])]
 
 
-def _change_text(runtime: Runtime, change: ValueChange, attributes: Sequence[Attribute]) -> str:
-    from crmctl.cli.targets import record_name, value_text
+def _sample_lines(runtime: Runtime, found: ChangeForecast) -> list[str]:
+    from crmctl.cli.record_lists import value_texts
+    from crmctl.cli.targets import record_name
 
-    assert change.record is not None
-    document = change.to_document()
-    changed = [
-        f"{slug}: {value_text(runtime, value, slug, attributes) or 'nothing'} → "
-        f"{value_text(runtime, document['after'].get(slug), slug, attributes) or 'nothing'}"
-        for slug, value in document["before"].items()
-    ]
-    return clean(f"  {record_name(runtime, change.record, attributes)}  {'; '.join(changed)}")
+    documents = [change.to_document() for change in found.samples]
+    texts = value_texts(runtime, found.object, [document[when] for document in documents for when in ("before", "after")])
+    lines = []
+    for change, before, after in zip(found.samples, texts[::2], texts[1::2], strict=True):
+        assert change.record is not None
+        changed = [f"{slug}: {value or 'nothing'} → {after.get(slug) or 'nothing'}" for slug, value in before.items()]
+        lines.append(clean(f"  {record_name(runtime, change.record, found.attributes)}  {'; '.join(changed)}"))
+    return lines
 
 
 def _show_change_preview(runtime: Runtime, preview: UpdatePreview) -> None:
@@ -277,11 +280,14 @@ def _show_change_preview(runtime: Runtime, preview: UpdatePreview) -> None:
 def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.record_queries import one_list
+    from crmctl.files.sources import is_stream
     from crmctl.plan.changes import DeleteRequest, Selection, delete, example_deletion
 
     object_name, backup = given["object_name"], given["backup"] or not given["no_backup"]
     if not runtime.dry_run:
         runtime.emitter.check_result(example_deletion(object_name))
+    if ids_file is not None:
+        is_stream(ids_file)  # a missing file is an error before any question
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).exists():

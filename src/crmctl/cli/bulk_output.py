@@ -217,7 +217,7 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     if runtime.output_format != "table" or not request.review:
         runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
         return
-    rows = _review(found)
+    rows = _review(runtime, found)
     runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "what", "of", "value")))
     if rows:
         runtime.messages.note("* marks kept values; values that all records of a group share are not shown")
@@ -234,14 +234,17 @@ def _dedupe_text(found: DedupeResult) -> str:
     return f"{text}; read {found.plan}, then: crmctl bulk apply {shlex.quote(str(found.plan))}" if found.groups else text
 
 
-def _review(found: DedupeResult) -> Sequence[Json]:
+def _review(runtime: Runtime, found: DedupeResult) -> Sequence[Json]:
     """Return the least certain groups as rows: the matching rules, then the values that differ, the survivor's first, kept ones marked."""
+    from crmctl.cli.record_lists import value_texts
+
     rows: list[Json] = []
     for merge in found.least_certain:
         members = {merge.survivor: "survivor", **dict.fromkeys(merge.losers, "merged")}
         rules = ", ".join(dict.fromkeys(reason.rule for reason in merge.why))
         rows.append({"group": merge.group, "score": f"{merge.score:.2f}", "what": "why", "of": "", "value": rules})
-        told = {slug: {one: _told(merge.record(one).data.get(slug)) or "-" for one in members} for slug in merge.values}
+        shown = value_texts(runtime, found.object, [merge.record(one).data for one in members])
+        told = {slug: {one: texts.get(slug) or "-" for one, texts in zip(members, shown, strict=True)} for slug in merge.values}
         for slug, texts in {**told, "id": {one: one for one in members}}.items():
             kept = merge.values[slug].sources if slug in merge.values else ()
             names = [slug] if len(set(texts.values())) > 1 else []
@@ -249,15 +252,6 @@ def _review(found: DedupeResult) -> Sequence[Json]:
                 value = f"* {text}" if one in kept and text != "-" else f"  {text}"
                 rows.append({"group": "", "score": "", "what": names.pop() if names else "", "of": members[one], "value": value})
     return rows
-
-
-def _told(value: Any) -> str:
-    """Return a value as one line."""
-    if isinstance(value, dict):
-        return " ".join(filter(None, map(_told, value.values())))
-    if isinstance(value, list):
-        return ", ".join(filter(None, map(_told, value)))
-    return "" if value is None else str(value)
 
 
 def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:

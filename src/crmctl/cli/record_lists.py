@@ -164,6 +164,18 @@ class _Labels:
         return shown
 
 
+def value_texts(runtime: Runtime, object_name: str, data: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the values of records, by slug, as tables show them; references by name."""
+    from crmctl.cli.targets import value_text
+
+    attributes = known_attributes(runtime, object_name) or []
+    display = RecordDisplay(runtime, object_name, only=list(dict.fromkeys(slug for values in data for slug in values)) or [""])
+    return [
+        {slug: value_text(runtime, value, slug, attributes) for slug, value in wire["data"].items()}
+        for wire in display.wires([{"data": dict(values)} for values in data])
+    ]
+
+
 MANY_PAGES = 3
 """A table of more pages shows progress."""
 
@@ -371,6 +383,8 @@ def _remark(runtime: Runtime, query: RecordQuery) -> None:
 
 
 FIELDS = ("at", "by", "change", "attribute", "old", "new")
+TABLE_FIELDS = ("at", "attribute", "old", "new", "change", "by")
+"""The last columns are left out first."""
 
 
 def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Window) -> None:
@@ -393,6 +407,11 @@ def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Win
         # If the record exists, the service keeps no history.
         on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, record_id))
         raise RejectedError("this service keeps no history of its records", code="not_supported") from None
+    if runtime.output_format == "table" and not runtime.flags.get("query"):
+        values = [{row["attribute"]: row[when]} if row["attribute"] else {} for row in rows for when in ("old", "new")]
+        texts = [next(iter(shown.values()), "") for shown in value_texts(runtime, object_name, values)]
+        shown_rows = (row | {"old": old, "new": new} for row, old, new in zip(rows, texts[::2], texts[1::2], strict=True))
+        rows = [{name: row[name] for name in TABLE_FIELDS} for row in shown_rows]
     runtime.emitter.emit_items(rows, generic_view(rows or [dict.fromkeys(FIELDS)], "changes"))
     if total is not None and part.offset + shown < total:
         runtime.messages.note(f"showing {shown:,} of {total:,} changes; use --limit or --all")

@@ -145,6 +145,11 @@ class Runtime:
     def assume_yes(self) -> bool:
         return bool(self.flags.get("yes"))
 
+    @property
+    def asks(self) -> bool:
+        """Whether `confirm` prompts."""
+        return not self.dry_run and not self.assume_yes and self.prompter.can_ask
+
     @cached_property
     def messages(self) -> Messages:
         """Notes, warnings and errors. Never fails, even with broken settings."""

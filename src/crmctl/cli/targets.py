@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from crmctl.cli.runtime import counted
-from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,9 +140,26 @@ class NamedRecord(NamedTuple):
     id: str
     record: Record | None
 
-    def text(self, given: str) -> str:
-        """Return the name for a prompt."""
-        return self.id if self.record is None else f"{self.id} ({given})"
+
+def read_before_question(runtime: Runtime, read: Callable[[], T]) -> T | None:
+    """Return `read()` if a question follows, so that a missing target is an error before it; None if the key may not read it."""
+    if not runtime.asks:
+        return None
+    try:
+        return read()
+    except DeniedError:
+        return None
+
+
+def target_text(runtime: Runtime, object_name: str, named: NamedRecord, given: str) -> str:
+    """Return id and name of a record for a prompt. Raises NotFoundError if a prompt follows and the record is missing."""
+    if named.record is not None:
+        return f"{named.id} ({given})"
+    record = read_before_question(runtime, lambda: read_record(runtime, object_name, given))
+    if record is None:
+        return named.id
+    name = record_name(runtime, record, known_attributes(runtime, object_name) or ())
+    return f"{named.id} ({name})" if name != named.id else named.id
 
 
 def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:

@@ -11,7 +11,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, LimitOption, ObjectArgument, OffsetOption
-from crmctl.cli.targets import on_attribute, on_object, records_at_stake
+from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -173,6 +173,7 @@ def _add_delete(app: CommandApp, noun: Noun) -> None:
 
     def delete(runtime: Runtime, words: Sequence[str]) -> None:
         what = f"the {noun.one} {' of '.join(reversed(words))}"
+        read_before_question(runtime, lambda: reach(runtime, noun, words, lambda path: runtime.crm.session.request("GET", path)))
         stake = {"objects": "{}", "attributes": "its values in {}"}.get(noun.name)
         runtime.confirm(f"Delete {what}", (lambda: stake.format(records_at_stake(runtime, words[0]))) if stake else None)
         reach(runtime, noun, words, lambda path: runtime.crm.session.request("DELETE", path))

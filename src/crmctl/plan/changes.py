@@ -131,7 +131,7 @@ class Selection:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):
                     known.want(chunk)
-                pages = fetch(reader, ids, self._tell)
+                pages = fetch(reader, ids, self._tell, lambda _: True)
             progress, heeded = context.listener.progress, self._heeded(context, object_id)
             progress.start("collecting", None if self.is_filter else len(ids))
             try:

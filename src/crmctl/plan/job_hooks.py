@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.client.crm import Crm
+from crmctl.client.query.related_records import label_of
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Entry, Payload
@@ -365,7 +366,9 @@ class Changing:
         try:
             whole = self.merger.merge_all(row.parts, record.data) if row.parts else None
         except RejectedError as error:
-            return _refused(row, finding_of_merge(error))
+            finding = finding_of_merge(error)
+            who = label_of(record, self.attributes.values())
+            return _refused(row, replace(finding, message=f"{who}: {finding.message}"))
         sent = row.data | (whole or {})
         if is_unchanged(sent, record.data, self.attributes):
             return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
@@ -403,7 +406,8 @@ class ChangeForecast:
 
 
 def _refused(row: Payload, why: Finding) -> ValueChange:
-    return ValueChange(row.ordinal, RowAction.REJECT, finding=why.at(row.ordinal, row.first_line, row.last_line))
+    """Refuse a row without its place: the user's file has no such line."""
+    return ValueChange(row.ordinal, RowAction.REJECT, finding=replace(why, ordinal=row.ordinal))
 
 
 Approve = Callable[[ChangeForecast], None]

@@ -99,7 +99,7 @@ class Updates(Spill):
             lookup = Lookup(reader, reader.object_id)
             lookup.begin()
             self._as_of = lookup.as_of
-            for page in fetch(reader, ids, tell):
+            for page in fetch(reader, ids, tell, self._is_as_written):
                 self.see(page)
 
     def look_again(self, reader: Reader) -> None:
@@ -109,12 +109,20 @@ class Updates(Spill):
 
     def see(self, records: Iterable[Record]) -> None:
         for record in records:
-            found = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
-            if found is not None:
-                sent, before = map(jsontext.loads, found)
-                stands, changed = standing(before, sent, record.data, self.attributes)
-                values = (stands, jsontext.dumps(changed), record.id.lower())
+            if (state := self._standing(record)) is not None:
+                values = (state[0], jsontext.dumps(state[1]), record.id.lower())
                 self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
+
+    def _standing(self, record: Record) -> tuple[StepStanding, list[str]] | None:
+        row = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
+        if row is None:
+            return None
+        sent, before = map(jsontext.loads, row)
+        return standing(before, sent, record.data, self.attributes)
+
+    def _is_as_written(self, record: Record) -> bool:
+        """Whether a listed record shows what the job wrote. A list that lags may still show the old values."""
+        return (self._standing(record) or (None,))[0] is StepStanding.AFTER
 
     def count(self, stands: StepStanding | None) -> int:
         """Return how many records have a status; None counts deleted ones."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -159,19 +159,32 @@ def reading_cost(lister: Lister, object_id: str, count: int) -> Cost:
     if count <= FEW:
         return Cost(count, as_a_whole=False)
     page = lister.list_records(object_id, sort="created_at", order="asc", limit=1, offset=PAGE_STEP * count)
-    total = page.total if page.total is not None else PAGE_STEP * (count + bool(page.items))
+    return _cheaper(count, page.total if page.total is not None else PAGE_STEP * (count + bool(page.items)))
+
+
+def _cheaper(count: int, total: int) -> Cost:
     pages = -(-total // PAGE_STEP)
     return Cost(min(count, pages), as_a_whole=pages < count)
 
 
-def fetch(reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda _: None) -> Iterator[list[Record]]:
+def fetch(
+    reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda _: None, changed_last: Callable[[Record], bool] | None = None
+) -> Iterator[list[Record]]:
     """Yield the records of these ids (in lower case), in pages. Skips ids without a record.
 
-    `tell` receives the cost first. A record is missing only if a request for it says so, or if two full reads lack it. Raises the errors of
-    reading.
+    With `changed_last`, read the list of the records changed last before any other, as long as half of each page are these records, and
+    take those that it accepts. `tell` receives the cost of the rest. A record is missing only if a request for it says so, or if two full
+    reads lack it. Raises the errors of reading.
     """
     with SeenIds() as found:
-        cost = reading_cost(reader, reader.object_id, len(wanted)) if len(wanted) else Cost(0, as_a_whole=False)
+        total = None
+        if changed_last is not None and len(wanted) > FEW:
+            total = yield from _changed_last(reader, wanted, found, changed_last)
+        count = len(wanted) - len(found)
+        if count > FEW:
+            cost = reading_cost(reader, reader.object_id, count) if total is None else _cheaper(count, total)
+        else:
+            cost = Cost(count, as_a_whole=False)
         tell(cost._replace(requests=cost.requests + 2) if cost.as_a_whole else cost)  # a full read looks at both ends
         rounds = 2 if cost.as_a_whole else 0
         for _ in range(rounds):
@@ -184,6 +197,24 @@ def fetch(reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda
                 return
         for chunk in wanted.chunks(PAGE_LIMIT):
             yield from ([record] for record_id in chunk if record_id not in found and (record := _one(reader, record_id)) is not None)
+
+
+def _changed_last(
+    reader: Reader, wanted: SeenIds, found: SeenIds, accepts: Callable[[Record], bool]
+) -> Generator[list[Record], None, int | None]:
+    """Yield records from the list of those changed last, and return the number of all records, if known."""
+    offset = 0
+    while len(found) < len(wanted):
+        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=offset)
+        records = [
+            record for record in page.items if (record_id := record.id.lower()) in wanted and accepts(record) and found.add(record_id)
+        ]
+        if records:
+            yield records
+        offset += len(page.items)
+        if not records or 2 * len(records) < len(page.items):
+            break
+    return page.total
 
 
 class AwaitedRecords(Spill):

@@ -118,7 +118,7 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
         raise UsageError(
             f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
-    raise RejectedError(f"{said}; nothing was deleted", code="malformed_id", details=problems)
+    raise RejectedError(f"{said}; nothing was written", code="malformed_id", details=problems)
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:

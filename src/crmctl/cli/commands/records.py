@@ -281,11 +281,11 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
 def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""
-    from crmctl.cli.targets import find_record, on_object
+    from crmctl.cli.targets import find_record, on_object, target_text
 
     runtime: Runtime = ctx.obj
     named = find_record(runtime, object_name, record_name)
-    text = named.text(record_name)
+    text = target_text(runtime, object_name, named, record_name)
     runtime.confirm(f"Delete record {text} from {object_name}")
     on_object(runtime, object_name, lambda target: runtime.crm.delete_record(target, named.id))
     runtime.done({"deleted": 1}, f"deleted record {text}")
