@@ -45,7 +45,7 @@ class OrgChange:
         }  # fmt: skip
 
 
-class Comparison:
+class OrgComparison:
     """Two sides of which `right` is the folder that shall be. Iterating over `changes` pairs nothing new."""
 
     def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange]) -> None:
@@ -157,14 +157,14 @@ def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
 
 
 @contextmanager
-def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, str]) -> Iterator[Comparison]:
+def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, str]) -> Iterator[OrgComparison]:
     """Compare two folders."""
     schema = compare(after.schema, present_of(before.schema), prune=True)
     keys = keys_of(after, matches)
     with OrgTables() as tables:
         check_folder(tables, Side.LEFT, before, keys, edited=True)
         check_folder(tables, Side.RIGHT, after, keys, edited=True)
-        compared = Comparison(tables, after, schema)
+        compared = OrgComparison(tables, after, schema)
         compared.match()
         yield compared
 
@@ -181,7 +181,7 @@ class ServiceSide:
 @contextmanager
 def service_compared(
     context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None, *, edited: bool = False
-) -> Iterator[tuple[Comparison, ServiceSide]]:
+) -> Iterator[tuple[OrgComparison, ServiceSide]]:
     """Compare a folder with the service, which is synced first. `known` maps ids of the folder to ids of the service.
 
     Raises RejectedError for a damaged folder before the first request.
@@ -194,7 +194,7 @@ def service_compared(
         _load_service(tables, side.organization, folder, keys)
         for slug in (*folder.objects, ACTIVITY_ROWS):
             tables.know(slug, ((left, right) for right, left in (known or {}).items()))
-        compared = Comparison(tables, folder, compare(folder.schema, side.present))
+        compared = OrgComparison(tables, folder, compare(folder.schema, side.present))
         compared.match()
         yield compared, side
 
