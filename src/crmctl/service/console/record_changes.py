@@ -12,18 +12,26 @@ from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, fields_for, submitted
-from crmctl.service.console.record_list import conditions_of, is_changeable, object_of, question_of
+from crmctl.service.console.record_list import (
+    after_change,
+    conditions_of,
+    is_as_seen,
+    is_changeable,
+    labels_of_records,
+    object_of,
+    question_of,
+)
+from crmctl.service.console.record_merge import merge_selected, unlink_activities
 from crmctl.service.console.record_page import read_form
 from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records
-from crmctl.service.store.change_log import CREATED, DELETED
+from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
 from crmctl.service.store.record_history import changed_at, deleted_records, read_history
 from crmctl.service.store.record_restore import Candidates, restore_batch
-from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_micros, to_wire
+from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_wire
 from crmctl.values.value_readers import parse_instant
 
 MOST_SELECTED, MOST_SHOWN = 1000, 25
@@ -39,6 +47,8 @@ def add_pages(pages: Pages) -> None:
         selected = _selected(tx, visit, known)
         if visit.text("do") == "delete":
             return _delete(tx, visit, known, selected)
+        if visit.text("do") == "merge":
+            return merge_selected(tx, visit, known, selected)
         found = {each["slug"]: each for each in attributes.list_attributes(tx, known["id"])}
         attribute = found.get(visit.text("attribute"))
         if attribute is None or not is_changeable(attribute):
@@ -49,7 +59,7 @@ def add_pages(pages: Pages) -> None:
     def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
         known, page = object_of(tx, visit), visit.number("page", 1)
         deleted = deleted_records(tx, known["id"], MOST_SHOWN + 1, (page - 1) * MOST_SHOWN)
-        rows = list(zip(deleted, _labels(tx, known, deleted), strict=True))[:MOST_SHOWN]
+        rows = list(zip(deleted, labels_of_records(tx, known, deleted), strict=True))[:MOST_SHOWN]
         values = {"object": known, "rows": rows, "page": page, "has_older": len(deleted) > MOST_SHOWN, "actor_name": actor_name}
         return ConsolePage("deleted.html", {"section": f"records-{known['slug']}", **values})
 
@@ -63,19 +73,30 @@ def add_pages(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/changed", needs=MemberRole.MEMBER)
     def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known, at = object_of(tx, visit), visit.text("at")
-        changes = _changes(tx, visit, known, at)
-        failed = dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
-        restored = [record_id for record_id, _, is_newest in changes if is_newest]
+        return _undo(tx, visit, visit.text("at"))
+
+
+def _undo(tx: Tx, visit: Visit, at: str) -> ConsolePage | Redirect:
+    """Restore the records as they were before this moment; after a merge also those that referred to merged records."""
+    known, stamp = object_of(tx, visit), visit.stamp()
+    failed: dict[str, str] = {}
+    left_out: set[str] = set()
+    own = _changes(tx, visit, known, at)
+    others = {each["id"]: changed_at(tx, each["id"], int(at), None if visit.may_administer else visit.actor) for each in visit.objects}
+    for object_id, changes in ({known["id"]: own} | {each: others[each] for each in others if each != known["id"]}).items():
+        failed |= dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
+        # Backwards: a merged record gets its unique values back from the survivor.
+        restored = [record_id for record_id, _, is_newest in reversed(changes) if is_newest]
         before = Candidates(int(at) - 1, (), frozenset(record_id for record_id, kind, _ in changes if kind == CREATED))
-        left_out, stamp = set[str](), visit.stamp()
         for start in range(0, len(restored), MAX_IN):
-            done = restore_batch(tx, known["id"], restored[start : start + MAX_IN], before, **stamp)
+            done = restore_batch(tx, object_id, restored[start : start + MAX_IN], before, **stamp)
             failed |= done.failed
             left_out |= done.left_out
-        if not failed and not left_out:
-            return Redirect(f"/records/{known['slug']}", "records-restored")
-        return _changed_page(tx, visit, at, failed, left_out)
+    deleted, changed = ([record_id for record_id, kind, _ in own if kind == each] for each in (DELETED, UPDATED))
+    unlink_activities(tx, known, deleted, changed, int(at), stamp)
+    if not failed and not left_out:
+        return Redirect(f"/records/{known['slug']}", "records-restored")
+    return _changed_page(tx, visit, at, failed, left_out)
 
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
@@ -113,11 +134,11 @@ def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
 def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Redirect:
     if visit.text("step") != "apply":
         return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete"})
-    fresh = [record["id"] for record in selected if _is_as_seen(visit, record)]
+    fresh = [record["id"] for record in selected if is_as_seen(visit, record)]
     stamp = visit.stamp()
     for start in range(0, len(fresh), BULK_LIMIT):
         records.bulk_delete(tx, known["id"], fresh[start : start + BULK_LIMIT], **stamp)
-    return _go_on(known, stamp["now"], len(selected) - len(fresh))
+    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
 
 
 def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], attribute: Json) -> ConsolePage | Redirect:
@@ -139,16 +160,16 @@ def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], attribu
         cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
         more = {"step": "preview", "field": filled[0], "how": how, "changing": len(changing), "cells": list(zip(*cells, strict=True))}
         return _page(tx, known, changing, values | more, visit)
-    fresh = [record for record in changing if _is_as_seen(visit, record)]
+    fresh = [record for record in changing if is_as_seen(visit, record)]
     stamp = visit.stamp()
     for start in range(0, len(fresh), BULK_LIMIT):
         batch = fresh[start : start + BULK_LIMIT]
         items = [{"id": record["id"], "data": {slug: wanted[record["id"]]}} for record in batch]
         if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
-            label = _labels(tx, known, [batch[failed[0]["index"]]])[0]
+            label = labels_of_records(tx, known, [batch[failed[0]["index"]]])[0]
             problem = f"nothing was changed: {label}: {failed[0]['error']}"
             raise TurnedBack(_page(tx, known, selected, values | {"step": "form", "field": filled[0], "how": how, "error": problem}, visit))
-    return _go_on(known, stamp["now"], len(changing) - len(fresh))
+    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(changing) else "records-skipped")
 
 
 def _new_value(old: Any, new: Any, how: str) -> Any:
@@ -160,15 +181,6 @@ def _new_value(old: Any, new: Any, how: str) -> Any:
     return items or None
 
 
-def _is_as_seen(visit: Visit, record: Json) -> bool:
-    """Whether the record is as the preview showed it."""
-    return f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")
-
-
-def _go_on(known: Json, now: float, skipped: int) -> Redirect:
-    return Redirect(f"/records/{known['slug']}/changed?at={to_micros(now)}", "records-skipped" if skipped else "records-changed")
-
-
 def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, Any], visit: Visit | None = None) -> ConsolePage:
     slugs = {each["id"]: each["slug"] for each in visit.objects} if visit else {}
     field: FormField | None = values.get("field")
@@ -176,7 +188,9 @@ def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, An
         "section": f"records-{known['slug']}",
         "object": known,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
-        "labels": list(zip([record["id"] for record in selected[:MOST_SHOWN]], _labels(tx, known, selected[:MOST_SHOWN]), strict=True)),
+        "labels": list(
+            zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, known, selected[:MOST_SHOWN]), strict=True)
+        ),
         "targets": {field.slug: slugs.get(field.target_id, "")} if field else {},
         "error": None,
     }
@@ -198,7 +212,7 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
     known = object_of(tx, visit)
     changes = _changes(tx, visit, known, at)
     there = records.get_records(tx, known["id"], list(dict.fromkeys([each[0] for each in changes[:MOST_SHOWN]] + list(kept or ()))))
-    labels = dict(zip([record["id"] for record in there], _labels(tx, known, there), strict=True))
+    labels = dict(zip([record["id"] for record in there], labels_of_records(tx, known, there), strict=True))
     kinds = {kind for _, kind, _ in changes}
     values = {
         "section": f"records-{known['slug']}",
@@ -215,11 +229,6 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
         "left_out": sorted(left_out),
     }
     return ConsolePage("changed.html", values)
-
-
-def _labels(tx: Tx, known: Json, shown: Sequence[Json]) -> list[str]:
-    naming = records.naming_attributes(load_schema(tx, known["id"]))
-    return [records.label_of(naming, record["id"], record["data"]) for record in shown]
 
 
 def _counted(count: int) -> str:

@@ -37,7 +37,7 @@ from crmctl.service.store.conditions import Where
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Tx, to_micros
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
@@ -193,8 +193,10 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [
-            (each, records.version_of(each), cells)
-            for each, cells in zip(part.records, cells_of(tx, shown, part.records, visit), strict=True)
+            (each, records.version_of(each), (cells[0].text if cells else "") or label, cells)
+            for each, label, cells in zip(
+                part.records, labels_of_records(tx, known, part.records), cells_of(tx, shown, part.records, visit), strict=True
+            )
         ],
         "part": part,
         "first_ones": _FIRST_ONES.get(question.sort, ""),
@@ -214,6 +216,21 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
 
 def may_delete(visit: Visit, view: Json) -> bool:
     return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
+
+
+def is_as_seen(visit: Visit, record: Json) -> bool:
+    """Whether the record is as the page showed it that sent this form."""
+    return f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")
+
+
+def after_change(known: Json, now: float, notice: str) -> Redirect:
+    """Go on to the page that can undo a change of this moment."""
+    return Redirect(f"/records/{known['slug']}/changed?at={to_micros(now)}", notice)
+
+
+def labels_of_records(tx: Tx, known: Mapping[str, Any], shown: Sequence[Json]) -> list[str]:
+    naming = records.naming_attributes(load_schema(tx, known["id"]))
+    return [records.label_of(naming, record["id"], record["data"]) for record in shown]
 
 
 def is_changeable(attribute: Mapping[str, Any]) -> bool:

@@ -165,10 +165,14 @@ def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     known, record = _opened(tx, visit)
     _, stored = _stored(tx, record)
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
-    change = next(iter(read_history(tx, known["id"], record["id"], 1).changes), None)
-    saver = f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
-    said = f"{saver} saved this record; your changes are kept below, check them and save again"
+    said = f"{saver_of(tx, known, record)} saved this record; your changes are kept below, check them and save again"
     return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+
+
+def saver_of(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    """Return who changed the record last, and when."""
+    change = next(iter(read_history(tx, str(known["id"]), str(record["id"]), 1).changes), None)
+    return f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
 
 
 def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:

@@ -236,6 +236,7 @@ NOTICES |= {
     "records-changed": "The records are changed. You can undo this below.",
     "records-skipped": "Records that someone else saved meanwhile were left alone; the others are changed. You can undo this below.",
     "records-restored": "The change is undone.",
+    "records-merged": "The records are merged. You can undo this below.",
     "records-imported": "The file is imported. You can undo this below.",
 }
 """Messages after a form, by the name in the address. Text from an address is never shown."""

@@ -93,7 +93,10 @@ def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple
         "AND c.subject IS NOT NULL AND (c.actor = ? OR ? = 1) ORDER BY c.sequence",
         (at, load_schema(tx, object_id).number, actor or "", 1 if actor is None else 0),
     )
-    return [(subject, kind, bool(is_newest)) for subject, kind, is_newest in rows]
+    changes: dict[str, tuple[str, str, bool]] = {}
+    for subject, kind, is_newest in rows:
+        changes[subject] = (subject, changes.get(subject, ("", kind))[1], bool(is_newest))
+    return list(changes.values())
 
 
 LOOKED = 200_000
