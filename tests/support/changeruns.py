@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -605,13 +605,15 @@ def _parents(stage: Stage) -> None:
 SCRIPTS: dict[str, Callable[[Stage], None]] = {"keyed": _keyed, "delete": _delete, "feed": _feed, "undo": _undo, "parents": _parents}
 
 
-def play_change(told: ChangePlay) -> ChangeOutcome:
+@contextmanager
+def small_batches() -> Iterator[None]:
     delivery = RunRequest.delivery
-    with (
-        tempfile.TemporaryDirectory(dir=FOLDER) as name,
-        patch.object(RunRequest, "delivery", lambda request: replace(delivery(request), max_rows=BATCH)),
-        nullcontext(),
-    ):
+    with patch.object(RunRequest, "delivery", lambda request: replace(delivery(request), max_rows=BATCH)):
+        yield
+
+
+def play_change(told: ChangePlay) -> ChangeOutcome:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches():
         stage = Stage(told, Path(name))
         seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
         for n in seeded:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
-from tests.support.changeruns import ChangePlay, play_change
+from tests.support.changeruns import COMPANIES, PEOPLE, ROWS, ChangePlay, Stage, data_of, play_change, small_batches
+from tests.support.mishaps import deadly
 
 PLAYS = {
     "a feed whose rows may hold parts is resumed after people edited unsent rows": ChangePlay(
@@ -22,3 +26,27 @@ PLAYS = {
 def test_what_a_play_once_showed(told: ChangePlay) -> None:
     outcome = play_change(told)
     assert outcome.is_right, outcome
+
+
+@pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
+@pytest.mark.parametrize("lists", ["5 s late", "each record late"])
+@pytest.mark.parametrize("step", [("after settle", 1), ("after begin", 4), ("before settle", 4), ("after settle", 5)])
+def test_an_import_by_key_right_after_a_killed_one_finds_what_that_created(
+    tmp_path: Path, step: tuple[str, int], lists: str, total: bool
+) -> None:
+    """The killed job never compared its rows with the lists, which do not show them yet."""
+    stage = Stage(ChangePlay("keyed", lists=lists, total=total), tmp_path)
+    for n in range(1001, 1004):
+        stage.service.create(PEOPLE, data_of(n), "person")
+    stage.clock.advance(3600)
+    stage.begin()
+    options = {"key": "email", "references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": 1}
+    for night in (1, 2):
+        rows = [data_of(n, night) | {"company": f"Firm {n % 6}"} for n in range(1, ROWS + 1)]
+        if night == 1:
+            with small_batches(), deadly(*step):
+                stage.bulk.import_records("people", rows, **options)
+        else:
+            assert stage.bulk.import_records("people", rows, **options).error is None
+    assert {*Counter(record.row for record in stage.service.of() if record.row in range(1, ROWS + 1)).values()} == {1}
+    assert {*Counter(record.row for record in stage.service.of(COMPANIES)).values()} == {1}

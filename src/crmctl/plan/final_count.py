@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
@@ -20,9 +22,10 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
 from crmctl.read.read_back import Reader, Unusable
-from crmctl.write.database import MAY_BE_THERE, RowState
+from crmctl.write.database import MAY_BE_THERE, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
+from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Journal, RowEntry
 from crmctl.write.methods import CONTROL_SECONDS
 from crmctl.write.reconcile import LONG_WAIT
@@ -44,6 +47,9 @@ NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
 """Assumed delay in seconds of lists after a repeated request, if there are more records than rows or if all its rows were refused."""
+
+RECENT_SECONDS = 300.0
+"""Time in which lists catch up. An unfinished job that sent nothing since does not delay others."""
 
 UNVERIFIED = "unverified"
 """Journal fact: whether the comparison of written rows with existing records is still to be done."""
@@ -95,6 +101,40 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
         return replace(ended, note=ended.note or (count.why if ledger.surplus or evidence.was_doubted else None))
     except (CrmctlError, Unusable) as error:
         return Conclusion(note=f"the records could not be compared with what was written: {error}" if evidence.was_doubted else None)
+
+
+def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
+    """Wait until lists show what unfinished jobs of the last minutes created in these objects. Return whether crmctl had to wait.
+
+    Nobody compared the records of such a job with its rows: a late list would hide them from the next look-up.
+    """
+    clock, waits = store.clock, False
+    for folder, sent_at in store.sent_since(clock.now() - RECENT_SECONDS):
+        try:
+            with closing(Journal(folder, clock)) as journal:
+                header, is_open = journal.header, journal.state is JobState.OPEN or bool(journal.recall(UNVERIFIED))
+                if is_open and header.origin == origin and header.object_id in object_ids and not journal.is_running:
+                    waits = _await_rows(journal, Reader(service, header.object_id), sent_at, note) or waits
+        except (CrmctlError, sqlite3.Error):
+            continue  # another version's journal, or lists that cannot be read
+    return waits
+
+
+def _await_rows(journal: Journal, reader: Reader, sent_at: float, note: Callable[[str], None]) -> bool:
+    clock, evidence = journal.clock, Evidence(reader, journal, tuple, journal.clock)
+    in_flight = sum(doubt.size for doubt in journal.doubts())
+    settled_at = sent_at + UNKNOWN_LAG * LATE_FACTOR
+    until, looks = clock.now() + CONTROL_SECONDS, 0
+    while clock.now() < until:
+        left = evidence.final_count().left if evidence.can_count else None
+        is_settled = clock.now() >= settled_at
+        if is_settled if left is None else left >= (0 if is_settled else in_flight):
+            break
+        looks += 1
+        if looks == NOTED_LOOKS:
+            note(f"waiting up to {CONTROL_SECONDS:.0f} s for the service's lists to show what job {journal.header.job} created")
+        clock.sleep(LOOKS.gap(looks))
+    return looks > 0
 
 
 def _read_all(context: SendContext, reader: Reader, count: FinalCount, comparison: _Comparison) -> None:
@@ -351,7 +391,9 @@ class _Ledger:
             if (own := Recognition(frozenset({slug}), unique=False)).form({slug: value}) != own.form(record.data)
         }
         for owner, twins, record, telling in self._copies:
+            held = Recognition(telling - altered, unique=False)
             missing = [row for row in twins if row not in self.found and self.states[row] is RowState.CREATED]
+            missing = [row for row in missing if held.form(self.rows[row].data) == held.form(record.data)]
             if missing and altered & telling:
                 self.found[missing[0]] = record
             else:

@@ -61,11 +61,21 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     with ExitStack() as stack:
         ready = stack.enter_context(prepared(context, request, request.plan()))
         before = stack.enter_context(takes_turn(context, ready.target, request.lock_wait, by_key=bool(request.keys)))
-        if before != ready.last_turn:
+        if _has_waited(context, ready.target, ready.plan) or before != ready.last_turn:
             # Another import has run in the meantime, so the newest page is outdated.
             ready = replace(ready, target=replace(ready.target, newest=None))
         made = JobOptions(ready.plan, request.again, request.marker, request.before_images, guard=guard)
         return run_to_result(context, start_import(store_of(context), ready.target, ready.given, made), options)
+
+
+def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
+    """Wait until the lists to look up keys in show what earlier jobs created. Return whether that took time."""
+    ids = {reference.object_id for reference in plan.references} | ({target.object_id} if plan.mapping.keys else set())
+    if not ids:
+        return False
+    from crmctl.plan.final_count import await_unfinished
+
+    return await_unfinished(context.service, store_of(context), context.origin, ids, context.listener.progress.note)
 
 
 @dataclass(frozen=True)
@@ -252,6 +262,7 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     with ExitStack() as stack:
         target, ready = stack.enter_context(_opened(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(ready.plan.mapping.keys)))
+        _has_waited(context, target, ready.plan)
         job = ready.start(store, target, again=request.again, guard=guard)
         return run_to_result(context, job, options)
 

@@ -269,6 +269,12 @@ class JobStore:
                 return job
         return None
 
+    def sent_since(self, moment: float) -> Iterator[tuple[Path, float]]:
+        """Yield the folders of journals, with those of parents, whose last request left after a Unix time, and that time."""
+        for folder in [path for pattern in ("*", "*/*") for path in self._root.glob(pattern) if path.is_dir()]:
+            if (sent_at := HighWaterMark(folder).read()[0].at) > moment and (folder / FILE_NAME).is_file():
+                yield folder, sent_at
+
     def _all(self) -> Iterator[JobInfo | DamagedJob]:
         try:
             folders = [path for path in self._root.iterdir() if path.is_dir() and path.name != OBJECTS] if self._root.is_dir() else []
