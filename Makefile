@@ -13,10 +13,10 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist release clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 demo: $(PROGRAM) ## Watch crmctl work on a throw-away service
 	@$(BIN)/crmctl demo $(ARGS)
@@ -74,6 +74,9 @@ dist: $(RELEASE) ## Build wheel and sdist into dist/, and try the wheel in empty
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 	.ci/try-wheel dist/*.whl
+
+lint-release: $(RELEASE) ## Lint the Containerfile
+	$(BIN)/hadolint Containerfile
 
 release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
 	$(BIN)/python .ci/release.py $(VERSION)
