@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.answeringapp import ORIGIN, answering_app, quick_folder
 from tests.support.merges import MergeContext, World, apply, merge_context, newest_job, resume, unmerge
+from tests.support.outcomes import error_of
 from tests.support.service import RunningService, running_service
 
 from crmctl.client.crm import Crm
@@ -39,12 +40,12 @@ def one_run(crm: Crm, folder: Path, seed: int) -> list[str]:
     before = world.snapshot()
     merges = world.plan(chance, groups, folder / "plan", ORIGIN, by_hand=seed % 2 == 1)
     applied = apply(context, folder / "plan")
-    if applied.error is not None:
-        return [applied.error.message]
+    if error_of(applied) is not None:
+        return [str(error_of(applied))]
     world.check_merged(merges)
     taken = unmerge(context)
     after = world.snapshot()
-    wrong = [taken.error.message] if taken.error is not None else []
+    wrong = [str(error_of(taken))] if error_of(taken) is not None else []
     wrong += [f"{name} differs" for name in {*before, *after} if before.get(name) != after.get(name)]
     world.remove()
     shutil.rmtree(state)
@@ -89,8 +90,8 @@ def _killed(service: RunningService, folder: Path, name: str, point: tuple[str, 
 
 def _go_on(context: Any, act: Callable[[Any], Any]) -> None:
     done = act(context)
-    if done.error is not None:
-        raise SystemExit(f"job {newest_job(context).id}: {done.error.message}")
+    if error_of(done) is not None:
+        raise SystemExit(f"job {newest_job(context).id}: {error_of(done)}")
 
 
 def _make(seeds: list[int], given: argparse.Namespace, keep: Callable[[int, int, list[str]], None]) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from crmctl.plan.results import ImportResult
     from crmctl.plan.undo import Undo
     from crmctl.plan.undo_deletions import Recreation
+    from crmctl.plan.unmerge import Separation
     from crmctl.write.jobs import JobInfo
 
 LOG = logging.getLogger("crmctl")
@@ -276,8 +277,8 @@ class Bulk:
         self._context.guard_write()
         return resume(self._context, ResumeRequest(job=job, **_checked(ResumeRequest, options)))
 
-    def undo(self, job: str, *, dry_run: bool = False, include_changed: bool = False) -> Undo | Recreation:
-        """Undo an import, an update or a deletion; with `dry_run` only report what that would change.
+    def undo(self, job: str, *, dry_run: bool = False, include_changed: bool = False) -> Undo | Recreation | Separation:
+        """Undo an import, update, deletion or merge; with `dry_run` only report what that would change.
 
         `include_changed` also undoes records that changed since. The result names what is left, and why.
         """

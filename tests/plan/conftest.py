@@ -1,4 +1,4 @@
-"""One service for the merges of a module."""
+"""One service for the tests of a module."""
 
 from __future__ import annotations
 
@@ -7,11 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from crmctl import Client
 from crmctl.client.crm import Crm
 from tests.support.answeringapp import answering_app, quick_folder
+from tests.support.service import RunningService, opened, running_service
 
 
 @pytest.fixture(scope="module")
 def crm() -> Iterator[Crm]:
     with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("service") / "service") as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: RunningService) -> Iterator[Client]:
+    with opened(service) as made:
+        yield made
+        made.bulk.delete("people", filter="score>=0", backup=False)

@@ -14,6 +14,7 @@ from crmctl.client.crm import Crm
 from crmctl.dedupe.merge_plan import MergedValue, MergePlanFile, PlannedMerge, write_merge_plan
 from tests.support.answeringapp import ORIGIN
 from tests.support.merges import MergeContext, World, apply, unmerge
+from tests.support.outcomes import error_of
 
 NUMBERS = count(1)
 
@@ -49,7 +50,7 @@ class Trade:
 
     def undone(self) -> None:
         taken = unmerge(self.context)
-        assert taken.error is None, taken.to_document()
+        assert error_of(taken) is None, taken.to_document()
         assert self.world.snapshot() == self.before
 
 

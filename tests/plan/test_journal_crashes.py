@@ -13,9 +13,10 @@ import pytest
 
 from crmctl.client.crm import Crm
 from crmctl.plan.merge_steps import MergeJournal
-from crmctl.plan.unmerge import unmerge_records
+from crmctl.plan.unmerge import separate_records
 from tests.support.answeringapp import ORIGIN
 from tests.support.merges import Crash, MergeContext, World, apply, newest_job, resume, unmerge
+from tests.support.outcomes import error_of
 
 ALL_KINDS = 28
 
@@ -52,16 +53,16 @@ def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: 
         before = world.snapshot()
         merges = world.plan(chance, groups, path, ORIGIN)
         if undoing:
-            assert apply(context, path).error is None
+            assert error_of(apply(context, path)) is None
         came = crashes((lambda: unmerge(context)) if undoing else (lambda: apply(context, path)), at)  # noqa: B023
         if came and newest_job(context).is_running:
             assert at > 10
             return  # the last write of all ends the hold; that of a process which has died is none
         if not undoing:
-            assert resume(context).error is None
+            assert error_of(resume(context)) is None
             world.check_merged(merges)
         taken = unmerge(context)
-        assert taken.error is None
+        assert error_of(taken) is None
         assert world.snapshot() == before, at
         world.remove()
         if not came:
@@ -74,9 +75,9 @@ def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(crm: Crm, tm
     context, path = MergeContext(crm, ORIGIN, tmp_path / "state"), tmp_path / "plan"
     world, chance = World.make(crm, f"f{seed}"), random.Random(seed)
     world.plan(chance, world.fill(chance, number), path, ORIGIN)
-    assert apply(context, path).error is None
+    assert error_of(apply(context, path)) is None
     said = list[int]()
-    done = unmerge_records(context, newest_job(context), lambda plan: said.append(plan.expected))
-    assert done.error is None
+    done = separate_records(context, newest_job(context), lambda plan: said.append(plan.expected))
+    assert error_of(done) is None
     assert done.requests <= said[0] <= 2 * done.requests
     world.remove()

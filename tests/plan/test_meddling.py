@@ -23,6 +23,7 @@ from crmctl.values.operators import Operator
 from crmctl.write.steps import MERGE_ORDER
 from tests.support.answeringapp import ORIGIN
 from tests.support.merges import CrashingService, MergeContext, World, apply, unmerge
+from tests.support.outcomes import error_of
 
 ALL_KINDS = 28
 NUMBERS = count(1)
@@ -107,11 +108,11 @@ def test_somebody_at_every_write_of_a_merge(crm: Crm, tmp_path: Path, deed: str)
         nothing_dangles(world)
         if deed == "edit" and somebody.done:
             assert records[somebody.loser]["title"] == "Edited meanwhile", (at, "what somebody wrote is not lost")
-            assert isinstance(done.error, PartialError)
+            assert isinstance(error_of(done), PartialError)
             assert done.to_document()["rows"]["failed"][0]["group"] == first.group
             assert set(first.losers) <= records.keys()
         elif deed == "refer":
-            assert done.error is None
+            assert error_of(done) is None
         world.remove()
 
 
@@ -120,7 +121,7 @@ def test_somebody_at_every_second_write_of_an_undo(crm: Crm, tmp_path: Path, dee
     for at in count(1, 2):
         context, world, merges, path = world_of(crm, tmp_path)
         size = len(world.records(world.contacts))
-        assert apply(context, path).error is None
+        assert error_of(apply(context, path)) is None
         somebody = Somebody(crm, world, merges[0])
         context.service = meddler = Meddler(crm, at, getattr(somebody, deed), somebody)
         done = unmerge(context)
@@ -129,11 +130,11 @@ def test_somebody_at_every_second_write_of_an_undo(crm: Crm, tmp_path: Path, dee
             assert at > 5
             return
         assert somebody.done
-        assert done.error is None or isinstance(done.error, PartialError), done.error
+        assert error_of(done) is None or isinstance(error_of(done), PartialError), error_of(done)
         left = world.snapshot()
         again = unmerge(context)
         assert world.snapshot() == left, (at, "it can be done again, and does nothing more")
-        assert again.error is None or isinstance(again.error, PartialError)
+        assert error_of(again) is None or isinstance(error_of(again), PartialError)
         assert deed == "delete_survivor" or again.done.conflicts == done.done.conflicts
         records = world.records(world.contacts)
         assert len(records) == size - (deed == "delete_survivor"), (at, "all are there once")
@@ -172,7 +173,7 @@ def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path,
     reading, waves = 2 * (len(gone) + 1) + 8, 1
     assert said <= reading + len(merges) + waves * (2 * 2 + len(MERGE_ORDER)), "two attributes of tickets; contacts are read; then one wave"
     context.service = counting = Counting(crm, heeds=heeds)
-    assert apply(context, path).error is None
+    assert error_of(apply(context, path)) is None
     context.service = crm
     tickets = [crm.get_record(world.tickets, record.id) for record in world.records(world.tickets)]
     assert late in {ticket.id for ticket in tickets}
@@ -181,5 +182,5 @@ def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path,
             found = crm.list_records(world.tickets, filters=(Condition(slug, Operator.EQUALS, loser),), limit=100)
             assert found.items == []
     assert sum(counting.listed) == (2 * (len(gone) + 1) if heeds else 1)
-    assert unmerge(context).error is None
+    assert error_of(unmerge(context)) is None
     world.remove()

@@ -17,6 +17,7 @@ from crmctl.models.resources import Record
 from crmctl.plan.merge_steps import GroupState, MergeJournal
 from crmctl.write.steps import MERGE_ORDER, StepKind, StepState
 from tests.support.merges import Crash, CrashingService, World, apply, merge_context, newest_job, resume, unmerge
+from tests.support.outcomes import error_of
 from tests.support.service import RunningService, running_service
 from tests.support.warm_program import run_module
 
@@ -87,7 +88,7 @@ class Case:
     def undone(self) -> None:
         """Take everything apart; what there was before is there again."""
         done = unmerge(self.context)
-        assert done.error is None, done.error.details
+        assert error_of(done) is None, str(error_of(done))
         assert self.world.snapshot() == self.before
 
 
@@ -95,12 +96,12 @@ class Case:
 def test_what_was_merged_by_chance_is_taken_apart_again(service: RunningService, tmp_path: Path, seed: int) -> None:
     with Case(service, tmp_path, seed, groups=3) as case:
         done = case.apply()
-        assert done.error is None
+        assert error_of(done) is None
         assert done.to_document()["merged"] == 3
         case.world.check_merged(case.merges)
         case.undone()
         again = unmerge(case.context)
-        assert (again.groups, again.error) == (0, None), "it can be said twice"
+        assert (again.groups, error_of(again)) == (0, None), "it can be said twice"
 
 
 def when(at: int) -> str:
@@ -114,7 +115,7 @@ def test_a_crash_at_any_write_of_a_merge_loses_nothing(service: RunningService, 
             if not case.crash(case.apply, at, when(at)):
                 assert at > 6, "a step of every kind"
                 return
-            assert resume(case.context).error is None
+            assert error_of(resume(case.context)) is None
             case.world.check_merged(case.merges)
             case.undone()
 
@@ -122,7 +123,7 @@ def test_a_crash_at_any_write_of_a_merge_loses_nothing(service: RunningService, 
 def test_a_crash_at_any_write_of_an_undo_loses_and_doubles_nothing(service: RunningService, tmp_path: Path) -> None:
     for at in count(1):
         with Case(service, tmp_path, seed=ALL_KINDS) as case:
-            assert case.apply().error is None
+            assert error_of(case.apply()) is None
             if not case.crash(lambda: unmerge(case.context), at, when(at)):
                 assert at > 5
                 return
@@ -141,7 +142,7 @@ def test_a_process_killed_at_any_step_goes_on_where_it_was(service: RunningServi
             if dies:
                 with closing(MergeJournal(newest_job(case.context).folder, case.context.clock)) as journal:
                     under_way |= {kind for kind, state in journal.step_counts() if state is StepState.SENDING}
-                assert resume(case.context).error is None
+                assert error_of(resume(case.context)) is None
             case.world.check_merged(case.merges)
             dies_undoing = is_killed(case, "undo", at)
             case.undone()
@@ -161,7 +162,7 @@ def test_losers_that_refer_to_each_other_do_so_again(service: RunningService, tm
         case.merges = case.world.plan(case.chance, case.ids, case.path, service.base_url)
         while case.merges[0].survivor == last:
             case.merges = case.world.plan(case.chance, case.ids, case.path, service.base_url)
-        assert case.apply().error is None
+        assert error_of(case.apply()) is None
         case.undone()
 
 
@@ -174,7 +175,7 @@ def test_a_group_whose_record_moved_is_refused_by_name_and_the_rest_goes_on(serv
         case.crm.update_record(case.world.contacts, moved.losers[0], {"title": "Somebody else"})
         case.crm.delete_record(case.world.contacts, gone.survivor)
         done = case.apply()
-        assert isinstance(done.error, PartialError)
+        assert isinstance(error_of(done), PartialError)
         document = done.to_document()
         assert (document["merged"], document["refused"]) == (1, 2)
         assert [(row["group"], row["error"]) for row in document["rows"]["refused"]] == [
@@ -195,8 +196,8 @@ def test_a_loser_changed_while_it_is_merged_stays_and_its_group_is_taken_back(se
 
         case.context.service = Meddling(case.crm, 1, edit)
         done = case.apply()
-        assert isinstance(done.error, RejectedError)
-        assert f"record {merge.losers[0]} was changed while it was merged" in done.error.message
+        assert isinstance(error_of(done), RejectedError)
+        assert f"record {merge.losers[0]} was changed while it was merged" in str(error_of(done))
         after = case.world.snapshot()
         edited = {name for name in after if after[name] != case.before.get(name)}
         assert [after[name]["title"] for name in edited] == ["Edited meanwhile"]
@@ -214,23 +215,23 @@ def test_what_refers_to_a_loser_meanwhile_refers_to_the_survivor(service: Runnin
             case.crm.create_activity(late)
 
         case.context.service = Meddling(case.crm, 1, refer)
-        assert case.apply().error is None
+        assert error_of(case.apply()) is None
         case.world.check_merged(case.merges)
         case.context.service = case.crm
-        assert unmerge(case.context).error is None
+        assert error_of(unmerge(case.context)) is None
         code = next(name for name, one in case.world.snapshot().items() if name == "ticket late")
         assert case.world.snapshot()[code]["asker"] in case.before
 
 
 def test_what_somebody_changed_after_a_merge_stays_and_is_reported(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
-        assert case.apply().error is None
+        assert error_of(case.apply()) is None
         (merge,) = case.merges
         written = next(slug for slug in ("score", "phone") if merge.values[slug].sources[0] != merge.survivor)
         new = {"score": 99, "phone": "+442079460000"}[written]
         case.crm.update_record(case.world.contacts, merge.survivor, {written: new})
         done = unmerge(case.context)
-        assert isinstance(done.error, PartialError)
+        assert isinstance(error_of(done), PartialError)
         assert done.done.conflicts == [{"group": 1, "id": merge.survivor, "attributes": [written]}]
         after = case.world.snapshot()
         differs = {name for name in case.before if after.get(name) != case.before[name]}
@@ -243,7 +244,7 @@ def test_what_somebody_changed_after_a_merge_stays_and_is_reported(service: Runn
 
 def test_a_lost_answer_makes_no_record_twice(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
-        assert case.apply().error is None
+        assert error_of(case.apply()) is None
         case.context.service = LostAnswers(case.crm)
         case.undone()
 
@@ -252,8 +253,8 @@ def test_what_the_service_refuses_takes_the_group_back(service: RunningService, 
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         case.context.service = Refusing(case.crm)
         done = case.apply()
-        assert isinstance(done.error, RejectedError)
-        assert "no deletion today" in done.error.message
+        assert isinstance(error_of(done), RejectedError)
+        assert "no deletion today" in str(error_of(done))
         assert case.world.snapshot() == case.before
         assert newest_job(case.context).to_document()["failed"] == 1
 
@@ -262,8 +263,8 @@ def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         case.context.service = Keeping(case.crm)
         done = case.apply()
-        assert done.error is not None
-        assert "still there" in done.error.message
+        assert error_of(done) is not None
+        assert "still there" in str(error_of(done))
         assert case.world.snapshot() == case.before
 
 

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from crmctl import Client
 from crmctl.plan.undo import Undo
 from tests.support.mishaps import Mishaps, deadly
-from tests.support.service import RunningService, running_service
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with running_service(tmp_path_factory.mktemp("undo") / "service") as running:
-        yield running
-
-
-def opened(service: RunningService) -> Client:
-    return Client(base_url=service.base_url, api_key=service.key)
-
+from tests.support.service import RunningService, opened
 
 LOST: list[tuple[str, dict[int, str | int]]] = [
     ("after begin", {}),
@@ -46,7 +33,7 @@ def test_undo_of_a_killed_import_deletes_what_arrived_and_never_sends_the_rest(
         job = client.bulk.jobs()[0].id
         plan = client.bulk.undo(job)
         assert isinstance(plan, Undo)
-        assert (plan.left, plan.outcome) == ({}, None)
+        assert (plan.left, plan.error) == ({}, None)
         assert list(client.records("people").list()) == []
         again = client.bulk.resume(job)
         assert (again.summary.to_document()["unsent"], list(client.records("people").list())) == (0, [])

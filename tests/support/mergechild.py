@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 from tests.support.merges import CrashingService, apply, merge_context, resume, unmerge
+from tests.support.outcomes import error_of
 
 
 def main(state: str, origin: str, key: str, action: str, at: str, when: str, plan: str) -> int:
     with merge_context(origin, key, Path(state)) as context:
         context.service = CrashingService(context.service, int(at), when, lambda: os.kill(os.getpid(), signal.SIGKILL))
         done = apply(context, Path(plan)) if action == "apply" else resume(context) if action == "resume" else unmerge(context)
-    return 0 if done.error is None else 1
+    return 0 if error_of(done) is None else 1
 
 
 if __name__ == "__main__":

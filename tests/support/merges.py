@@ -22,7 +22,7 @@ from crmctl.dedupe.merge_plan import MergedValue, MergePlanHeader, MergeRecord, 
 from crmctl.models.resources import Attribute, Record
 from crmctl.plan.import_records import ApplyRequest
 from crmctl.plan.merge_records import MergeResult, merge_records, resume_merges
-from crmctl.plan.unmerge import UnmergeResult, unmerge_records
+from crmctl.plan.unmerge import Separation, separate_records
 from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietListener
 from tests.support.patience import PATIENCE
@@ -214,8 +214,8 @@ def resume(context: Any) -> MergeResult:
     return resume_merges(context, newest_job(context))
 
 
-def unmerge(context: Any) -> UnmergeResult:
-    return unmerge_records(context, newest_job(context), lambda _: None)
+def unmerge(context: Any) -> Separation:
+    return separate_records(context, newest_job(context), lambda _: None)
 
 
 WRITES = frozenset({"bulk_write", "bulk_delete", "create_record", "update_activity"})

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import httpx
 
+from crmctl import Client
 from crmctl.clock import Clock, SystemClock
 from crmctl.service.app import Ready, Server
 from crmctl.service.context import DATABASE_FILE, ServiceSettings, new_id
@@ -115,6 +116,10 @@ def make_client(base_url: str, key: str | None) -> httpx.Client:
 def _certificates() -> ssl.SSLContext:
     """Reading those of the machine takes longer than most requests of a test."""
     return ssl.create_default_context()
+
+
+def opened(service: RunningService) -> Client:
+    return Client(base_url=service.base_url, api_key=service.key)
 
 
 def running_service(

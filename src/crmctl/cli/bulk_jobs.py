@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from crmctl.plan.resume import RepairRequest, ResumeRequest
     from crmctl.plan.undo import Undo
     from crmctl.plan.undo_deletions import Recreation
+    from crmctl.plan.unmerge import Separation
 
 
 _JOB_COLUMNS = (
@@ -79,20 +80,18 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
     done = repair(RuntimeContext(runtime), request)
     found = done.found
     text = f"job {done.job}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
-    show(runtime, done.to_document(), text, done.error)
+    show(runtime, done.to_document(), text)
+    done.raise_for_error()
 
 
 def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False) -> None:
     """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
-    from crmctl.cli.bulk_output import undo_merges
     from crmctl.plan.undo import UndoRequest, undo
 
-    if undo_merges(runtime, reference, include_changed=include_changed):
-        return
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
-    def approve(plan: Undo | Recreation) -> None:
+    def approve(plan: Undo | Recreation | Separation) -> None:
         runtime.emitter.check_result(plan.to_document())
         if plan.work:
             if runtime.prompter.can_ask:
@@ -104,64 +103,74 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     estimates = runtime.dry_run or runtime.prompter.can_ask
     plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, estimates, include_changed), approve)
     text = f"{_undo_text(plan)}; nothing was sent" if runtime.dry_run else _undo_text(plan)
-    show(runtime, plan.to_document(), text, plan.outcome)
+    show(runtime, plan.to_document(), text)
+    plan.raise_for_error()
 
 
-def _undo_question(plan: Undo | Recreation) -> str:
-    from crmctl.plan.undo_deletions import Recreation
+def _undo_question(plan: Undo | Recreation | Separation) -> str:
+    from crmctl.plan.undo import Undo
 
-    if isinstance(plan, Recreation):
-        return f"Create {counted(plan.found, 'record')} of {plan.object} again, with new ids, and so undo job {plan.job}"
-    parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
-    created = plan.work - plan.restorable
-    parts += [f"delete {created:,} that it created"] if created else []
-    text = " and ".join(parts)
-    return f"{text[0].upper()}{text[1:]}, of {plan.object}, and so undo job {plan.job}"
+    if not isinstance(plan, Undo):
+        text = f"Create {counted(plan.work, 'record')} of {plan.object} again, with new ids"
+    else:
+        parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
+        parts += [f"delete {plan.work - plan.restorable:,} that it created"] if plan.work > plan.restorable else []
+        text = " and ".join(parts)
+        text = f"{text[0].upper()}{text[1:]}, of {plan.object}"
+    return f"{text}, and so undo job {plan.job}"
 
 
-def _undo_text(plan: Undo | Recreation) -> str:
+def _undo_text(plan: Undo | Recreation | Separation) -> str:
     from crmctl.output.progress import duration
-    from crmctl.plan.undo import LEFT
+    from crmctl.plan.results import LEFT
+    from crmctl.plan.undo import Undo
     from crmctl.plan.undo_deletions import Recreation
-
-    if isinstance(plan, Recreation):
-        return _recreation_text(plan)
 
     document = plan.to_document()
+    if isinstance(plan, Undo):
+        parts = _undo_parts(plan, document)
+    elif isinstance(plan, Recreation):
+        parts = _recreation_parts(plan, document)
+    else:
+        parts = _separation_parts(plan, document)
+    if not plan.carried_out and plan.requests:
+        parts.append(f"{counted(plan.requests, 'request')}, about {duration(plan.seconds)}")
+    return f"job {plan.job}: {'; '.join([*parts, *(f'{count:,} {LEFT[name]}' for name, count in plan.left.items())])}"
+
+
+def _undo_parts(plan: Undo, document: Mapping[str, Any]) -> list[str]:
     back = f"{plan.restorable:,}" if plan.found else counted(plan.restorable, "record")
     if not plan.carried_out:
         steps = [f"{counted(plan.found, 'record')} to delete"] if plan.found or not plan.work else []
         steps += [f"{back} to put back"] if plan.restorable else []
         steps += [f"{document['parents']:,} to delete that they refer to"] if document["parents"] else []
-        takes = f"; {counted(plan.requests, 'request')}, about {duration(plan.seconds)}" if plan.requests else ""
     else:
         steps = [f"{document['deleted']:,} of {counted(plan.found, 'record')} deleted"] if plan.found or not plan.restorable else []
         steps += [f"{document['restored']:,} of {back} put back"] if plan.restorable else []
         steps += [f"{document['parentsDeleted']:,} deleted that they referred to"] if document["parentsDeleted"] else []
-        takes = ""
-    lines = [f"job {plan.job}: {', '.join(steps)}{takes}"]
-    lines += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
-    lines += [f"{counted(document['abandoned'], 'row')} not sent yet, and abandoned"] if document["abandoned"] else []
-    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name])])
+    parts = [", ".join(steps)]
+    parts += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
+    return parts + ([f"{counted(document['abandoned'], 'row')} not sent yet, and abandoned"] if document["abandoned"] else [])
 
 
-def _recreation_text(plan: Recreation) -> str:
-    from crmctl.output.progress import duration
-    from crmctl.plan.undo_deletions import LEFT
+def _recreation_parts(plan: Recreation, document: Mapping[str, Any]) -> list[str]:
+    records = counted(plan.found, "record")
+    parts = [
+        f"{document['created']:,} of {records} created again, with new ids"
+        if plan.carried_out
+        else f"{records} to create again, with new ids"
+    ]
+    parts += [f"{plan.done:,} created again before"] if plan.done else []
+    parts += [f"{plan.ids} says which"] if plan.ids is not None else []
+    words = {"references": "other records refer to them again", "activities": "activities linked again"}
+    return parts + [f"{document[name]:,} {text}" for name, text in words.items() if document[name]]
 
-    document, result = plan.to_document(), plan.result
-    if result is None:
-        takes = f"; {counted(plan.requests, 'request')}, about {duration(plan.seconds)}"
-        return f"job {plan.job}: {counted(plan.found, 'record')} to create again, with new ids{takes}"
-    before = [f"{plan.done:,} created again before"] if plan.done else []
-    lines = [f"job {plan.job}: {result.created:,} of {counted(plan.found, 'record')} created again, with new ids", *before]
-    lines += [f"{plan.ids} says which"] if plan.ids is not None else []
-    words = {
-        "references": "other records refer to them again",
-        "activities": "activities linked again",
-        **LEFT,
-    }
-    return "; ".join([*lines, *(f"{document[name]:,} {text}" for name, text in words.items() if document[name])])
+
+def _separation_parts(plan: Separation, document: Mapping[str, Any]) -> list[str]:
+    if not plan.carried_out:
+        return [f"{counted(plan.losers, 'record')} to create again, with new ids, in {counted(plan.groups, 'group')}"]
+    parts = [f"{counted(document['undone'], 'group')} taken apart, {document['recreated']:,} created again with new ids"]
+    return parts + [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
 
 
 def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None, *, strict: bool = False) -> None:

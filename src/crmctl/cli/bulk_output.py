@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from crmctl.plan.merge_records import DedupeRequest, DedupeResult, MergePreview, MergeResult
     from crmctl.plan.requests import ImportRequest
     from crmctl.plan.results import FindingLog
-    from crmctl.plan.unmerge import UnmergeResult
 
 
 class ScreenListener:
@@ -274,7 +273,8 @@ def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
 
 def show_merges(runtime: Runtime, result: MergeResult) -> None:
     """Show the result of a merge. Raises its error."""
-    show(runtime, result.to_document(), _merged_text(result), result.error)
+    show(runtime, result.to_document(), _merged_text(result))
+    result.raise_for_error()
 
 
 def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> bool:
@@ -294,27 +294,6 @@ def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> boo
     return True
 
 
-def undo_merges(runtime: Runtime, reference: str, *, include_changed: bool) -> bool:
-    """Undo a merge job; return False for any other job."""
-    from crmctl.plan.resume import merge_job
-    from crmctl.plan.unmerge import unmerge_records
-
-    context = RuntimeContext(runtime)
-    job = merge_job(context, reference)
-    if job is None:
-        return False
-
-    def approve(plan: UnmergeResult) -> None:
-        runtime.emitter.check_result(plan.to_document())
-        takes = _takes(plan.expected, plan.seconds, " ({})", "at most")
-        runtime.confirm(f"Make {counted(plan.losers, 'record')} of {plan.object} again, and so undo job {plan.job}{takes}")
-
-    result = unmerge_records(context, job, approve, dry_run=runtime.dry_run, include_changed=include_changed)
-    text = f"{_unmerge_text(result)}; nothing was sent" if runtime.dry_run else _unmerge_text(result)
-    show(runtime, result.to_document(), text, result.error)
-    return True
-
-
 def _preview_text(preview: MergePreview) -> str:
     return f"{preview.path}: {counted(preview.losers, 'record')} of {preview.object} to merge in {counted(preview.groups, 'group')}"
 
@@ -324,11 +303,11 @@ def _merge_question(preview: MergePreview) -> str:
     return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them{takes}"
 
 
-def _takes(requests: int, seconds: float, form: str, how: str = "about") -> str:
+def _takes(requests: int, seconds: float, form: str) -> str:
     """Return the requests and time, or nothing if it takes less than a second."""
     from crmctl.output.progress import duration
 
-    return form.format(f"{how} {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
+    return form.format(f"about {counted(requests, 'request')}, {duration(seconds)} at the rate of the service") if seconds >= 1 else ""
 
 
 def _merged_text(result: MergeResult) -> str:
@@ -341,16 +320,3 @@ def _merged_text(result: MergeResult) -> str:
     lines += [f"  requests   {document['requests']:,} in {duration(result.elapsed)}"]
     lines += [f"group {row['group']}: {row['error']}" for name in ("refused", "failed") for row in document["rows"][name]]
     return "\n".join(lines)
-
-
-def _unmerge_text(result: UnmergeResult) -> str:
-    from crmctl.plan.unmerge import LEFT
-
-    document = result.to_document()
-    if not result.carried_out:
-        takes = _takes(result.expected, result.seconds, "; {}", "at most")
-        return f"job {result.job}: {counted(result.losers, 'record')} to make again in {counted(result.groups, 'group')}{takes}"
-    parts = [f"job {result.job}: {counted(document['undone'], 'group')} taken apart, {document['recreated']:,} made again with new ids"]
-    parts += [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
-    parts += [f"{document[name]:,} {text}" for name, text in LEFT.items() if document[name]]
-    return "; ".join(parts)

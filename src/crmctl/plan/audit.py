@@ -217,9 +217,10 @@ class StoredValues:
         return {"altered": [*altered], "replaced": replaced, "added": added, "untouched": untouched, "sure": sure}
 
     def is_edited(self, facts: Mapping[str, Any]) -> bool:
-        """Whether somebody changed a record since the job wrote it.
+        """Whether another client changed a record since the job wrote it.
 
-        Equal times prove the contrary if the service keeps times. Where it does not, they only excuse what it may have altered.
+        Equal times of creation and change prove that no client did, if the service keeps times. If it does not, an altered value may be the
+        service's work, but a value that differs completely or that the job did not send is an edit.
         """
         own = [slug for slug in facts["altered"] if not self._is_common(self._altered[slug], self._sent[slug])]
         if own and not facts["sure"]:

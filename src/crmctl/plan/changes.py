@@ -210,20 +210,16 @@ class Deletion:
         body = {"ids": list(self.first)}
         return {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": self.records, "requests": self.requests}
 
-    @property
-    def error(self) -> CrmctlError | None:
-        """The error that ended the deletion early, or a PartialError if some records remain."""
-        summary = self.summary
-        if summary is None or summary.error is not None:
-            return summary.error if summary is not None else None
-        left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
-        said = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
-        return PartialError(f"not every record was deleted: {said}{service_words(summary.refusals)}") if said else None
-
     def raise_for_error(self) -> None:
-        """Raise the error of the outcome, if any."""
-        if self.error is not None:
-            raise self.error
+        """Raise the error that ended the deletion early, or a PartialError if some records remain."""
+        summary = self.summary
+        if summary is None:
+            return
+        if summary.error is not None:
+            raise summary.error
+        left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
+        if said := ", ".join(f"{count:,} {what}" for what, count in left.items() if count):
+            raise PartialError(f"not every record was deleted: {said}{service_words(summary.refusals)}")
 
 
 def example_deletion(object_name: str) -> dict[str, Any]:
@@ -444,15 +440,11 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
         first = _compare(planned, known, forecast, findings)
         seconds = current_limit(context).time_for(forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
-    return UpdatePreview(
-        target.object_id,
-        forecast,
-        first,
-        requests_made(context) - 1,
-        seconds,
-        findings,
-        error or guard.refusal(forecast.changes, forecast.rows),
-    )
+    try:
+        guard.check(forecast.changes, forecast.rows)
+    except RejectedError as refused:
+        error = error or refused
+    return UpdatePreview(target.object_id, forecast, first, requests_made(context) - 1, seconds, findings, error)
 
 
 def _check(request: UpdateRequest) -> None:

@@ -375,7 +375,7 @@ class _Ledger:
         return rest
 
     def _telling(self, rows: Sequence[int], records: Iterable[Record]) -> Recognition:
-        """Return the attributes in which rows that may be mistaken for each other differ, without those that the records lack."""
+        """Return the attributes that distinguish these rows: the rows differ in them, and some record has a value."""
         kept = {slug for record in records for slug, value in record.data.items() if value is not None}
         sent = [self.rows[row].data for row in rows]
         forms = {slug: {Recognition(frozenset({slug}), unique=False).form(data) for data in sent} for data in sent for slug in data}

@@ -383,14 +383,6 @@ class Guard:
             said = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"
             raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --max-changes allows {said}", changes)
 
-    def refusal(self, changes: int, rows: int) -> RejectedError | None:
-        """Return the error that `check` would raise, or None."""
-        try:
-            self.check(changes, rows)
-        except RejectedError as refused:
-            return refused
-        return None
-
     def _refusal(self, message: str, changes: int) -> RejectedError:
         return RejectedError(f"{message}; nothing was sent", hint="--dry-run shows what would be done", code="unexpected_changes",
                              details={"changes": changes})  # fmt: skip

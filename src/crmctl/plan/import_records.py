@@ -184,7 +184,11 @@ def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> I
         options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
         found = dry_run(target, planned, options, findings).after(requests_made(context), options.limit)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
-        unexpected = request.guard().refusal(found.changes, found.report.rows)
+        unexpected = None
+        try:
+            request.guard().check(found.changes, found.report.rows)
+        except RejectedError as refused:
+            unexpected = refused
         stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved = None
         if decisions is not None and not stopped:
@@ -279,7 +283,11 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
         found = dry_run(target, ready.input, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
-        error = differences.refusal if differences.count else guard.refusal(found.changes, found.report.rows)
+        error = differences.refusal if differences.count else None
+        try:
+            guard.check(found.changes, found.report.rows)
+        except RejectedError as refused:
+            error = error or refused
         return PlanPreview(saved.path, saved, found, shown, differences.listed, error)
 
 

@@ -103,23 +103,22 @@ class MergeResult:
             "rows": {name: self.left.get(name, []) for name in ("refused", "failed")},
         }
 
-    @property
-    def error(self) -> CrmctlError | None:
-        """The error that says why some groups are not merged; None if all are."""
+    def raise_for_error(self) -> None:
+        """Raise the error that says why some groups are not merged."""
         if self.ended is not None:
             self.ended.hint = self.ended.hint or f"crmctl bulk resume {self.job}"
-            return self.ended
+            raise self.ended
         document = self.to_document()
         left = {name: document[name] for name in IN_WORDS if document[name]}
         if not left:
-            return None
+            return
         said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in left.items())
         first = next((row for name in ("refused", "failed") for row in self.left.get(name, ())), None)
         why = f"; group {first['group']}: {first['error']}" if first else ""
         hint = "crmctl bulk dedupe again makes a plan of what there is now" if "refused" in left else None
         if document["merged"] or self.counts[GroupState.PARTLY]:
-            return PartialError(f"not every group was merged: {said}{why}", hint=hint, details={**left, "rows": document["rows"]})
-        return RejectedError(
+            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details={**left, "rows": document["rows"]})
+        raise RejectedError(
             f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details={**left, "rows": document["rows"]}
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -120,7 +120,12 @@ class ImportResult:
 def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:
     """Turn the result of a job into the result of an import."""
     rivals = _rivals(result.rivals) if result.rivals else None
-    return ImportResult(file, result.summary, findings or FindingLog(), _error_of(result, rivals), rivals, result.notes)
+    outcome = ImportResult(file, result.summary, findings or FindingLog(), rivals=rivals, notes=result.notes)
+    try:
+        _check(result, rivals)
+    except CrmctlError as error:
+        return replace(outcome, error=error)
+    return outcome
 
 
 def example_summary() -> dict[str, Any]:
@@ -129,22 +134,23 @@ def example_summary() -> dict[str, Any]:
     return Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document()
 
 
-def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | None:
+def _check(result: JobResult, rivals: PartialError | None) -> None:
+    """Raise the error that says why some rows were not written exactly once."""
     if result.error is not None:
         result.error.hint = result.hint or result.error.hint
-        return result.error
+        raise result.error
     document = result.summary.to_document()
     if result.exit_code is ExitCode.REJECTED:
-        return _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
+        raise _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
     duplicates = result.summary.duplicates
     twice = f"there more than once: {duplicates:,} row{'' if duplicates == 1 else 's'}" if duplicates else ""
     repair = f"crmctl bulk repair {result.summary.job}"
     extra = {"duplicates": duplicates} if twice else {}
     if twice and not counts:
-        return PartialError(twice, hint=repair, details=extra)
+        raise PartialError(twice, hint=repair, details=extra)
     if rivals is not None and not counts:
-        return rivals
+        raise rivals
     if result.exit_code is ExitCode.PARTIAL:
         said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
         failed = document["files"]["failed"]
@@ -153,8 +159,7 @@ def _error_of(result: JobResult, rivals: PartialError | None) -> CrmctlError | N
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals) if document["failed"] else ""
         besides = f"; {twice}: {repair} names them" if twice else ""
-        return PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
-    return None
+        raise PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
@@ -173,6 +178,75 @@ def service_words(reasons: Iterable[str]) -> str:
     """Return the end of a message with the first two different reasons of the service; empty without reasons."""
     said = [*dict.fromkeys(reasons)][:2]
     return f"; the service said: {'; '.join(said)}" if said else ""
+
+
+LEFT = {
+    "failed": "refused by the service",
+    "conflicts": "changed by another client since, and kept",
+    "duplicates": "duplicates kept, because another client may have created them",
+    "unknown": "not found, or not distinguishable from other records",
+    "gone": "deleted by another client since",
+    "updatesKept": "updates kept, because crmctl did not store the earlier values",
+    "parentsKept": "created parent records kept, because they changed or other records refer to them",
+    "inDoubt": "in doubt, because crmctl cannot tell whether they were written",
+    "unlinked": "activities not linked again",
+    "unreferenced": "references that still name the old ids",
+}
+"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
+
+
+@dataclass
+class UndoReport:
+    """Preview or outcome of an undo. `seconds`: the estimated duration; `error`: the error that ended it early."""
+
+    job: str
+    object: str
+    seconds: float = field(default=0.0, kw_only=True)
+    carried_out: bool = field(default=False, kw_only=True)
+    error: CrmctlError | None = field(default=None, kw_only=True)
+
+    @property
+    def work(self) -> int:
+        """The number of records that the undo changes."""
+        raise NotImplementedError
+
+    @property
+    def requests(self) -> int:
+        """The number of requests the undo took, or an estimate if it has not run."""
+        raise NotImplementedError
+
+    @property
+    def refusals(self) -> Iterable[str]:
+        """The service's reasons for refusals."""
+        raise NotImplementedError
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        raise NotImplementedError
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Counts of what remains of the job, by reason."""
+        document = self.to_document()
+        return {name: document[name] for name in LEFT if document.get(name)}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Details of the error about the remaining part."""
+        return dict(self.left)
+
+    def raise_for_error(self) -> None:
+        """Raise the error that ended the undo, or PartialError if part of the job remains."""
+        if self.error is not None:
+            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            raise self.error
+        if self.carried_out and (left := self.left):
+            hint = (
+                "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if "updatesKept" in left else None
+            )
+            reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
+            message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
+            raise PartialError(message, hint=hint, details=self.details)
 
 
 def _said(reasons: Sequence[str]) -> str:

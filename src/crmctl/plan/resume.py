@@ -316,16 +316,14 @@ class RepairResult:
             "duplicates": found.to_document(), "deleted": self.deleted, "cleared": self.cleared,
         }  # fmt: skip
 
-    @property
-    def error(self) -> PartialError | None:
-        """The error for rows that exist more than once or could not be read back."""
+    def raise_for_error(self) -> None:
+        """Raise PartialError for rows that exist more than once or could not be read back."""
         if self.left:
             said = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
-            return PartialError(said, hint=self.way, details=self.found.to_document())
+            raise PartialError(said, hint=self.way, details=self.found.to_document())
         if unread := self.found.unreadable:
             said = f"{unread:,} row{'' if unread == 1 else 's'} in doubt could not be read back"
-            return PartialError(said, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")
-        return None
+            raise PartialError(said, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")
 
 
 def repair(context: BulkContext, request: RepairRequest) -> RepairResult:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
-from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.errors import UsageError
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
@@ -19,8 +19,8 @@ from crmctl.plan.dry_run import current_limit
 from crmctl.plan.feed import FeedPlan, feed_of
 from crmctl.plan.import_run import chunks, deliver, rows_of
 from crmctl.plan.job_start import ImportJob
-from crmctl.plan.results import service_words
-from crmctl.plan.resume import reopen_finished
+from crmctl.plan.results import UndoReport
+from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, Updates, written_rows
 from crmctl.read.read_back import Reader
@@ -31,22 +31,13 @@ from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
 from crmctl.write.steps import StepOutcome, StepSender, StepStanding, deletions, take_steps
 
+if TYPE_CHECKING:
+    from crmctl.plan.unmerge import Separation
+
 LISTED = 1000
 """Maximum number of rows of each kind in a report; the counts are exact."""
 
 CHUNK_ROWS = 500
-
-LEFT = {
-    "failed": "refused by the service",
-    "conflicts": "changed by somebody since, kept",
-    "duplicates": "there a second time, kept: they may be somebody else's",
-    "unknown": "not found, or not to be told from others",
-    "gone": "deleted by somebody since",
-    "updatesKept": "updates: what the records held before was not kept, so they stay",
-    "parentsKept": "records that rows refer to: changed since, or still referred to, kept",
-    "inDoubt": "in doubt: whether they were written cannot be told",
-}
-"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
 
 
 @dataclass
@@ -63,19 +54,17 @@ class Listed:
 
 
 @dataclass
-class Undo:
-    """Preview or outcome of an undo.
+class Undo(UndoReport):
+    """Undo of an import or update.
 
     Records: `found` to delete; `restorable` to restore; `back` already restored; `done` undone by earlier runs; `further` duplicates of the
     rows' records. `edited` and `changed`: created and updated records that another client changed since; `gone`: updated records that
     another client deleted.
 
     Rows: `unknown` created a record that crmctl cannot find; `kept` updated a record without a before image; `unsent` belong to an
-    unfinished job and are abandoned. `seconds`: the estimated duration.
+    unfinished job and are abandoned.
     """
 
-    job: str
-    object: str
     found: int = 0
     restorable: int = 0
     back: int = 0
@@ -83,8 +72,6 @@ class Undo:
     kept: int = 0
     in_doubt: int = 0
     unsent: int = 0
-    seconds: float = 0.0
-    carried_out: bool = False
     edited: Listed = field(default_factory=Listed)
     changed: Listed = field(default_factory=Listed)
     further: Listed = field(default_factory=Listed)
@@ -96,39 +83,14 @@ class Undo:
 
     @property
     def work(self) -> int:
-        """The number of records that the undo changes."""
         return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
 
     @property
-    def error(self) -> CrmctlError | None:
-        """The error that ended the undo early."""
-        errors = (run.error for run in (self.restored, self.deleted, self.parents) if run is not None)
-        return next((error for error in errors if error is not None), None)
-
-    @property
-    def outcome(self) -> CrmctlError | None:
-        """The error that says why part of the job remains; None before the undo and after a complete one."""
-        if not self.carried_out:
-            return None
-        if self.error is not None:
-            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
-            return self.error
-        if not self.left:
-            return None
-        hint = "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if self.kept else None
-        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items())
-        reasons = [reason for run in (self.restored, self.deleted) if run is not None for reason in run.failed.values()]
-        return PartialError(f"not everything the job did was undone: {said}{service_words(reasons)}", hint=hint, details=self.left)
-
-    @property
-    def left(self) -> dict[str, int]:
-        """Counts of what remains of the job, by reason."""
-        document = self.to_document()
-        return {name: document[name] for name in LEFT if document[name]}
+    def refusals(self) -> Iterable[str]:
+        return [reason for run in (self.restored, self.deleted) if run is not None for reason in run.failed.values()]
 
     @property
     def requests(self) -> int:
-        """The number of requests the undo took, or will take if it has not run."""
         if not self.carried_out:
             parents = self.parents.found if self.parents is not None else 0
             looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
@@ -136,7 +98,6 @@ class Undo:
         return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         deleted, restored = self.deleted or StepOutcome(), self.restored or StepOutcome()
         refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
         return {
@@ -184,12 +145,18 @@ class UndoRequest:
     include_changed: bool = False
 
 
-def undo(context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation], None]) -> Undo | Recreation:
+def undo(
+    context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None]
+) -> Undo | Recreation | Separation:
     """Find what a job changed, pass it to `approve`, and undo it. `approve` raises to cancel. A dry run only finds the changes.
 
     The result says what remains and why. Raises UsageError if the job wrote nothing, is running or has a changed input, and read
     errors.
     """
+    if (merge := merge_job(context, request.job)) is not None:
+        from crmctl.plan.unmerge import separate_records
+
+        return separate_records(context, merge, approve, dry_run=request.dry_run, include_changed=request.include_changed)
     job = reopen_finished(context, request.job)
     if job.journal.header.kind == JobKind.DELETE:
         return recreate_deleted(context, job, approve, dry_run=request.dry_run, estimates=request.estimates)
@@ -300,12 +267,15 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
         steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
         sender = StepSender(service, clock, attributes={header.object_id: updates.attributes})
         undo.restored = take_steps(sender, progress, steps, undo.restorable, journal.mark_undone)
+        undo.error = undo.restored.error
     if undo.found and undo.error is None:
         progress.start("deleting", undo.found, BULK_LIMIT)
         steps = deletions(header.object_id, written.ids)
         undo.deleted = take_steps(StepSender(service, clock), progress, steps, undo.found, journal.mark_undone)
+        undo.error = undo.deleted.error
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, progress)
+        undo.error = undo.parents.error
     if not undo.left and undo.error is None:
         journal.set_state(JobState.UNDONE)
 

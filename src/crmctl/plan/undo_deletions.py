@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +14,7 @@ from crmctl.bulk_context import BulkContext, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.client.directory import ReadService
 from crmctl.client.session import encode_json
-from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.match.record_match import canonical
@@ -28,7 +28,7 @@ from crmctl.plan.job_hooks import KeptRecords
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
-from crmctl.plan.results import service_words
+from crmctl.plan.results import UndoReport
 from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, CountedReads, ScanStatistics, all_activities, fetch, scan, swap_links
 from crmctl.read.stable_pages import Listing, SeenIds
@@ -135,25 +135,25 @@ class Recreated:
     references: int = 0
     unreferenced: int = 0
     requests: int = 0
-    error: CrmctlError | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Recreated, dict[str, str]]:
-    """Create the records, find their ids and link them to each other. Return new ids by old id. After an interrupt, call it again."""
-    done, new = Recreated(), {}
+def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recreated) -> dict[str, str]:
+    """Create the records, find their ids and link them to each other. Return new ids by old id.
+
+    Counts the outcome in `done`. Raises the error that ends it early; call it again then.
+    """
     header = run.journal.header
     unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
     run.journal.set_state(JobState.FINISHED)  # rows not sent yet keep their state
-    with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
-        try:
-            send_phase(phase, count, deleted.entries, f"records of {header.object}")
-        except CrmctlError as error:
-            done.error = error
-        rows = phase.journal.rows(1, count)
-        done.created = sum(row.state is RowState.CREATED for row in rows.values())
-        done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
-        if done.error is None:
+    try:
+        with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
+            try:
+                send_phase(phase, count, deleted.entries, f"records of {header.object}")
+            finally:
+                rows = phase.journal.rows(1, count)
+                done.created = sum(row.state is RowState.CREATED for row in rows.values())
+                done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
             reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
             done.unknown = capture_ids(phase.journal, reader, deleted.entries)
             phase.journal.add_effort(reader.requests, 0.0)
@@ -161,14 +161,12 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int) -> tuple[Rec
             pairs = zip(deleted.records(), range(1, count + 1), strict=True)
             new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
             _keep_ids(run.journal, new)
-    if done.error is None and (linked := sum(1 for _ in deleted.links(new))):
-        with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
-            try:
+        if linked := sum(1 for _ in deleted.links(new)):
+            with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
                 send_phase(phase, linked, lambda: deleted.links(new), "references")
-            except CrmctlError as error:
-                done.error = error
-    done.requests = _requests(run.journal)
-    return done, new
+    finally:
+        done.requests = _requests(run.journal)
+    return new
 
 
 def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
@@ -284,67 +282,34 @@ def link_activities(service: Crm, new: Mapping[str, str], done: Recreated) -> No
         done.notes.append(f"links of activities stay as they are: {error.message}")
 
 
-LEFT = {
-    "failed": "refused by the service",
-    "unknown": "there, and not to be told from others",
-    "unlinked": "activities not linked again",
-    "unreferenced": "other records still refer to the old ids",
-}
-"""Descriptions of records and links that were not restored, by key of the JSON form."""
-
-
 @dataclass
-class Recreation:
-    """Preview or outcome of undoing a deletion.
+class Recreation(UndoReport):
+    """Undo of a deletion.
 
     `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
     the old ones.
     """
 
-    job: str
-    object: str
     found: int = 0
     done: int = 0
-    seconds: float = 0.0
     finding: int = 0
     ids: Path | None = None
-    result: Recreated | None = None
+    result: Recreated = field(default_factory=Recreated)
 
     @property
     def work(self) -> int:
         return self.found
 
     @property
-    def carried_out(self) -> bool:
-        return self.result is not None
-
-    @property
     def requests(self) -> int:
-        """The number of requests the undo took, or an estimate if it has not run."""
-        return -(-self.found // BULK_LIMIT) + self.finding if self.result is None else self.result.requests
+        return self.result.requests if self.carried_out else -(-self.found // BULK_LIMIT) + self.finding
 
     @property
-    def left(self) -> dict[str, int]:
-        """Counts of what was not restored, by reason."""
-        result = self.result or Recreated()
-        found = {"failed": len(result.failed), "unknown": result.unknown}
-        found |= {"unlinked": result.unlinked, "unreferenced": result.unreferenced}
-        return {name: count for name, count in found.items() if count}
-
-    @property
-    def outcome(self) -> CrmctlError | None:
-        """The error that says why part of the deletion remains; None before the undo and after a complete one."""
-        if self.result is None:
-            return None
-        if self.result.error is not None:
-            self.result.error.hint = self.result.error.hint or f"crmctl bulk undo {self.job} goes on with it"
-            return self.result.error
-        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in self.left.items()) + service_words(self.result.failed.values())
-        return PartialError(f"not everything the job deleted is there again: {said}", details=self.left) if self.left else None
+    def refusals(self) -> Iterable[str]:
+        return self.result.failed.values()
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
-        result = self.result or Recreated()
+        result = self.result
         return {
             "job": self.job,
             "object": self.object,
@@ -387,20 +352,20 @@ def recreate_deleted(
             plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
         plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
         if dry_run or not plan.found:
-            plan.result = None if dry_run else Recreated()
+            plan.carried_out = not dry_run
             return plan
         approve(plan)
         run = SendContext(context.service, journal, DeliveryOptions(), context.clock, context.listener.progress, interrupt=interrupt)
-        plan.result, new = recreate(deleted, run, count)
-        if plan.result.error is None:
-            try:
-                link_referrers(context.service, referring, new, plan.result)
-                link_activities(context.service, new, plan.result)
-            except CrmctlError as error:
-                plan.result.error = error
+        plan.carried_out = True
+        try:
+            new = recreate(deleted, run, count, plan.result)
+            link_referrers(context.service, referring, new, plan.result)
+            link_activities(context.service, new, plan.result)
+        except CrmctlError as error:
+            plan.error = error
         for note in plan.result.notes:
             context.listener.note(note)
-        plan.ids = journal.folder / IDS_NAME if new else None
-        if plan.outcome is None:
+        plan.ids = path if (path := journal.folder / IDS_NAME).exists() else None
+        if plan.error is None and not plan.left:
             journal.set_state(JobState.UNDONE)
     return plan

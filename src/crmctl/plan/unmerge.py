@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from crmctl.bulk_context import BulkContext, Progress
-from crmctl.errors import CrmctlError, NotFoundError, PartialError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError
 from crmctl.match.references import ids_only, moved_references, replace_ids
 from crmctl.models.resources import BULK_LIMIT
 from crmctl.plan.merge_records import merge_schema, seconds_for, sending
@@ -23,7 +23,7 @@ from crmctl.plan.merge_steps import (
     MergeJournal,
     MergeSchema,
 )
-from crmctl.plan.results import service_words
+from crmctl.plan.results import UndoReport
 from crmctl.plan.resume import check_service
 from crmctl.read.records import FEW, swap_links
 from crmctl.write.database import JobState
@@ -286,30 +286,38 @@ def _with_ids(step: Step, new: Mapping[str, str]) -> Step:
 LISTED = 1000
 
 
-LEFT = {"conflicts": "changed by somebody since, kept", "failed": "refused by the service", "gone": "deleted by somebody since"}
-"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
-
-
 @dataclass
-class UnmergeResult:
-    """Preview or outcome of undoing merges.
+class Separation(UndoReport):
+    """Undo of merges. `expected`: the maximum number of requests if no record changed since; `sent`: the number it took."""
 
-    `expected`: the maximum number of requests if no record changed since. `seconds`: the estimated duration; 0 for few requests.
-    """
-
-    job: str
-    object: str
     groups: int
     losers: int
     expected: int = 0
-    seconds: float = 0.0
+    sent: int = 0
     done: Unmerged = field(default_factory=Unmerged)
-    carried_out: bool = False
-    requests: int = 0
-    ended: CrmctlError | None = None
+
+    @property
+    def work(self) -> int:
+        return self.losers
+
+    @property
+    def requests(self) -> int:
+        return self.sent if self.carried_out else self.expected
+
+    @property
+    def refusals(self) -> Iterable[str]:
+        return [row["error"] for row in self.done.failed]
+
+    @property
+    def left(self) -> dict[str, int]:
+        counts = {"failed": len(self.done.failed), "conflicts": len(self.done.conflicts), "gone": len(self.done.gone)}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {**self.left, "rows": self.to_document()["rows"]}
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         done = self.done
         return {
             "job": self.job,
@@ -325,7 +333,7 @@ class UnmergeResult:
             "conflicts": len(done.conflicts),
             "failed": len(done.failed),
             "gone": len(done.gone),
-            "requests": self.requests if self.carried_out else self.expected,
+            "requests": self.requests,
             "estimatedSeconds": round(self.seconds, 1),
             "rows": {
                 "recreated": [{"id": old, "newId": new} for old, new in done.remade.items()],
@@ -335,25 +343,10 @@ class UnmergeResult:
             },
         }
 
-    @property
-    def error(self) -> CrmctlError | None:
-        """The error that says why part of the merge remains; None if nothing does."""
-        if self.ended is not None:
-            self.ended.hint = self.ended.hint or f"crmctl bulk undo {self.job} goes on with it"
-            return self.ended
-        document = self.to_document()
-        left = {name: document[name] for name in LEFT if document[name]}
-        if not left:
-            return None
-        said = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
-        why = service_words(row["error"] for row in self.done.failed)
-        details = {**left, "rows": document["rows"]}
-        return PartialError(f"not everything that was merged is taken apart: {said}{why}", details=details)
 
-
-def unmerge_records(
-    context: BulkContext, job: JobInfo, approve: Callable[[UnmergeResult], None], *, dry_run: bool = False, include_changed: bool = False
-) -> UnmergeResult:
+def separate_records(
+    context: BulkContext, job: JobInfo, approve: Callable[[Separation], None], *, dry_run: bool = False, include_changed: bool = False
+) -> Separation:
     """Pass the preview of an undo to `approve`, and undo the merges. `approve` raises to cancel. A dry run only returns the preview.
 
     `include_changed` also restores values that changed since. Raises UsageError if the job merged nothing or is running.
@@ -364,7 +357,7 @@ def unmerge_records(
         groups = list(undoable(journal))
         losers = sum(len(group.losers) for group in groups)
         expected = most_requests(journal) if groups else 0
-        result = UnmergeResult(job.id, job.header.object, len(groups), losers, expected, seconds_for(context, expected))
+        result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds_for(context, expected))
         if not groups:
             if journal.group_counts()[GroupState.UNDONE]:
                 return result
@@ -379,10 +372,10 @@ def unmerge_records(
             try:
                 run.run()
             except CrmctlError as error:
-                result.ended = error
+                result.error = error
                 context.listener.progress.finish()
-            result.requests = sender.requests + records.requests
-            journal.add_effort(result.requests, 0.0)
-        if result.error is None:
+            result.sent = sender.requests + records.requests
+            journal.add_effort(result.sent, 0.0)
+        if result.error is None and not result.left:
             journal.set_state(JobState.UNDONE)
         return result
