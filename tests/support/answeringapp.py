@@ -79,6 +79,10 @@ async def _at_once(_: Work, work: Callable[[], Any]) -> Any:
     return work()
 
 
+async def _admit_at_once(_: Work, admit: Callable[[float | None], Any]) -> Any:
+    return admit(None)
+
+
 @contextlib.contextmanager
 def answering_app(data_dir: Path, database_url: str | None = None) -> Iterator[Crm]:
     """A client whose requests the application answers at once."""
@@ -89,7 +93,7 @@ def answering_app(data_dir: Path, database_url: str | None = None) -> Iterator[C
     try:
         key = make_first_key(engine, clock, new_id)
         transport = AppTransport(create_app(Context(settings, engine, clock, new_id)), loop)
-        with patch.object(Work, "admit", _at_once), patch.object(Work, "run", _at_once):
+        with patch.object(Work, "admit", _admit_at_once), patch.object(Work, "run", _at_once):
             yield Crm(Session(ORIGIN, Credential(str(key), "test", ORIGIN), transport, timeout=30))
     finally:
         loop.close()
