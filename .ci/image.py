@@ -29,7 +29,7 @@ def build(root: Path, source: str, steps: list[tuple[str, str]]) -> dict[str, st
         elif kind == "COPY" and not rest.startswith("--from"):
             subprocess.run(["cp", "-r", f"{root}{source}", f"{root}{folder}"], check=True)
         elif kind == "RUN":
-            subprocess.run(["chroot", root, "sh", "-ec", f"cd {folder}; {rest}"], env={**os.environ, "HOME": "/root"}, check=True)
+            subprocess.run(["chroot", root, "sh", "-ec", f"cd {folder}; {rest}"], env={**os.environ, "HOME": "/tmp"}, check=True)
         elif kind == "FROM":
             folder = "/"
         elif kind == "ENV":
