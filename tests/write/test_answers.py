@@ -83,13 +83,6 @@ def test_a_row_without_a_record_does_not_take_that_of_its_twin_in_doubt() -> Non
     assert outcome.is_right, outcome
 
 
-def test_a_copy_that_differs_from_a_twin_in_an_unaltered_value_is_not_that_twin() -> None:
-    """The service lowers names. Row 5 had no effect; row 6, created twice, has the same name and no blank before its note."""
-    faults = ((0, "created, without effect"), (1, "created twice by a proxy"))
-    outcome = play(AnswerPlay("capitals", "lowers text", None, faults, seed=749))
-    assert outcome.is_right, outcome
-
-
 def test_lists_that_jump_between_two_states_do_not_keep_a_job_reading() -> None:
     told = AnswerPlay(
         "capitals", "collapses blanks", 8, ((2, "no answer, applied no"),), "every second read late", "others", False, 6, seed=14

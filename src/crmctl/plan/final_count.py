@@ -391,9 +391,7 @@ class _Ledger:
             if (own := Recognition(frozenset({slug}), unique=False)).form({slug: value}) != own.form(record.data)
         }
         for owner, twins, record, telling in self._copies:
-            held = Recognition(telling - altered, unique=False)
             missing = [row for row in twins if row not in self.found and self.states[row] is RowState.CREATED]
-            missing = [row for row in missing if held.form(self.rows[row].data) == held.form(record.data)]
             if missing and altered & telling:
                 self.found[missing[0]] = record
             else:
