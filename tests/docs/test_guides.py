@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,14 @@ def test_exporting_for_a_warehouse(shell: pexpect.spawn, service: RunningService
         create(service, "people", email=f"p{number}@acme.com", score=number)
     follow(shell, read_page("docs/guides/warehouse-export.md"))
     assert Path("changes.jsonl").read_text() == ""
+
+
+def test_a_test_double(program: Path) -> None:
+    """pytest comes from this environment; naming the plugin covers an installation from before it was there."""
+    (Path.cwd() / "accounts").mkdir()
+    pytest_here = f"{sys.executable} -m pytest -p crmctl.pytest_plugin -p no:cacheprovider"
+    with open_shell(Path.cwd(), crmctl=program) as shell:
+        follow(shell, read_page("docs/guides/test-against-a-double.md"), lambda line: re.sub("^pytest", pytest_here, line))
 
 
 def test_undoing(shell: pexpect.spawn, service: RunningService) -> None:

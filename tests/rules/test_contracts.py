@@ -15,6 +15,7 @@ from tests.support.sources import PACKAGE, ROOT, package_files
 DEFERRED = {
     "crmctl.api": "bulk work takes three quarters of the import of Client, which programs use for single records too",
     "crmctl": "the Python API is imported on first use",
+    "crmctl.pytest_plugin": "every run of pytest loads it",
     "crmctl.main": "--version and completion need no command line",
     "crmctl.read": "a few records need no full scan",
     "crmctl.plan": "most imports have no references, keys, mirror or saved plan",

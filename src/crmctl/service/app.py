@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,12 +18,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Router
+from starlette.types import ASGIApp
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
 from crmctl.models.jsontext import Json
-from crmctl.service.background import Figures, jobs
-from crmctl.service.console import routing as pages
 from crmctl.service.console.visits import CONSOLE, make_link
 from crmctl.service.context import Context, Ids, ListenAddress, ServiceSettings, new_id, open_data
 from crmctl.service.files import endpoints as serving
@@ -31,7 +31,7 @@ from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections,
 from crmctl.service.http.edge import Admission, Edge, Finished, Metrics, observer, stranger
 from crmctl.service.http.endpoints import build_document, route
 from crmctl.service.http.errors import answer_for
-from crmctl.service.jobs.worker import RequestLogWriter, Worker
+from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
 from crmctl.service.routes import probes
 from crmctl.service.routes.interface import ENDPOINTS
 from crmctl.service.routes.probes import metrics_router
@@ -40,9 +40,15 @@ from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx
 
+if TYPE_CHECKING:
+    from crmctl.service.testdouble.double import TestDouble
 
-def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Starlette:
-    """Return the whole service as an ASGI application on an opened engine. It counts in `metrics`; `keep` feeds the request log."""
+
+def create_app(
+    context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None, *, has_pages: bool = True
+) -> Starlette:
+    """Return the service as an ASGI application on an opened engine. It counts in `metrics`; `keep` feeds the request log. Its pages take
+    long to import."""
     metrics = metrics or Metrics()
     # A service whose storage does not work must not start.
     open_storage(context.settings)
@@ -54,9 +60,12 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
     routers = [
         Router([route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]),
         probes.router(context, metrics, document),
-        *pages.routers(context, document),
         serving.router(context),
     ]
+    if has_pages:
+        from crmctl.service.console.routing import routers as page_routers
+
+        routers += page_routers(context, document)
     return _application(routers, context, observer(metrics, context.settings.request_log, keep))
 
 
@@ -133,9 +142,11 @@ def open_console(engine: Engine, address: str, clock: Clock) -> str:
 class Server:
     """A service in this process. `run` blocks until `stop` is called or, on the main thread, a signal arrives."""
 
-    def __init__(self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id) -> None:
+    def __init__(
+        self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id, double: TestDouble | None = None
+    ) -> None:
         """Raises UsageError when the address cannot be bound, ConfigError when the data cannot be opened."""
-        clock = clock or SystemClock()
+        clock, ids = (double.clock, double.ids) if double else (clock or SystemClock(), ids)
         # The address first: otherwise a first start could fail after it created its only key.
         self._socket = bind(settings.host, settings.port)
         self._metrics_socket: socket.socket | None = None
@@ -154,8 +165,9 @@ class Server:
         self._context = Context(settings, self.engine, clock, ids)
         self._metrics = Metrics()
         self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
-        self._metrics.figures = Figures(self._context, self._requests).read
-        self._app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
+        app = create_app(self._context, self._metrics, self._requests.add if self._requests else None, has_pages=double is None)
+        self._double = double
+        self._app: ASGIApp = app if double is None else double.around(self._context, app, create_app)
         self._uvicorn: ListeningServer | None = None
 
     def _metrics_url(self) -> str | None:
@@ -168,19 +180,45 @@ class Server:
         """Serve, and call `ready` once requests are answered. Returns when the requests in flight are finished."""
         most = raise_file_limit(self.settings.connections)
         registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
-        listeners = [(self._socket, _config(self._app))]
+        if self._double is not None:
+            self._double.connections = registry
+        listeners = [(self._socket, _config(self._app, has_date=self._double is None))]
         if self._metrics_socket is not None:
             listeners.append((self._metrics_socket, _config(_application([metrics_router(self._metrics)], self._context, lambda _: None))))
-        self._uvicorn = ListeningServer(listeners, registry, lambda: ready(self.ready))
-        own = [self._requests] if self._requests else []
-        worker = Worker([*own, *(jobs(self._context) if self.settings.background else [])])
+        workers: list[Worker] = []
+
+        def work() -> None:
+            workers.append(Worker(self._jobs()))
+            workers[0].start()
+
+        # The libraries of jobs take as long to import as those of requests.
+        starting = threading.Thread(target=work, name="jobs", daemon=True)
+
+        def started() -> None:
+            ready(self.ready)
+            starting.start()
+
+        self._uvicorn = ListeningServer(listeners, registry, started)
         try:
-            worker.start()
             self._uvicorn.run()
         finally:
             self._close_sockets()
-            worker.stop()
+            if starting.ident is not None:
+                starting.join()
+            for worker in workers:
+                worker.stop()
             self.engine.close()
+
+    def _jobs(self) -> list[BackgroundJob]:
+        from crmctl.service.background import Figures, jobs
+
+        self._metrics.figures = Figures(self._context, self._requests).read
+        own: list[BackgroundJob] = [self._requests] if self._requests else []
+        if not self.settings.background:
+            return own
+        # Jobs run in any order, so that seeded ids would not repeat.
+        context = self._context if self._double is None else replace(self._context, ids=new_id)
+        return own + jobs(context, self._double.caller() if self._double else None)
 
     def _close_sockets(self) -> None:
         for listener in (self._socket, self._metrics_socket):
@@ -193,12 +231,12 @@ class Server:
             self._uvicorn.stop()
 
 
-def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
+def serve(settings: ServiceSettings, ready: Callable[[Ready], None], double: TestDouble | None = None) -> None:
     """Run a service in this process until SIGTERM or SIGINT. Raises what Server raises."""
-    Server(settings).run(ready)
+    Server(settings, double=double).run(ready)
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, *, has_date: bool = True) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -210,6 +248,7 @@ def _config(app: Any) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        date_header=has_date,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
         h11_max_incomplete_event_size=HEAD_LIMIT,

@@ -31,9 +31,9 @@ def target_guard(context: Context) -> TargetGuard:
     return TargetGuard(LOOPBACK if context.settings.development else ())
 
 
-def jobs(context: Context) -> list[BackgroundJob]:
+def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
     """Return the jobs of one process, not started."""
-    caller = Caller(target_guard(context))
+    caller = caller or Caller(target_guard(context))
     tally = AttemptTally(context)
     sender = OutboundCaller(caller, context.clock, tally.add)
 

@@ -146,7 +146,7 @@ _SAYINGS = {
 class Body(BaseModel):
     """Base of request bodies. Unknown fields are refused, so that a misspelt one is never dropped; camelCase on the wire."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, defer_build=True)
 
 
 def check_shape(model: type[Body], document: Any) -> Body:

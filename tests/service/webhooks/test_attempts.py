@@ -13,8 +13,8 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
-from crmctl.service.outbound.caller import Caller, CallFailedError
-from crmctl.service.outbound.guard import TargetGuard
+from crmctl.service.outbound.caller import Caller
+from crmctl.service.outbound.guard import CallFailedError, TargetGuard
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.engine import open_engine
 from tests.support.authority import Authority

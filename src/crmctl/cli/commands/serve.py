@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 import typer
 
 from crmctl.cli.app import CommandApp, environment_variable
+from crmctl.cli.ephemeral_service import DoubleOptions, serve_double, test_double_options
+from crmctl.cli.options import ADVANCED
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
@@ -55,6 +58,24 @@ QuotaOption = Annotated[
     list[str] | None,
     typer.Option("--quota", metavar="KIND=MB", help="Most megabytes of all files, or of all report results; 10240 and 1024 unless given."),
 ]
+EphemeralOption = Annotated[bool, typer.Option("--ephemeral", help="Run a test double with data that disappears; controls under /_test.")]
+FixtureOption = Annotated[
+    Path | None,
+    typer.Option("--fixture", metavar="DIR", help="Load schema.yaml and OBJECT.csv into the test double.", rich_help_panel=ADVANCED),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", min=0, help="Let ids, times and faults of the test double repeat.", rich_help_panel=ADVANCED),
+]
+ClockOption = Annotated[
+    str | None, typer.Option("--clock", metavar="MOMENT", help="Where the clock of the test double begins.", rich_help_panel=ADVANCED)
+]
+FaultOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault", metavar="RULE", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.", rich_help_panel=ADVANCED
+    ),
+]
 PREFIX = "CRMCTL_SERVE"
 LOG_FORMATS = ("json", "text", "none")
 
@@ -85,6 +106,11 @@ def run_service(
     docs: DocsOption = "on",
     keep: KeepOption = None,
     quota: QuotaOption = None,
+    ephemeral: EphemeralOption = False,
+    fixture: FixtureOption = None,
+    seed: SeedOption = None,
+    clock: ClockOption = None,
+    fault: FaultOption = None,
 ) -> None:
     """Run the embedded Customer Records Service.
 
@@ -94,8 +120,11 @@ def run_service(
     --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
     buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
     Every option can come from the environment: CRMCTL_SERVE_RATE_LIMIT=50, CRMCTL_SERVE_KEEP="history=30 requests=0".
+
+    --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}; docs/guides/test-against-a-double.md explains it.
     """
     runtime, said = _source(ctx)
+    double = test_double_options(ctx, ephemeral, DoubleOptions(fixture, seed, clock, tuple(fault or ())))
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
@@ -113,7 +142,17 @@ def run_service(
         kept=Kept(**_amounts(said("keep"), keep, ("history", "requests", "audit"), int(DAY))),
         quotas=Quotas(**_amounts(said("quota"), quota, ("files", "results"), 1024**2)),
     )
-    _serve(runtime, settings, ready_file)
+    if double is not None:
+        serve_double(runtime, _own(ctx, settings), double)
+    else:
+        _serve(runtime, settings, ready_file)
+
+
+def _own(ctx: typer.Context, settings: ServiceSettings) -> ServiceSettings:
+    """Return the settings with a test double's defaults: a free port and no rate limit."""
+    is_default = {name: str(ctx.get_parameter_source(name)).endswith("DEFAULT") for name in ("port", "rate_limit")}
+    port, limit = 0 if is_default["port"] else settings.port, 0 if is_default["rate_limit"] else settings.rate_limit
+    return replace(settings, port=port, rate_limit=limit)
 
 
 def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import RejectedError, ServiceError, UsageError, reason
+from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ TOLERANCE = 300.0
 SecretOption = Annotated[
     str | None, typer.Option("--secret", metavar="SECRET", help="Signing secret of the endpoint; better in CRMCTL_WEBHOOK_SECRET.")
 ]
+SecretVariableOption = Annotated[str, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the signing secret.")]
+SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
 @app.command("events", examples=["crmctl webhooks events", "crmctl webhooks events -q '[].name'"])
@@ -96,7 +98,7 @@ def listen_for_events(
     listen(runtime, Listening(host, port, signing_secret(runtime, secret), tolerance, _checked_address(forward), names))
 
 
-def _checked_address(url: str | None) -> str | None:
+def _checked_address(url: str | None, option: str = "--forward") -> str | None:
     from urllib.parse import urlsplit
 
     try:
@@ -104,8 +106,97 @@ def _checked_address(url: str | None) -> str | None:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"--forward {url!r} is no web address", hint="for example --forward http://localhost:3000/hooks")
+        raise UsageError(f"{option} {url!r} is no web address", hint=f"for example {option} http://localhost:3000/hooks")
     return url
+
+
+@app.command(
+    "trigger",
+    examples=[
+        "crmctl webhooks trigger record.created --to http://localhost:3000/hooks",
+        "crmctl webhooks trigger record.updated --to http://localhost:3000/hooks --secret-env HOOK_SECRET --data event.json",
+    ],
+)
+def trigger_event(
+    ctx: typer.Context,
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="Type of the event, such as record.created.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Address that receives the delivery.")],
+    secret_env: SecretVariableOption = SECRET_VARIABLE,
+    record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Send this record instead of a sample.")] = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="FILE|-", help="Send this JSON object instead of a sample.")] = None,
+) -> None:
+    """Send one signed delivery of an event to an address, to test its receiver.
+
+    The service does not learn of it. Only --record sends requests to the service. Exit 7 if the receiver answers with an error.
+    """
+    from uuid import uuid4
+
+    from crmctl.client.transport import HttpTransport, Request
+    from crmctl.models import jsontext
+    from crmctl.models.ids import suggestion
+    from crmctl.models.resources import EVENT_TYPES as KNOWN
+    from crmctl.models.signatures import sign
+
+    runtime: Runtime = ctx.obj
+    if event not in KNOWN:
+        raise UsageError(f"there is no event {event!r}", hint=suggestion(event, KNOWN, f"events: {', '.join(KNOWN)}"))
+    if record is not None and (data is not None or not event.startswith("record.")):
+        raise UsageError("--record is for record events without --data")
+    url = str(_checked_address(to, "--to"))
+    secret = signing_secret(runtime, None, secret_env)
+    payload = _sample(event) if record is None else _record_payload(runtime, record)
+    body = jsontext.dumps(payload).encode() if data is None else _json_object(runtime, data)
+    event_id = str(uuid4())
+    signed = sign([secret], event_id, int(runtime.clock.now()), body).as_headers()
+    headers = {"Content-Type": "application/json", **signed, "webhook-event-type": event, "webhook-attempt": "1"}
+    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
+    runtime.at_end(transport.close)
+    status = transport.send(Request("POST", url, tuple(headers.items()), body)).status
+    if not 200 <= status < 300:
+        raise ServiceError(f"{to} answered with status {status}", code="refused_delivery", details={"id": event_id, "status": status})
+    runtime.emitter.emit_result({"id": event_id, "event": event, "status": status}, text=f"{event} {event_id}: status {status}")
+
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+def _sample(event: str) -> Json:
+    noun, _, outcome = event.partition(".")
+    if noun == "record":
+        return {"organizationId": NOBODY, "recordId": NOBODY, "objectId": NOBODY, "data": {"name": "Ada Lovelace"}}
+    if noun == "activity":
+        links = [{"objectId": NOBODY, "recordId": NOBODY}]
+        return {"organizationId": NOBODY, "activityId": NOBODY, "title": "Call Ada", "linkedRecords": links}
+    run = {"workflowId": NOBODY, "workflowName": "Greet", "runId": NOBODY, "triggerEvent": "record/created"}
+    return {"organizationId": NOBODY, **run, "status": outcome, "error": "the call failed" if outcome == "failed" else None}
+
+
+def _record_payload(runtime: Runtime, record_id: str) -> Json:
+    """Return the payload of a record, which may belong to any object. Raises NotFoundError."""
+    from crmctl.models.ids import is_uuid
+
+    if not is_uuid(record_id):
+        raise UsageError(f"--record {record_id!r} is no id", hint="crmctl records list OBJECT -o ids")
+    for crm_object in runtime.crm.list_objects():
+        with suppress(NotFoundError):
+            wire = runtime.crm.get_record(crm_object.id, record_id).wire
+            return {"organizationId": NOBODY, "recordId": wire["id"], "objectId": crm_object.id, "data": wire.get("data", {})}
+    raise NotFoundError(f"there is no record with the id {record_id}")
+
+
+def _json_object(runtime: Runtime, name: str) -> bytes:
+    """Return the bytes of a JSON object, unchanged. Raises UsageError."""
+    from crmctl.cli.targets import read_input
+    from crmctl.models import jsontext
+
+    content = read_input(runtime, name)
+    try:
+        is_object = isinstance(jsontext.loads(content), dict)
+    except ValueError as error:
+        raise UsageError(f"{name} is not JSON: {reason(error)}") from error
+    if not is_object:
+        raise UsageError(f"{name} holds no JSON object", hint="an event's body is an object")
+    return content
 
 
 @app.command(
@@ -168,7 +259,6 @@ def _hint(reason: str) -> str | None:
     return "the body must be the bytes that came, not reformatted JSON" if "fits" in reason else None
 
 
-SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 WAITING = 10_000
 TICK = 0.5
 LAST_ANSWERS = 5.0
@@ -190,13 +280,14 @@ class Listening:
     events: frozenset[str]
 
 
-def signing_secret(runtime: Runtime, given: str | None) -> str:
+def signing_secret(runtime: Runtime, given: str | None, variable: str = SECRET_VARIABLE) -> str:
     """Return the secret from --secret or the environment. Raises UsageError for a missing or malformed one."""
     from crmctl.models.signatures import SignatureError, key_of
 
-    secret = (given or runtime.environ.get(SECRET_VARIABLE) or "").strip()
+    secret = (given or runtime.environ.get(variable) or "").strip()
     if not secret:
-        raise UsageError("the signing secret is missing", hint=f"set {SECRET_VARIABLE} or pass --secret; the portal shows it")
+        how = f"set {variable}" + (" or pass --secret" if variable == SECRET_VARIABLE else "")
+        raise UsageError("the signing secret is missing", hint=f"{how}; the portal shows it")
     try:
         key_of(secret)
     except SignatureError as error:

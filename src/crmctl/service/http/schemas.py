@@ -43,7 +43,7 @@ def sometimes() -> Any:
 class Shape(BaseModel):
     """Base of the answers: camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=to_camel)
+    model_config = ConfigDict(alias_generator=to_camel, defer_build=True)
 
 
 def listed(name: str, **item: type[Shape]) -> type[Shape]:

@@ -17,9 +17,16 @@ import httpcore
 from crmctl.clock import Clock
 from crmctl.errors import reason
 from crmctl.models.signatures import sign
-from crmctl.service.outbound.guard import ForbiddenTargetError, TargetGuard, UnresolvableTargetError, VettedAddress
+from crmctl.service.outbound.guard import (
+    ATTEMPT_SECONDS,
+    USER_AGENT,
+    CallFailedError,
+    ForbiddenTargetError,
+    TargetGuard,
+    UnresolvableTargetError,
+    VettedAddress,
+)
 from crmctl.service.store.delivery_claims import Attempt, Due
-from crmctl.version import __version__
 
 MOST_HEAD = 100 * 1024
 """Most bytes before the body of an answer, interim answers such as 100 Continue included."""
@@ -116,13 +123,8 @@ def _named(deadline: _Deadline, late: type[Exception], broken: type[Exception]) 
         raise broken(reason(error)) from error
 
 
-ATTEMPT_SECONDS = 15.0
-"""Limit of a whole attempt, from looking up the name to the last byte of the answer."""
-
 KEPT_BODY = 16 * 1024
 """Bytes of an answer's body that the history keeps."""
-
-USER_AGENT = f"crmctl-service/{__version__}"
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,6 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: str
-
-
-class CallFailedError(Exception):
-    """There was no answer, or the address must not be called; the text says why. The call may have arrived nevertheless."""
 
 
 @cache

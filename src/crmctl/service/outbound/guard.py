@@ -12,6 +12,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
+from crmctl.version import __version__
+
+ATTEMPT_SECONDS = 15.0
+"""Limit of a whole attempt, from looking up the name to the last byte of the answer."""
+
+USER_AGENT = f"crmctl-service/{__version__}"
+
+
+class CallFailedError(Exception):
+    """There was no answer, or the address must not be called; the text says why. The call may have arrived nevertheless."""
+
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

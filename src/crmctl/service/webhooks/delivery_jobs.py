@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from crmctl.service.context import Context
 from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, GatheringJob, PeriodicJob, Places
-from crmctl.service.outbound.caller import ATTEMPT_SECONDS, OutboundCaller
+from crmctl.service.outbound.caller import OutboundCaller
+from crmctl.service.outbound.guard import ATTEMPT_SECONDS
 from crmctl.service.store import deliveries, delivery_claims, logs
 from crmctl.service.store.deliveries import CountedAttempts
 from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms

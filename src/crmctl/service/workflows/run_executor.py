@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -11,7 +11,7 @@ from crmctl.service.conditions import read_condition
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
 from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, Places
-from crmctl.service.outbound.caller import ATTEMPT_SECONDS, USER_AGENT, Caller, CallFailedError
+from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Stamp, Tx, to_micros, to_wire
@@ -19,6 +19,9 @@ from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, 
 from crmctl.service.store.workflows import Ids, StoredWorkflow
 from crmctl.service.workflows.workflow_definition import PERFORM, latest_due, next_due, render
 from crmctl.values.value_readers import canonical_uuid
+
+if TYPE_CHECKING:
+    from crmctl.service.outbound.caller import Caller
 
 AT_ONCE = 32
 PER_WORKFLOW = 4

@@ -1,0 +1,200 @@
+"""`crmctl serve --ephemeral`: a test double with its fixture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import ipaddress
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from crmctl.cli.app import run_command
+from crmctl.cli.runtime import Runtime
+from crmctl.errors import CrmctlError, RejectedError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.ids import suggestion
+from crmctl.output.streams import Streams
+from crmctl.service.context import ServiceSettings
+
+if TYPE_CHECKING:
+    from crmctl.service.app import Ready, Server
+    from crmctl.service.testdouble.double import TestDouble
+
+SCHEMA = "schema.yaml"
+OWN_DATA = ("data", "database_url", "public_url", "ready_file", "files_s3")
+"""Options that contradict --ephemeral."""
+
+
+@dataclass(frozen=True)
+class DoubleOptions:
+    fixture: Path | None
+    seed: int | None
+    clock: str | None
+    faults: tuple[str, ...]
+
+
+def test_double_options(ctx: typer.Context, ephemeral: bool, options: DoubleOptions) -> DoubleOptions | None:
+    """Return the options of a test double, None without --ephemeral. Raises UsageError for options that need it or exclude it."""
+
+    def is_typed(name: str) -> bool:
+        source = ctx.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    if not ephemeral:
+        named = {"fixture": options.fixture, "seed": options.seed, "clock": options.clock, "fault": options.faults or None}
+        if given := next((name for name, value in named.items() if value is not None), None):
+            raise UsageError(f"--{given} needs --ephemeral", hint=f"crmctl serve --ephemeral --{given} ...")
+        return None
+    if refused := next((name for name in OWN_DATA if is_typed(name)), None):
+        raise UsageError(f"--{refused.replace('_', '-')} and --ephemeral exclude each other", hint="a test double keeps nothing")
+    return options
+
+
+def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOptions) -> None:
+    """Serve from a temporary directory until a signal. Raises UsageError for a bad rule, and what loading the fixture raises."""
+    if not _is_loopback(settings.host):
+        raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
+    from crmctl.service.app import Server
+    from crmctl.service.faults import BadRequest
+    from crmctl.service.testdouble.double import TestDouble
+    from crmctl.values.moments import read_moment
+
+    start = None if options.clock is None else read_moment(options.clock, runtime.clock.now()).at.timestamp()
+    fixture = None if options.fixture is None else Fixture.read(options.fixture)
+    try:
+        double = TestDouble(seed=options.seed, start=start, rules=options.faults)
+    except BadRequest as error:
+        raise UsageError(error.message, hint="crmctl serve --help explains the form", code="bad_fault_rule") from error
+    with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
+        server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
+        _Opening(runtime, server, double, fixture).run(Path(folder))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Opening:
+    """Loads the fixture into a server that listens, and then announces it."""
+
+    def __init__(self, runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None) -> None:
+        self._runtime = runtime
+        self._server = server
+        self._double = double
+        self._fixture = fixture
+        self._failure: Exception | None = None
+
+    def run(self, folder: Path) -> None:
+        """Serve until a signal, or until the fixture fails. Raises its error."""
+
+        def ready(ready: Ready) -> None:
+            if self._fixture is None:
+                self._announce(ready)
+            else:
+                loading.start()
+
+        def load() -> None:
+            try:
+                assert self._fixture is not None
+                self._fixture.load(self._server.ready, folder / "client")
+                self._announce(self._server.ready)
+            except Exception as error:
+                self._failure = error
+                self._server.stop()
+
+        loading = threading.Thread(target=load, name="fixture", daemon=True)
+        self._server.run(ready)
+        if self._failure is not None:
+            raise self._failure
+
+    def _announce(self, ready: Ready) -> None:
+        self._double.begin()
+        document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(self._server.settings.data_dir)}
+        self._runtime.streams.write_out(jsontext.dumps(document) + "\n")
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """A folder with a schema and one CSV file per object."""
+
+    folder: Path
+    tables: dict[str, Path]
+
+    @classmethod
+    def read(cls, folder: Path) -> Fixture:
+        """Raises UsageError for a folder without schema and CSV files, or with other files."""
+        if not folder.is_dir():
+            raise UsageError(f"the fixture {folder} is no folder", hint=f"--fixture DIR holds {SCHEMA} and OBJECT.csv files")
+        files = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+        if other := next((name for name in files if name != SCHEMA and not name.endswith(".csv")), None):
+            hint = suggestion(other, [SCHEMA], f"a fixture holds {SCHEMA} and OBJECT.csv files")
+            raise UsageError(f"the fixture {folder} holds {other}, which is not read", hint=hint)
+        if not files:
+            raise UsageError(f"the fixture {folder} is empty", hint=f"it holds {SCHEMA} and OBJECT.csv files")
+        return cls(folder, {path.stem: path for path in files.values() if path.suffix == ".csv"})
+
+    def load(self, ready: Ready, home: Path) -> None:
+        """Load everything with crmctl's own commands, referenced objects first. Raises RejectedError naming the file."""
+        homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+        environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
+        if (schema := self.folder / SCHEMA).exists():
+            _run(environ, schema, "schema", "apply", str(schema))
+        keys, references = self._references(environ)
+        waiting = list(self.tables)
+        while waiting:
+            slug = next((slug for slug in waiting if not set(references[slug].values()) & ({*waiting} - {slug})), None)
+            if slug is None:
+                hint = "leave one of the reference columns out"
+                raise RejectedError(f"the fixture {self.folder}: {' and '.join(waiting)} refer to each other", hint=hint)
+            path = self.tables[slug]
+            options = [option for name, target in references[slug].items() for option in ("--ref", f"{name}={target}.{keys[target]}")]
+            _run(environ, path, "bulk", "import", slug, str(path), "--concurrency", "1", "--mirror", "never", *options)
+            waiting.remove(slug)
+
+    def _references(self, environ: dict[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        """Return the key of each object, and by CSV file the target of each reference that is a column."""
+        from crmctl.schema.schema_document import read_service, to_document
+
+        specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ, io.StringIO()).crm)).objects}
+        keys = {slug: next((each.slug for each in attributes if each.is_unique), "name") for slug, attributes in specs.items()}
+        references: dict[str, dict[str, str]] = {}
+        for slug, path in self.tables.items():
+            if slug not in specs:
+                hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
+                raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                columns = {column.strip().casefold() for column in next(csv.reader(file), [])}
+            links = [each for each in specs[slug] if each.target and columns & {each.slug, (each.name or "").casefold()}]
+            references[slug] = {each.slug: each.target for each in links if each.target}
+        return keys, references
+
+
+def _runtime(environ: dict[str, str], said: io.StringIO) -> Runtime:
+    return Runtime(Streams(io.TextIOWrapper(io.BytesIO()), None, said, environ), environ)
+
+
+def _run(environ: dict[str, str], path: Path, *command: str) -> None:
+    """Run one command. Raises RejectedError with its message."""
+    said = io.StringIO()
+    runtime = _runtime(environ, said)
+    try:
+        code, problem = run_command(command, runtime), None
+    except CrmctlError as error:
+        code, problem = error.exit_code, error
+    finally:
+        runtime.end()
+    if code:
+        message = problem.message if problem else (said.getvalue().strip().splitlines() or ["it does not load"])[0]
+        details = problem.details if problem else None
+        if isinstance(details, dict) and (findings := details.get("findings")):
+            message = f"line {findings[0]['line']}, {findings[0]['column']}: {findings[0]['message']}"
+        place = "" if message.startswith(str(path)) else f"{path}: "
+        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md")

@@ -1,0 +1,153 @@
+"""A test double as tests see it: a process, its client and its controls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crmctl.api import Client
+from crmctl.errors import RejectedError, ServiceError, UsageError
+
+STOP_SECONDS = 30
+WAIT_SECONDS = 60.0
+
+
+class TestService:
+    """A test double in a process of its own. `url` and `key` are for the program under test."""
+
+    __test__ = False
+
+    def __init__(self, *options: str) -> None:
+        """Start `crmctl serve --ephemeral` with these options. Raises UsageError with its message when it does not start."""
+        command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral", *options]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")  # noqa: S603
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            _, said = self._process.communicate()
+            raise UsageError(f"the test double does not start: {said.strip()}")
+        ready = json.loads(line)
+        self.url: str = ready["baseUrl"]
+        self.key: str = ready["apiKey"]
+        self.data = Path(ready["data"])
+        """The data directory, for `crmctl service ... --data`."""
+        self.clock = TestClock(self)
+        self.webhooks = TestWebhooks(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @cached_property
+    def client(self) -> Client:
+        """A client of the Python API."""
+        return Client(base_url=self.url, api_key=self.key)
+
+    @property
+    def requests(self) -> list[Any]:
+        """The requests since the reset, oldest first: method, path, query, body, status, fault."""
+        return list(self.control("GET", "/requests"))
+
+    def faults(self, *rules: str) -> None:
+        """Let requests fail, as `crmctl serve --fault RULE` does."""
+        for rule in rules:
+            self.control("POST", "/faults", {"rule": rule})
+
+    def reset(self) -> None:
+        """Return to the state, the clock and the rules of the start."""
+        self.control("POST", "/reset")
+
+    def save(self, name: str) -> None:
+        """Save the present state."""
+        self.control("PUT", f"/snapshots/{name}")
+
+    def restore(self, name: str) -> None:
+        """Return to a saved state."""
+        self.control("POST", f"/snapshots/{name}")
+
+    def control(self, method: str, path: str, body: Any = None, seconds: float = WAIT_SECONDS) -> Any:
+        """Send a request to `/_test`. Raises RejectedError when it is refused."""
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/_test{path}", content, method=method)  # noqa: S310 - this service's own address
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=seconds + WAIT_SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise RejectedError(json.load(error)["message"]) from None
+
+    def close(self) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+class TestClock:
+    """The service's clock."""
+
+    __test__ = False
+
+    def __init__(self, service: TestService) -> None:
+        self._service = service
+
+    def set(self, moment: str) -> str:
+        """Move the clock: `2026-05-01T09:00:00Z`, or `in 2h` from now. Returns its new time."""
+        return str(self._service.control("PUT", "/clock", {"now": moment})["now"])
+
+    def now(self) -> str:
+        return str(self._service.control("GET", "/clock")["now"])
+
+
+class TestWebhooks:
+    """The events that the service has delivered."""
+
+    __test__ = False
+
+    def __init__(self, service: TestService) -> None:
+        self._service = service
+
+    def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Any]:
+        """Return all deliveries, oldest first, as soon as there are so many. Raises ServiceError when they do not come in time."""
+        deliveries = list(self._service.control("GET", f"/deliveries?count={count}&timeout={seconds}", seconds=seconds))
+        if len(deliveries) < count:
+            raise ServiceError(f"{len(deliveries)} of {count} deliveries came within {seconds:g} seconds")
+        return deliveries
+
+    def send_to(self, url: str) -> str:
+        """Deliver events to this URL as well. Returns the signing secret."""
+        return str(self._service.control("POST", "/deliveries", {"url": url})["secret"])
+
+
+class TestServices:
+    """The test doubles of one session, one for each fixture and rate limit."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[Path | None, int], TestService] = {}
+
+    def get(self, fixture: Path | None, rate_limit: int) -> TestService:
+        """Return a test double in its first state."""
+        service = self._running.get((fixture, rate_limit))
+        if service is None:
+            options = [] if fixture is None else ["--fixture", str(fixture)]
+            service = self._running[fixture, rate_limit] = TestService("--rate-limit", str(rate_limit), *options)
+        else:
+            service.reset()
+        return service
+
+    def close(self) -> None:
+        while self._running:
+            self._running.popitem()[1].close()

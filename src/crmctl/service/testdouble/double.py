@@ -1,0 +1,412 @@
+"""The test double: applies faults, records requests and deliveries, and answers `/_test`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import shutil
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crmctl.errors import UsageError
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, Ids, new_id
+from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.http.errors import JsonAnswer, Refusal, answer_for
+from crmctl.service.store import webhooks
+from crmctl.service.store.sqlite import Snapshot, SqliteEngine
+from crmctl.service.store.tx import to_micros, to_wire
+from crmctl.service.testdouble.fault_rules import FaultPlan, InjectedFault
+from crmctl.service.testdouble.repeatable import MovableClock, SeededIds
+from crmctl.values.moments import read_moment
+
+if TYPE_CHECKING:
+    from crmctl.service.http.connections import Connections
+    from crmctl.service.outbound.caller import Caller
+
+PREFIX = "/_test"
+SINK = "http://crmctl-test.invalid/"
+"""URL of the endpoint that a double has from the start: every event is delivered there, and to no network."""
+
+PAGES = ("/console", "/portal")
+"""Paths of the pages, which are imported when the first one is asked for."""
+
+MOST_RECORDED = 10_000
+MOST_WAIT = 600.0
+SHOWN_HEADERS = ("content-type", "user-agent", "if-match", "idempotency-key", "x-request-id")
+
+Apps = Callable[[Context], ASGIApp]
+
+
+@dataclass
+class State:
+    """A saved state: the database, the uploaded files by path, and the moment it was saved."""
+
+    database: Snapshot
+    files: Mapping[Path, bytes]
+    at: float
+
+
+class TestDouble:
+    """Wraps a service's application. `seed` makes ids, times and faults repeat after each reset."""
+
+    def __init__(self, *, seed: int | None = None, start: float | None = None, rules: Sequence[str] = ()) -> None:
+        """`start` is where the clock begins, in Unix seconds. Raises BadRequest for a malformed rule."""
+        self.clock = MovableClock(start, is_seeded=seed is not None)
+        self._seeded = None if seed is None else SeededIds(seed, self.clock)
+        self.ids: Ids = self._seeded or new_id
+        self.faults = FaultPlan(rules, seed)
+        self.connections: Connections | None = None
+        self._is_ready = False
+        self._states: dict[str, State] = {}
+        self._history: list[State] = []
+        self._requests: deque[Json] = deque(maxlen=MOST_RECORDED)
+        self._deliveries: deque[Json] = deque(maxlen=MOST_RECORDED)
+        self._delivered = threading.Condition()
+        self._active = 0
+
+    def around(self, context: Context, app: ASGIApp, apps: Apps) -> ASGIApp:
+        """Return the application with faults and controls. `apps` makes one with all pages on other data."""
+        assert isinstance(context.engine, SqliteEngine)
+        self._context, self._engine, self._app, self._apps = context, context.engine, app, apps
+        self._pages: ASGIApp | None = None
+        self._engine.forget_safety()
+        self._engine.write(lambda tx: webhooks.create_endpoint(tx, url=SINK, ids=self.ids, now=self.clock.now()))
+        return self
+
+    def begin(self) -> None:
+        """Make the present state the one that resets return to, and apply faults from now on."""
+        if self._seeded is not None:
+            self._seeded.mark()
+        self.clock.mark()
+        self._states[""] = self._save()
+        self._requests.clear()
+        self._is_ready = True
+
+    # -- requests -----------------------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = await _whole_body(receive)
+        if scope["path"].startswith(f"{PREFIX}/"):
+            await self._control(scope, body, receive, send)
+            return
+        if scope["path"] == "/" or scope["path"].startswith(PAGES):
+            if self._pages is None:
+                self._pages = await asyncio.to_thread(self._apps, self._context)
+            await self._pages(scope, _replay(body, receive), send)
+            return
+        self.clock.tick()
+        fault = self.faults.take(scope["method"], scope["path"]) if self._is_ready else None
+        self._active += 1
+        try:
+            await self._answer(scope, body, receive, send, fault)
+        finally:
+            self._active -= 1
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, fault: InjectedFault | None) -> None:
+        entry = _recorded(scope, body, self.clock.now(), fault)
+        self._requests.append(entry)
+        fault = fault or InjectedFault("")
+        answer = _Answer(send, entry, self.clock)
+        if fault.delay:
+            await _wait_or_disconnect(receive, fault.delay)
+        app = await self._app_for(scope["method"], fault)
+        if fault.is_applied:
+            for _ in range(1 + fault.twice):
+                answer.messages.clear()
+                await app(dict(scope), _replay(body, receive), answer.hold)
+        if fault.drop or fault.cut is not None:
+            entry["status"] = None
+            if fault.cut is not None:
+                await answer.forward_cut(fault.cut)
+            assert self.connections is not None
+            self.connections.drop(scope.get("client"), flush=fault.cut is not None)
+        elif fault.status is not None:
+            answer.messages = _refusal(fault, fault.status)
+            await answer.forward()
+        else:
+            await answer.forward()
+
+    async def _app_for(self, method: str, fault: InjectedFault) -> ASGIApp:
+        """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
+        now = self.clock.monotonic()
+        if fault.stale is not None:
+            older = next((state for state in self._history if state.at > now - (fault.stale or 0)), None)
+            return self._app if older is None else await asyncio.to_thread(self._open, older)
+        if method not in ("GET", "HEAD") and self._is_ready and self.faults.has_stale:
+            self._history.append(await asyncio.to_thread(self._save))
+        return self._app
+
+    def _open(self, state: State) -> ASGIApp:
+        engine = SqliteEngine(Path(mkdtemp(prefix="stale-", dir=self._context.settings.data_dir)) / DATABASE_FILE)
+        engine.restore(state.database)
+        return self._apps(replace(self._context, engine=engine))
+
+    # -- states -------------------------------------------------------------------------------------------------------------------
+
+    def _save(self) -> State:
+        return State(self._engine.snapshot(), {path: path.read_bytes() for path in self._files()}, self.clock.monotonic())
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self._context.settings.data_dir / FILES_FOLDER).rglob("*") if path.is_file()]
+
+    def _restore(self, state: State) -> None:
+        with self._delivered:
+            self._engine.restore(state.database)
+            if self._files() or state.files:
+                shutil.rmtree(self._context.settings.data_dir / FILES_FOLDER, ignore_errors=True)
+                for path, content in state.files.items():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+            self._deliveries.clear()
+            self._history.clear()
+
+    async def _settle(self) -> None:
+        """Wait until no other request is under way."""
+        while self._active:
+            await asyncio.sleep(0.001)
+
+    # -- deliveries ---------------------------------------------------------------------------------------------------------------
+
+    def caller(self) -> Caller:
+        from crmctl.service.background import target_guard
+        from crmctl.service.testdouble.recorded_calls import RecordedCaller
+
+        return RecordedCaller(target_guard(self._context), sink=SINK, record=self._record_delivery)
+
+    def _record_delivery(self, url: str, headers: Mapping[str, str], body: bytes, status: int | None) -> None:
+        """Record an attempt, unless a reset has removed its event."""
+        event_id = headers.get("webhook-id", "")
+        with self._delivered:
+            if self._engine.read(lambda tx: tx.one("SELECT 1 FROM change_log WHERE event_id = ?", (event_id,))) is None:
+                return
+            document = jsontext.loads(body)
+            kind, shown = headers.get("webhook-event-type"), None if url == SINK else url
+            self._deliveries.append({"type": kind, "url": shown, "status": status, "headers": dict(headers), "body": document})
+            self._delivered.notify_all()
+
+    def _await_deliveries(self, count: int, seconds: float) -> list[Json]:
+        with self._delivered:
+            self._delivered.wait_for(lambda: len(self._deliveries) >= count, seconds)
+            return list(self._deliveries)
+
+    # -- controls -----------------------------------------------------------------------------------------------------------------
+
+    async def _control(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"].removeprefix(PREFIX)
+        try:
+            name = path.removeprefix("/snapshots/")
+            handler = self._snapshot(name) if name != path else self._controls().get(path)
+            if handler is None:
+                raise NotFound(f"there is no control {PREFIX}{path}; the controls are: {', '.join(self._controls())}, /snapshots/NAME")
+            if method not in handler:
+                message = f"{PREFIX}{path} takes {', '.join(handler)}, not {method}"
+                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, headers={"Allow": ", ".join(handler)})
+            document = await handler[method](_Control(scope, body))
+            answer = JsonAnswer(document)
+        except Exception as error:
+            answer = answer_for(BadRequest(error.message) if isinstance(error, UsageError) else error)
+        await answer(scope, receive, send)
+
+    def _controls(self) -> dict[str, dict[str, Callable[[_Control], Awaitable[Any]]]]:
+        return {
+            "/reset": {"POST": self._reset},
+            "/faults": {"GET": self._show_faults, "POST": self._add_fault, "DELETE": self._clear_faults},
+            "/clock": {"GET": self._show_clock, "PUT": self._set_clock},
+            "/requests": {"GET": self._show_requests},
+            "/deliveries": {"GET": self._show_deliveries, "POST": self._add_endpoint},
+        }
+
+    def _snapshot(self, name: str) -> dict[str, Callable[[_Control], Awaitable[Any]]]:
+        async def save(_: _Control) -> Json:
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+                raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
+            await self._settle()
+            self._states[name] = await asyncio.to_thread(self._save)
+            return {"saved": name}
+
+        async def restore(_: _Control) -> Json:
+            state = self._states.get(name)
+            if state is None or not name:
+                known = ", ".join(sorted(filter(None, self._states))) or "none"
+                raise NotFound(f"there is no snapshot {name!r}; saved: {known}")
+            await self._settle()
+            await asyncio.to_thread(self._restore, state)
+            return {"restored": name}
+
+        return {"PUT": save, "POST": restore}
+
+    async def _reset(self, _: _Control) -> Json:
+        self.faults.reset()
+        await self._settle()
+        await asyncio.to_thread(self._restore, self._states[""])
+        if self._seeded is not None:
+            self._seeded.reset()
+        self.clock.reset()
+        self._requests.clear()
+        return {"reset": True}
+
+    async def _show_faults(self, _: _Control) -> list[dict[str, str | int]]:
+        return self.faults.wire()
+
+    async def _add_fault(self, control: _Control) -> list[dict[str, str | int]]:
+        self.faults.add(control.text("rule"))
+        return self.faults.wire()
+
+    async def _clear_faults(self, _: _Control) -> list[dict[str, str | int]]:
+        self.faults.clear()
+        return []
+
+    async def _show_clock(self, _: _Control) -> Json:
+        return {"now": to_wire(to_micros(self.clock.now()))}
+
+    async def _set_clock(self, control: _Control) -> Json:
+        self.clock.set(read_moment(control.text("now"), self.clock.now()).at.timestamp())
+        return await self._show_clock(control)
+
+    async def _show_requests(self, _: _Control) -> list[Json]:
+        return list(self._requests)
+
+    async def _show_deliveries(self, control: _Control) -> list[Json]:
+        count, seconds = control.number("count", 0, MOST_RECORDED), control.number("timeout", 0, MOST_WAIT)
+        return await asyncio.to_thread(self._await_deliveries, int(count), seconds)
+
+    async def _add_endpoint(self, control: _Control) -> Json:
+        url = control.text("url")
+        if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url, re.ASCII):
+            raise BadRequest(f"url must be an address such as http://127.0.0.1:3000/hooks, not {url!r}", {"field": "url"})
+
+        def create(tx: Any) -> Json:
+            endpoint = webhooks.create_endpoint(tx, url=url, ids=self.ids, now=self.clock.now())
+            return {"id": endpoint["id"], "url": url, "secret": webhooks.reveal_secret(tx, endpoint["id"])}
+
+        return await asyncio.to_thread(lambda: self._engine.write(create))
+
+
+@dataclass(frozen=True)
+class _Control:
+    """A request to a control."""
+
+    scope: Scope
+    body: bytes
+
+    def text(self, field: str) -> str:
+        """Return a field of the JSON body. Raises BadRequest."""
+        try:
+            document = jsontext.loads(self.body)
+        except ValueError:
+            document = None
+        value = document.get(field) if isinstance(document, dict) else None
+        if not isinstance(value, str) or len(document) != 1:
+            raise BadRequest(f'the body must be a JSON object with one text: {{"{field}": "..."}}', {"field": field})
+        return value
+
+    def number(self, name: str, least: float, most: float) -> float:
+        """Return a parameter of the query, `least` without it. Raises BadRequest."""
+        [text] = parse_qs(self.scope["query_string"].decode("latin-1")).get(name, [str(least)])[-1:]
+        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or not least <= float(text) <= most:
+            raise BadRequest(f"{name} must be a number from {least} to {most:g}, not {text!r}", {"field": name})
+        return float(text)
+
+
+class _Answer:
+    """Holds the messages of an answer until the fault is known to let them pass."""
+
+    def __init__(self, send: Send, entry: Json, clock: MovableClock) -> None:
+        self.messages: list[Message] = []
+        self._send = send
+        self._entry = entry
+        self._clock = clock
+
+    async def hold(self, message: Message) -> None:
+        self.messages.append(message)
+
+    async def forward(self) -> None:
+        for message in self.messages:
+            if message["type"] == "http.response.start":
+                self._entry["status"] = message["status"]
+                date = formatdate(self._clock.now(), usegmt=True).encode()
+                message = {**message, "headers": [*message["headers"], (b"date", date)]}
+            await self._send(message)
+
+    async def forward_cut(self, size: int) -> None:
+        """Send the head, which declares the whole body, and the first bytes of the body."""
+        head, *rest = self.messages
+        body = b"".join(message.get("body", b"") for message in rest)
+        await self._send(head)
+        await self._send({"type": "http.response.body", "body": body[: min(size, max(0, len(body) - 1))], "more_body": True})
+
+
+async def _whole_body(receive: Receive) -> bytes:
+    parts = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body first, and then waits for the client to disconnect."""
+    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return given.pop() if given else await receive()
+
+    return replay
+
+
+async def _wait_or_disconnect(receive: Receive, seconds: float) -> None:
+    """Wait; a client that disconnects ends the wait, and its request is carried out at once."""
+    try:
+        async with asyncio.timeout(seconds):
+            await receive()
+    except TimeoutError:
+        pass
+
+
+def _recorded(scope: Scope, body: bytes, now: float, fault: InjectedFault | None) -> Json:
+    """Return a request as `/_test/requests` shows it: without its key, the body as JSON, text or base64."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    shown: Any
+    try:
+        shown = jsontext.loads(body) if body else None
+    except ValueError:
+        try:
+            shown = body.decode()
+        except UnicodeDecodeError:
+            shown = base64.b64encode(body).decode()
+    return {
+        "at": to_wire(to_micros(now)),
+        "method": scope["method"],
+        "path": scope["path"],
+        "query": scope["query_string"].decode("latin-1"),
+        "headers": {name: value for name, value in headers.items() if name in SHOWN_HEADERS},
+        "body": shown,
+        "status": None,
+        "fault": fault.rule if fault else None,
+    }
+
+
+def _refusal(fault: InjectedFault, status: int) -> list[Message]:
+    """Return the messages of a fault's own answer."""
+    headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+    answer = JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.rule}"}, status, headers)
+    body = b"" if status < 200 or status in (204, 304) else bytes(answer.body)
+    start: Message = {"type": "http.response.start", "status": status, "headers": answer.raw_headers}
+    return [start, {"type": "http.response.body", "body": body}]

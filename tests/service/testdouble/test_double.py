@@ -1,0 +1,324 @@
+"""The test double through the installed program: faults, clock, snapshots, controls, deliveries."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crmctl.models.scopes import SCOPES
+from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.patience import PATIENCE, wait_until
+from tests.support.service import make_client, running_service
+
+CONTROLS = ("reset", "snapshots/a", "faults", "clock", "requests", "deliveries")
+
+
+class Double:
+    """A running `crmctl serve --ephemeral`."""
+
+    def __init__(self, line: str) -> None:
+        self.ready = json.loads(line)
+        self.url = self.ready["baseUrl"]
+        self.client = make_client(self.url, self.ready["apiKey"])
+        self.objects = {each["slug"]: each["id"] for each in self.client.get("/api/v1/objects").json()["objects"]}
+
+    def control(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        return self.client.request(method, f"/_test/{path}", json=body)
+
+    def fault(self, rule: str) -> None:
+        self.control("DELETE", "faults")
+        assert self.control("POST", "faults", {"rule": rule}).status_code == 200, rule
+
+    def people(self) -> str:
+        return f"/api/v1/objects/{self.objects['people']}/records"
+
+    def create(self, **data: Any) -> httpx.Response:
+        return self.client.post(self.people(), json={"data": data})
+
+    def count(self) -> int:
+        return int(self.client.get(self.people()).json()["pagination"]["total"])
+
+
+@contextmanager
+def ephemeral(*options: str) -> Iterator[Double]:
+    with start_crmctl("serve", "--ephemeral", *options) as process:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        double = Double(line)
+        try:
+            yield double
+        finally:
+            double.client.close()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert not Path(double.ready["data"]).exists()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Double]:
+    with ephemeral() as double:
+        yield double
+
+
+@pytest.fixture
+def double(running: Double) -> Double:
+    assert running.control("POST", "reset").status_code == 200
+    return running
+
+
+def test_one_line_announces_it(double: Double) -> None:
+    assert set(double.ready) == {"baseUrl", "apiKey", "data"}
+    assert double.url.startswith("http://127.0.0.1:")
+    keys = run_crmctl("service", "keys", "list", "--data", double.ready["data"]).ok().json()
+    assert [set(key["scopes"]) for key in keys] == [set(SCOPES)]
+    page = double.client.get("/console")
+    assert (page.status_code, "text/html" in page.headers["content-type"]) == (403, True)
+
+
+def test_without_ephemeral_there_are_no_controls(tmp_path: Path) -> None:
+    with running_service(tmp_path / "service") as service:
+        answers = {service.client.request(method, f"/_test/{path}") for path in CONTROLS for method in ("GET", "POST", "PUT", "DELETE")}
+    assert {answer.status_code for answer in answers} == {404}
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "created"),
+    [
+        ("POST */records -> status=503", 503, 0),
+        ("POST */records -> status=503 after", 503, 1),
+        ("POST */records -> status=429 retry-after=2", 429, 0),
+        ("POST */records -> drop=before", None, 0),
+        ("POST */records -> drop=after", None, 1),
+        ("POST */records -> cut=10", None, 1),
+        ("POST */records -> delay=1ms", 201, 1),
+        ("POST */records -> twice", 201, 2),
+        ("POST */records -> delay=1ms status=500", 500, 0),
+        ("GET */records -> drop=before", 201, 1),
+        ("POST /api/v1/objects/nobody/records -> drop=before", 201, 1),
+    ],
+)
+def test_a_fault_and_what_it_leaves(double: Double, rule: str, status: int | None, created: int) -> None:
+    double.fault(rule.replace(" */", " /api/v1/objects/*/"))
+    if status is None:
+        with pytest.raises(httpx.RemoteProtocolError):
+            double.create(name="Ada")
+    else:
+        answer = double.create(name="Ada")
+        assert answer.status_code == status
+        assert answer.headers.get("retry-after") == ("2" if status == 429 else None)
+    double.control("DELETE", "faults")
+    assert double.count() == created
+
+
+def test_a_delay_ends_when_the_client_has_gone_and_the_request_is_carried_out(double: Double) -> None:
+    double.fault("POST /api/v1/* -> delay=1000s")
+    with pytest.raises(httpx.ReadTimeout):
+        double.client.post(double.people(), json={"data": {"name": "Ada"}}, timeout=0.5)
+    double.control("DELETE", "faults")
+    wait_until(lambda: double.count() == 1)
+
+
+def test_stale_answers_show_the_data_of_before(double: Double) -> None:
+    double.create(name="Ada")
+    double.fault("GET /api/v1/objects/*/records* -> stale=1000s")
+    grace = double.create(name="Grace").json()["id"]
+    path = f"{double.people()}/{grace}"
+    assert (double.count(), double.client.get(path).status_code) == (1, 404)
+    double.control("DELETE", "faults")
+    assert (double.count(), double.client.get(path).status_code) == (2, 200)
+
+
+def test_conditions_count_the_matching_requests(double: Double) -> None:
+    def statuses(rule: str) -> list[int]:
+        double.fault(rule)
+        return [double.client.get("/api/v1/objects").status_code for _ in range(5)]
+
+    assert statuses("GET /api/v1/objects [nth=3] -> status=500") == [200, 200, 500, 200, 200]
+    assert statuses("* /api/v1/* [times=2] -> status=500") == [500, 500, 200, 200, 200]
+    assert statuses("GET /api/v1/objects [nth=2 p=1] -> status=500") == [200, 500, 200, 200, 200]
+    assert statuses("GET /api/v1/members -> status=500") == [200] * 5
+    double.control("DELETE", "faults")
+    for rule in ("GET /api/v1/objects [times=1] -> status=500", "GET /api/v1/objects -> status=502"):
+        double.control("POST", "faults", {"rule": rule})
+    assert [double.client.get("/api/v1/objects").status_code for _ in range(2)] == [500, 502]
+    assert double.control("GET", "faults").json() == [
+        {"rule": "GET /api/v1/objects [times=1] -> status=500", "matched": 2, "fired": 1},
+        {"rule": "GET /api/v1/objects -> status=502", "matched": 2, "fired": 1},
+    ]
+
+
+BAD_RULES = {
+    "POST": "must be METHOD PATH",
+    "POST api -> twice": "must be METHOD PATH",
+    "POST /api twice": "must be METHOD PATH",
+    "PSOT /api -> twice": "unknown method 'PSOT'; the methods are: GET,",
+    "GET /api -> drp=after": "unknown effect 'drp=after'; did you mean drop?",
+    "GET /api [nht=3] -> twice": "unknown condition 'nht=3'; did you mean nth?",
+    "GET /api ->": "needs one effect of: status, drop, cut, stale, twice, delay",
+    "GET /api -> status=500 twice": "needs one effect of:",
+    "GET /api -> retry-after=2": "retry-after needs status=CODE",
+    "GET /api -> after drop=after": "after needs status=CODE",
+    "GET /api -> drop=later": "drop must be drop=before or drop=after",
+    "GET /api -> status=99": "status must be a whole number from 100 to 599, not '99'",
+    "GET /api -> cut=-1": "cut must be a whole number from 0",
+    "GET /api -> delay=soon": "delay must be a duration such as 2s or 500ms, not 'soon'",
+    "GET /api -> status": "status needs a value",
+    "GET /api -> twice=2": "twice takes no value",
+    "GET /api -> twice twice": "twice is given twice",
+    "GET /api [p=2] -> twice": "p must be a probability above 0 and up to 1, not '2'",
+    "GET /api [nth=0] -> twice": "nth must be a whole number from 1",
+    "DELETE /api -> stale=5s": "stale is for requests that read",
+}
+
+
+def test_a_malformed_rule_has_one_error_and_no_effect(double: Double) -> None:
+    for rule, said in BAD_RULES.items():
+        refused = double.control("POST", "faults", {"rule": rule})
+        assert (refused.status_code, refused.json()["error"]) == (400, "bad_request"), rule
+        assert said in refused.json()["message"], refused.text
+    assert double.control("GET", "faults").json() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--ephemeral", "--fault", "GET /api -> drp=after"), "unknown effect 'drp=after'; did you mean drop?"),
+        (("--ephemeral", "--host", "0.0.0.0"), "--ephemeral listens on this machine only, not on 0.0.0.0"),
+        (("--ephemeral", "--data", "x"), "--data and --ephemeral exclude each other"),
+        (("--ephemeral", "--ready-file", "x"), "--ready-file and --ephemeral exclude each other"),
+        (("--ephemeral", "--clock", "soon"), "'soon' is not a date that can be read"),
+        (("--ephemeral", "--fixture", "absent"), "the fixture absent is no folder"),
+        (("--fault", "GET /api -> twice"), "--fault needs --ephemeral"),
+        (("--seed", "1"), "--seed needs --ephemeral"),
+        (("--fixture", "."), "--fixture needs --ephemeral"),
+        (("--clock", "today"), "--clock needs --ephemeral"),
+    ],
+)
+def test_bad_options_end_it_before_it_starts(options: tuple[str, ...], said: str) -> None:
+    refused = run_crmctl("serve", *options, "-o", "json").exits(2)
+    assert said in refused.error()["message"]
+    assert refused.out == ""
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("GET", "rest", None, 404, "there is no control /_test/rest; the controls are: /reset, /faults"),
+        ("GET", "reset", None, 405, "/_test/reset takes POST, not GET"),
+        ("PUT", "clock", {"now": "soon"}, 400, "'soon' is not a date"),
+        ("PUT", "clock", {"then": "today"}, 400, 'one text: {"now": "..."}'),
+        ("PUT", "clock", None, 400, 'one text: {"now": "..."}'),
+        ("POST", "snapshots/absent", None, 404, "there is no snapshot 'absent'; saved: "),
+        ("PUT", "snapshots/a%20b", None, 400, "consists of letters"),
+        ("GET", "deliveries?count=many", None, 400, "count must be a number from 0 to 10000, not 'many'"),
+        ("POST", "deliveries", {"url": "ftp://x"}, 400, "url"),
+    ],
+)
+def test_a_control_refuses_what_it_cannot_read(double: Double, method: str, path: str, body: Any, status: int, said: str) -> None:
+    answer = double.control(method, path, body)
+    assert (answer.status_code, said in answer.json()["message"]) == (status, True), answer.text
+
+
+def test_requests_are_recorded_with_bodies_and_without_keys(double: Double) -> None:
+    double.fault("POST /api/v1/* [nth=2] -> status=500")
+    double.create(name="Ada")
+    double.create(name="Grace")
+    double.client.get("/api/v1/objects", params={"a": "b"})
+    requests = double.control("GET", "requests").json()
+    shown = [(each["method"], each["status"], each["query"], each["body"], bool(each["fault"])) for each in requests]
+    assert shown == [
+        ("POST", 201, "", {"data": {"name": "Ada"}}, False),
+        ("POST", 500, "", {"data": {"name": "Grace"}}, True),
+        ("GET", 400, "a=b", None, False),
+    ]
+    assert double.ready["apiKey"] not in json.dumps(requests)
+
+
+def test_snapshots_and_reset(double: Double) -> None:
+    double.create(name="Ada")
+    upload = double.client.post("/api/v1/files/upload-url", json={"bucket": "b", "path": "a.txt"})
+    double.control("PUT", "snapshots/one")
+    double.create(name="Grace")
+    double.fault("GET /api/v1/members -> status=500")
+    assert double.control("POST", "snapshots/one").json() == {"restored": "one"}
+    assert (double.count(), double.client.get("/api/v1/members").status_code, upload.status_code < 500) == (1, 500, True)
+    double.control("POST", "reset")
+    assert (double.count(), double.client.get("/api/v1/members").status_code) == (0, 200)
+    assert len(double.control("GET", "requests").json()) == 2
+
+
+def test_a_reset_ends_the_rate_window() -> None:
+    with ephemeral("--rate-limit", "3") as double:
+
+        def spend() -> list[int]:
+            return [double.client.get("/api/v1/objects").status_code for _ in range(4)]
+
+        spend()
+        assert spend() == [429] * 4
+        double.control("POST", "reset")
+        assert spend()[0] == 200
+
+
+def test_a_reset_waits_for_requests_under_way(double: Double) -> None:
+    double.fault("POST /api/v1/* -> delay=300ms")
+    sender = threading.Thread(target=lambda: double.create(name="Ada"))
+    sender.start()
+    wait_until(lambda: bool(double.control("GET", "requests").json()))
+    double.control("POST", "reset")
+    sender.join()
+    assert double.count() == 0
+
+
+def test_the_clock_moves_records_keys_and_dates(double: Double) -> None:
+    assert double.control("PUT", "clock", {"now": "2031-05-01T09:00:00Z"}).json()["now"].startswith("2031-05-01T09:00:0")
+    answer = double.create(name="Ada")
+    assert answer.json()["createdAt"].startswith("2031-05-01T09:0")
+    assert "01 May 2031" in answer.headers["date"]
+    double.control("PUT", "clock", {"now": "in 2 days"})
+    assert double.create(name="Grace").json()["createdAt"].startswith("2031-05-03")
+    double.control("POST", "reset")
+    assert not double.create(name="Ada").json()["createdAt"].startswith("2031")
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    def run(seed: str) -> tuple[Any, ...]:
+        with ephemeral("--seed", seed, "--fault", "POST /api/v1/* [p=0.4] -> status=500", "--clock", "2030-01-01T00:00:00Z") as double:
+
+            def work() -> tuple[list[int], Any]:
+                statuses = [double.create(name=f"Person {number}").status_code for number in range(30)]
+                return statuses, double.client.get(double.people()).json()
+
+            double.control("POST", "reset")
+            first = work()
+            double.control("POST", "reset")
+            assert work() == first
+            return (*first, double.objects)
+
+    first, again, other = run("7"), run("7"), run("8")
+    assert first == again
+    assert {201, 500} == set(first[0])
+    assert first[0] != other[0]
+    assert first[1]["records"][0]["createdAt"].startswith("2030-01-01T00:00:00.03")
+
+
+def test_every_event_is_delivered_and_recorded(double: Double) -> None:
+    ada = double.create(name="Ada").json()
+    double.client.delete(f"{double.people()}/{ada['id']}")
+    deliveries = double.control("GET", "deliveries?count=2&timeout=100").json()
+    assert [(each["type"], each["status"], each["body"]["recordId"]) for each in deliveries] == [
+        ("record.created", 200, ada["id"]),
+        ("record.deleted", 200, ada["id"]),
+    ]
+    assert {"webhook-id", "webhook-timestamp", "webhook-signature"} <= set(deliveries[0]["headers"])
+    double.control("POST", "reset")
+    assert double.control("GET", "deliveries").json() == []

@@ -1,0 +1,87 @@
+"""`crmctl serve --ephemeral --fixture`: what loads, and one error for what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.service.testdouble.test_double import ephemeral
+from tests.support.cli import run_crmctl
+
+SCHEMA = """
+objects:
+- slug: projects
+  singularName: Project
+  pluralName: Projects
+  attributes:
+  - {slug: name, name: Name, type: text, isUnique: true}
+  - {slug: lead, name: Lead, type: reference, config: {allowed_object: people}}
+"""
+
+
+def write(**files: str) -> None:
+    folder = Path("data")
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+
+
+def test_a_schema_and_tables_in_the_order_of_their_references() -> None:
+    write(
+        schema_yaml=SCHEMA,
+        companies_csv="name,domain\nAcme,acme.com\n",
+        people_csv="Name,Email,Company\nAda,ada@acme.com,acme.com\n",
+        projects_csv="name,lead\nEngine,ada@acme.com\n",
+    )
+    with ephemeral("--fixture", "data", "--seed", "1", "--fault", "* /api/v1/* [nth=2] -> status=500") as double:
+        first = double.client.get(f"/api/v1/objects/{double.objects['projects']}/records")
+        assert (first.status_code, double.control("GET", "requests").json()[1]["fault"] is not None) == (500, True)
+        [project] = double.client.get(f"/api/v1/objects/{double.objects['projects']}/records").json()["records"]
+        [person] = double.client.get(double.people()).json()["records"]
+        assert (project["data"]["lead"], person["data"]["email"]) == (person["id"], "ada@acme.com")
+        double.create(name="Grace")
+        double.control("POST", "reset")
+        assert double.client.get(double.people()).json()["records"] == [person]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "the fixture data is empty"),
+        ({"notes_txt": "x"}, "the fixture data holds notes.txt, which is not read"),
+        ({"schem_yaml": SCHEMA}, "the fixture data holds schem.yaml, which is not read"),
+    ],
+)
+def test_a_folder_that_is_no_fixture_is_refused_before_the_start(files: dict[str, str], said: str) -> None:
+    write(**files)
+    refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(2)
+    assert (said in refused.error()["message"], refused.out) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"schema_yaml": "objects: ["}, "the fixture data/schema.yaml is neither JSON nor YAML: line"),
+        ({"schema_yaml": SCHEMA.replace("text", "txt")}, "the fixture data/schema.yaml"),
+        ({"peple_csv": "name\nAda\n"}, "the fixture data/peple.csv: there is no object 'peple'"),
+        ({"people_csv": "nme\nAda\n"}, "the fixture data/people.csv: unknown column: 'nme' (nearest: name)"),
+        ({"people_csv": "name,email\nAda,nobody\n"}, "the fixture data/people.csv: line 2, email: not an email address"),
+        ({"people_csv": "name,company\nAda,acme.com\n"}, "the fixture data/people.csv: line 2, company: no record has this"),
+        (
+            {
+                "schema_yaml": SCHEMA.replace("allowed_object: people", "allowed_object: tasks")
+                + "- {slug: tasks, singularName: Task, pluralName: Tasks, attributes: [{slug: project, name: P, type: reference, "
+                + "config: {allowed_object: projects}}]}\n",
+                "projects_csv": "name,lead\nx,y\n",
+                "tasks_csv": "project\nx\n",
+            },
+            "the fixture data: projects and tasks refer to each other",
+        ),
+    ],
+)
+def test_a_fixture_that_does_not_load_ends_the_service(files: dict[str, str], said: str) -> None:
+    write(**files)
+    refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(9)
+    assert said in refused.error()["message"], refused.err
+    assert refused.out == ""
