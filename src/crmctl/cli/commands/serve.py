@@ -121,7 +121,7 @@ def run_service(
     buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
     Every option can come from the environment: CRMCTL_SERVE_RATE_LIMIT=50, CRMCTL_SERVE_KEEP="history=30 requests=0".
 
-    --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}; docs/guides/test-against-a-double.md explains it.
+    --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
     runtime, said = _source(ctx)
     double = test_double_options(ctx, ephemeral, DoubleOptions(fixture, seed, clock, tuple(fault or ())))
