@@ -17,7 +17,9 @@ from crmctl.models.findings import Finding
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_run import JobResult, RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.results import result_of
 from crmctl.plan.resume import choose_job, reopen
+from crmctl.write.database import RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietContext
@@ -117,6 +119,32 @@ def test_a_unique_parent_that_somebody_else_made_first_is_used(desk: Desk) -> No
     done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n")
     assert (counts(done), done.exit_code) == ({"created": 2}, ExitCode.OK)
     assert desk.people() == {"a@x.com": {"manager": "g@x.com"}, "b@x.com": {"manager": "g@x.com"}, "g@x.com": {}}
+
+
+@pytest.mark.parametrize("late", [5.0, 1e9], ids=["5 s late", "never shown"])
+def test_a_unique_parent_that_late_lists_hide_is_used_or_named_as_the_cause(desk: Desk, late: float) -> None:
+    made: list[float] = []
+
+    def taken(data: dict[str, Any]) -> str | None:
+        if data.get("email") != "g@x.com":
+            return None
+        if not made:
+            made.append(desk.clock.now())
+            desk.server.add({"email": "g@x.com"}, "2026-01-01T00:10:00.000000Z")
+        return "email is already used"
+
+    desk.server.refuse_row = taken
+    desk.server.visible = lambda record: record["data"]["email"] != "g@x.com" or desk.clock.now() >= made[0] + late
+    done = result_of(desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n", is_unique=True), "people.csv")
+    if late == 5.0:
+        assert (done.error, {**done.summary.counts}[RowState.CREATED]) == (None, 2)
+        return
+    assert done.error is not None
+    assert done.error.message == (
+        "2 rows were not sent; it refers to no record: people.email: email is already used; "
+        "the service lists no record with this value, and may list it later"
+    )
+    assert "import the rows again in a minute" in str(done.error.hint)
 
 
 def test_a_parent_that_somebody_else_made_meanwhile_is_used(desk: Desk) -> None:

@@ -47,6 +47,8 @@ class Reference:
     required: tuple[str, ...] = ()
     is_required: bool = False
     """Whether the reference itself is required."""
+    is_unique: bool = False
+    """Whether the service accepts a value of `key` only once."""
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Reference:
@@ -58,7 +60,7 @@ class Reference:
 
     @property
     def rule(self) -> KeyRule:
-        return KeyRule((Attribute(id=self.key, slug=self.key, type=self.type, config=self.config),))
+        return KeyRule((Attribute(id=self.key, slug=self.key, type=self.type, config=self.config, is_unique=self.is_unique),))
 
     def stand_in(self, attribute: Attribute) -> Attribute:
         """Return the attribute as filled by the file, with the type of the key."""
@@ -93,7 +95,8 @@ def parse_references(given: Iterable[str], attributes: Sequence[Attribute], targ
             for attribute in of_target
             if attribute.is_required and attribute.is_active is not False and attribute.slug != key
         )
-        found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, bool(attribute.is_required))
+        is_required, is_unique = bool(attribute.is_required), bool(told.is_unique)
+        found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, is_required, is_unique)
     return tuple(found.values())
 
 

@@ -19,7 +19,7 @@ from crmctl.plan.audit import capture_ids
 from crmctl.plan.import_run import chunks, deliver
 from crmctl.read.read_back import Unusable
 from crmctl.values.attribute_types import Trait, types_with
-from crmctl.write.database import HighWaterMark, JobState, RowState, damaged
+from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState, damaged
 from crmctl.write.in_flight import SendContext, SentRows
 from crmctl.write.journal import FILE_NAME, Header, Journal, RowEntry
 
@@ -87,6 +87,11 @@ TICK_SECONDS = 0.5
 LOOKS = 8
 """Number of searches for records just created; GAPS are the seconds between them."""
 
+LOOKS_FOR_REFUSED = 5
+"""Number of searches for refused parents with a unique value: 15 seconds."""
+
+UNLISTED = "; the service lists no record with this value, and may list it later"
+
 GAPS = Backoff(longest=30.0, jitter=0.0)
 
 
@@ -102,7 +107,7 @@ def make_parents(run: SendContext, references: ReferenceMap) -> None:
                 _Parents(phase, references, group).make()
     for ordinal, why in references.orphans():
         if ordinal not in journal.taken(ordinal, ordinal):
-            journal.conclude([(ordinal, RowState.REJECTED, None, f"it refers to no record: {why}")])
+            journal.conclude([(ordinal, RowState.REJECTED, None, f"{ORPHANED}{why}")])
 
 
 class _Parents:
@@ -123,15 +128,28 @@ class _Parents:
             begin_phase(self.journal, self.group.size)
             self._use_existing(lambda numbers: {*numbers} - self.journal.taken(min(numbers), max(numbers)))
             send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
-            # Another client may have created a refused parent since crmctl looked.
-            self._use_existing(lambda numbers: _failures(self.journal, min(numbers), max(numbers)).keys())
+            self._look_for_refused()
+            late = UNLISTED if self._is_unique else ""
             for chunk in chunks(self._all()):
                 errors = _failures(self.journal, chunk[0][0], chunk[-1][0])
-                self.references.know_parents({}, {number: f"{reference.told}: {error}" for number, error in errors.items()})
+                self.references.know_parents({}, {number: f"{reference.told}: {error}{late}" for number, error in errors.items()})
             self._read_back()
             self.journal.set_state(JobState.FINISHED)
         finally:
             self.journal.add_effort(self.lookup.requests, 0.0)
+
+    @property
+    def _is_unique(self) -> bool:
+        return any(attribute.is_unique for attribute in self.group.rule.attributes)
+
+    def _look_for_refused(self) -> None:
+        """Use refused parents that another client created since crmctl looked. Lists may show a unique one a few seconds later."""
+        for look in range(1, (LOOKS_FOR_REFUSED if self._is_unique else 1) + 1):
+            self._use_existing(lambda numbers: _failures(self.journal, min(numbers), max(numbers)).keys())
+            if not self.journal.counts()[RowState.FAILED]:
+                return
+            if self._is_unique and look < LOOKS_FOR_REFUSED:
+                _wait(self.phase, GAPS.gap(look))
 
     def _all(self) -> Iterator[tuple[int, dict[str, Any], str | None]]:
         return self.references.parents(self.group)

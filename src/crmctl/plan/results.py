@@ -141,7 +141,9 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         raise result.error
     document = result.summary.to_document()
     if result.exit_code is ExitCode.REJECTED:
-        raise _refused(document, result.refusals) if document["failed"] else rejected_rows(document["rejected"])
+        if document["failed"]:
+            raise _refused(document, result.refusals)
+        raise _orphans(document["rejected"], result.refusals) if result.refusals else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
     duplicates = result.summary.duplicates
     twice = f"there more than once: {duplicates:,} row{'' if duplicates == 1 else 's'}" if duplicates else ""
@@ -157,7 +159,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
-        why = _said(result.refusals) if document["failed"] else ""
+        why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""
         raise PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
 
@@ -266,6 +268,13 @@ def _refused(document: dict[str, Any], reasons: Sequence[str]) -> RejectedError:
         code="refused_rows",
         details={name: document[name] for name in ("failed", "rejected", "unsent") if document[name]},
     )
+
+
+def _orphans(count: int, reasons: Sequence[str]) -> RejectedError:
+    """Return the error for rows that were not sent because the service refused the records they refer to."""
+    rows = "row was" if count == 1 else "rows were"
+    hint = "import the rows again in a minute: the lists of the service may be late; otherwise correct the records they refer to"
+    return RejectedError(f"{count:,} {rows} not sent; {'; '.join(reasons)}", hint=hint, code="invalid_rows")
 
 
 def rejected_rows(count: int) -> RejectedError:

@@ -86,6 +86,10 @@ BUGS = (sqlite3.ProgrammingError, sqlite3.InterfaceError)
 """SQLite errors caused by a wrong call, not by a damaged file."""
 
 
+ORPHANED = "it refers to no record: "
+"""Beginning of the reason of a row whose parent the service refused."""
+
+
 class OneAtATime:
     """Lets one thread at a time use a database. Raises StorageError with the path for failures and unreadable content."""
 
@@ -135,10 +139,11 @@ class JournalDatabase:
         return int(self._one(query, RowState.CREATED, RowState.FAILED))
 
     def refusals(self) -> list[str]:
-        """Return the first two different reasons for failed rows, in input order."""
-        query = "SELECT error FROM row WHERE state = ? AND error IS NOT NULL GROUP BY error ORDER BY MIN(ordinal) LIMIT 2"
+        """Return the first two different reasons for failed rows and rows without a parent, in input order."""
+        is_refused = "(state = ? AND error IS NOT NULL) OR (state = ? AND error LIKE ?)"
+        query = f"SELECT error FROM row WHERE {is_refused} GROUP BY error ORDER BY MIN(ordinal) LIMIT 2"
         with self._lock:
-            return [reason for (reason,) in self._db.execute(query, (RowState.FAILED,))]
+            return [reason for (reason,) in self._db.execute(query, (RowState.FAILED, RowState.REJECTED, f"{ORPHANED}%"))]
 
     def refute_doubt(self, number: int, ordinals: Collection[int]) -> None:
         """Record that the service did not carry out a batch in doubt. Its rows may be sent again and are no longer doubted."""
