@@ -278,6 +278,13 @@ def question_of(fields: Mapping[str, list[str]], found: Sequence[Mapping[str, An
     return ListQuestion(words.strip()[:200], rows_of(fields), columns, sort, fields.get("all", [""])[0] == "1")
 
 
+def list_path(known: Mapping[str, Any], found: Sequence[Mapping[str, Any]], query: str) -> str:
+    """Return the address of a list as the query of its page says, without anything that is no part of a list."""
+    fields = parse_qs(query[:8000])
+    page = [("page", text) for text in fields.get("page", [])[:1] if text.isdecimal()]
+    return f"/records/{known['slug']}?{question_of(fields, found).query(**dict(page))}".rstrip("&")
+
+
 def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> list[Condition]:
     """Return the conditions of a list: periods as days, references by name as ids. Raises BadRequest."""
     refuse_unfinished(question.conditions)

@@ -12,7 +12,7 @@ from crmctl.service.console.cells import cells_of, labels_in, reference_target, 
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import object_of
+from crmctl.service.console.record_list import list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.roles import MemberRole
@@ -113,28 +113,33 @@ def _add_edit(pages: Pages) -> None:
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
         known, record = _opened(tx, visit)
         found, stored = _stored(tx, record)
+        only = visit.query.get("only")
         if not visit.query.get("back"):
-            return _form(tx, visit, known, record, stored)
+            return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
         data = record["data"] | _before(tx, known, record, visit.query["back"])
         return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, data)), base=stored)
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known, record = _opened(tx, visit)
-        if visit.text("version") != records.version_of(record):
-            return _conflict(tx, visit)
         found, stored = _stored(tx, record)
+        version, only = visit.text("version"), visit.text("only")
+        if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
+            version = records.version_of(record)  # someone else changed other attributes, which this form does not write
+        if version != records.version_of(record):
+            return _conflict(tx, visit)
         data, filled, problem = read_form(tx, found, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
-                records.update_record(tx, known["id"], record["id"], data, [visit.text("version")], **visit.stamp())
+                records.update_record(tx, known["id"], record["id"], data, [version], **visit.stamp())
             except PreconditionFailed:
                 return _conflict(tx, visit)
             except (BadRequest, Conflict) as error:
                 filled, problem = _blamed(tx, known, filled, data, error)
         if problem is not None:
             return _form(tx, visit, known, record, filled, problem, base=stored)
-        return Redirect(f"/records/{known['slug']}/{record['id']}", "saved" if data else "nothing-changed")
+        path = list_path(known, found, visit.raw("list")) if only else f"/records/{known['slug']}/{record['id']}"
+        return Redirect(path, "saved" if data else "nothing-changed")
 
     @pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
     def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
@@ -273,6 +278,8 @@ def _form(
         "form_id": visit.form_id(),
         "error": error,
         "back": visit.query.get("back", ""),
+        "only": visit.query.get("only", "") if len(fields) == 1 else "",
+        "list": visit.query.get("list", ""),
     }
     return ConsolePage("record_form.html", values, status if error else HTTPStatus.OK)
 

@@ -1,4 +1,4 @@
-// Comfort where the browser has it: copy buttons, and boxes and buttons that exclude each other. Every page works without this file.
+// Comfort for browsers with scripts. Every page works without this file.
 "use strict";
 for (const button of document.querySelectorAll("button[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -19,8 +19,8 @@ for (const everything of document.querySelectorAll("input[data-clears]")) {
     for (const box of document.getElementById(everything.dataset.clears).querySelectorAll("input")) box.checked = false;
   });
 }
-// References are searched as you type; without this, what was typed is looked up when the form is sent.
-for (const field of document.querySelectorAll("input[data-lookup]")) {
+// References are searched as you type; without this, the service looks the text up when the form is sent.
+const lookUp = field => {
   const pick = document.getElementById(field.dataset.pick), list = document.createElement("ul"), note = document.createElement("p");
   let asked = 0, timer = 0, active = -1;
   list.className = "choices"; list.id = `${field.id}-choices`; list.hidden = true; list.setAttribute("role", "listbox"); list.setAttribute("aria-label", "Matches");
@@ -62,7 +62,8 @@ for (const field of document.querySelectorAll("input[data-lookup]")) {
     else if (event.key === "Enter" && active >= 0) { event.preventDefault(); choose(list.children[active]); }
     else if (event.key === "Escape") { event.preventDefault(); close(); }
   });
-}
+};
+document.querySelectorAll("input[data-lookup]").forEach(lookUp);
 // One box ticks every row of the page.
 for (const head of document.querySelectorAll("[data-ticks]")) {
   const label = document.createElement("label"), all = document.createElement("input"), name = document.createElement("span");
@@ -106,5 +107,40 @@ for (const where of document.querySelectorAll("select[data-row]")) {
     if ([...operators.options].some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
     value.type = attribute.type || "text";
     value.setAttribute("list", `options-${where.value}`);
+  });
+}
+// A double click or Enter edits a cell in a dialog, arrow keys move between cells; without this, the form of the record does.
+for (const table of document.querySelectorAll("table.records:has([data-edit])")) {
+  const slugs = [...table.tHead.rows[0].cells].map(cell => cell.dataset.edit), slugOf = cell => cell && slugs[cell.cellIndex];
+  const hint = document.createElement("p");
+  hint.className = "hint"; hint.textContent = "Double click a cell to edit it, or reach it with the arrow keys and press Enter.";
+  table.closest(".wide").after(hint);
+  for (const row of table.tBodies[0].rows) for (const cell of row.cells) if (slugOf(cell)) cell.tabIndex = -1;
+  const edit = async cell => {
+    const link = cell.parentElement.querySelector("th a").href, list = encodeURIComponent(location.search.slice(1));
+    const answer = await fetch(`${link}/edit?only=${slugOf(cell)}&list=${list}`, { credentials: "same-origin" });
+    const form = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".record-form");
+    if (!form) return location.assign(`${link}/edit`);
+    const dialog = document.createElement("dialog");
+    dialog.setAttribute("aria-label", `${cell.dataset.label}, ${cell.parentElement.querySelector("th").textContent.trim()}`);
+    dialog.append(form); document.getElementById("main").append(dialog);
+    form.querySelectorAll("input[data-lookup]").forEach(lookUp);
+    form.querySelector(".actions a").addEventListener("click", event => { event.preventDefault(); dialog.close(); });
+    dialog.addEventListener("close", () => { dialog.remove(); cell.focus(); });
+    dialog.showModal(); const field = form.querySelector("input:not([type=hidden]), select, textarea");
+    field.focus(); field.select?.();
+  };
+  table.addEventListener("dblclick", event => {
+    const cell = event.target.closest("td");
+    if (slugOf(cell)) edit(cell);
+  });
+  table.addEventListener("keydown", event => {
+    const cell = event.target.closest("tbody td, tbody th"), [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] || [];
+    if (event.key === "Enter" && event.target === cell) edit(cell);
+    else if (cell && down !== undefined && event.target.type !== "checkbox") {
+      const next = table.rows[cell.parentElement.rowIndex + down]?.cells[cell.cellIndex + right];
+      const target = slugOf(next) ? next : next?.querySelector("tbody th a");
+      if (target) { event.preventDefault(); target.focus(); }
+    }
   });
 }
