@@ -357,6 +357,17 @@ class Refused:
     error: CrmctlError
     summary: Any = None
 
+    def raise_for_error(self) -> None:
+        raise self.error
+
+
+def error_of(result: Any) -> CrmctlError | None:
+    try:
+        result.raise_for_error()
+    except CrmctlError as error:
+        return error
+    return None
+
 
 class Stage:
     """One play: the service, the state of crmctl, and what went wrong."""
@@ -430,7 +441,7 @@ class Stage:
         jobs = self.store.list()
         with closing(self.store.open(jobs[0])) as journal:
             rows, extra, rivals = journal.rows(1, ROWS), journal.duplicates(), journal.rivals()
-        succeeded = result is not None and result.error is None and not jobs[0].is_resumable
+        succeeded = result is not None and error_of(result) is None and not jobs[0].is_resumable
         there: dict[int, list[Kept]] = {n: [] for n in sent}
         for record in self.service.of():
             if record.row in there:
@@ -482,9 +493,9 @@ def _keyed(stage: Stage) -> None:
     journal = stage.store.open(stage.store.list()[0])
     with closing(journal):
         named = {*journal.duplicates(), *journal.rivals()}
-    was_clean = result is not None and result.error is None
+    was_clean = result is not None and error_of(result) is None
     for n, count in mine.items():
-        stage.fault(f"second import: row {n} is doubled", when=count > 1 and n not in named and was_clean and second.error is None)
+        stage.fault(f"second import: row {n} is doubled", when=count > 1 and n not in named and was_clean and error_of(second) is None)
 
 
 def _delete(stage: Stage) -> None:
@@ -499,7 +510,7 @@ def _delete(stage: Stage) -> None:
         told = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
         stage.fault("records are gone and there is no job", when=len(left) < len(ids) and not stage.store.list())
         stage.fault(f"{told} of {len(ids)} are reported gone, {len(left)} exist", when=told is not None and told > len(ids) - len(left))
-        stage.fault(f"exit 0 and {len(left)} exist", when=result.error is None and bool(left))
+        stage.fault(f"exit 0 and {len(left)} exist", when=error_of(result) is None and bool(left))
     stage.outcome.rows += len(ids)
 
 
@@ -527,7 +538,7 @@ def _feed(stage: Stage) -> None:
     last = play_night(stage.bulk, 2)
     stage.count_rows(last, {}, "third night")
     for record in stage.service.of():
-        if not record.edits and record.row in nights[1] and last.error is None:
+        if not record.edits and record.row in nights[1] and error_of(last) is None:
             stored = stage.service.stored(record.row, nights[1][record.row])  # type: ignore[index]
             wrong = [slug for slug, value in stored.items() if record.data is not None and record.data.get(slug) != value]
             stage.fault(f"third night: row {record.row} has an old {', '.join(wrong)}", when=bool(wrong) and record.versions[0][2] == "job")
@@ -539,7 +550,7 @@ def _undo(stage: Stage) -> None:
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
     stage.service.alters = True
     result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=1))
-    if result is not None and result.error is not None:
+    if result is not None and error_of(result) is not None:
         return
     stage.clock.advance(3600)
     frozen = stage.told.lists == "each record late"
@@ -556,7 +567,7 @@ def _undo(stage: Stage) -> None:
     for _ in range(3):
         try:
             undone = stage.bulk.undo(stage.store.list()[0].id)
-            error = undone.outcome
+            error = error_of(undone)
         except CrmctlError as failure:
             error = failure
             if failure.code == "nothing_to_undo":
@@ -593,7 +604,7 @@ def _parents(stage: Stage) -> None:
     firms = Counter(record.row for record in stage.service.of(COMPANIES))
     names = {record.id: record.row for record in stage.service.of(COMPANIES)}
     stage.count_rows(result, {} if result is None else sent, "rows with parents")
-    is_good = result is not None and result.error is None
+    is_good = result is not None and error_of(result) is None
     for name, count in firms.items():
         stage.fault(f"exit 0 and parent {name} exists {count} times", when=count > 1 and is_good)
     for record in stage.service.of():
