@@ -169,7 +169,7 @@ def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, appl
 
         def edited(query: dict[str, list[str]]) -> dict[str, Any]:
             if not server.writes:
-                journal.keep_before((row.ordinal, {"n": -row.ordinal}) for row in rows)
+                journal.keep_images((row.ordinal, {"n": -row.ordinal}) for row in rows)
             else:
                 server.records[6]["data"] = {"n": 700}
             return page(query)

@@ -10,7 +10,7 @@ from crmctl.plan.job_hooks import DeleteHooks
 from crmctl.write.journal import Journal
 from tests.support import relationchild
 
-relationchild.STEPS |= {"imaged": (Journal, "keep_before", True), "copied": (DeleteHooks, "_write", True)}
+relationchild.STEPS |= {"imaged": (Journal, "keep_images", True), "copied": (DeleteHooks, "_write", True)}
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], late
         run.progress.start("reading", len(awaited))
         try:
             for page in awaited.pages(reader):
-                run.journal.keep_before((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
+                run.journal.keep_images((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
                 run.progress.advance(len(page))
         finally:
             run.progress.finish()
@@ -142,9 +142,7 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.context.journal.keep_whole(whole)
-            if self.context.journal.header.before_images != "no":
-                self.context.journal.keep_before(images)
+            self.context.journal.keep_images(images if self.context.journal.header.before_images != "no" else [], whole)
             self.context.progress.advance(len(page))
         return rejected
 

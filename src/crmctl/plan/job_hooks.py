@@ -304,7 +304,7 @@ class EditHooks(JobHooks):
         if self.job.input.merged is not None:
             super().approve(run, entries)
         else:
-            journal.keep_before((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
+            journal.keep_images((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
 
     def after_rows(self, run: ImportRun) -> None:
         path, sha256 = self.job.journal.recall(TEXT) or ("", "")
@@ -463,7 +463,5 @@ class UpdateHooks(JobHooks):
                 final.append((change.ordinal, RowState.REJECTED, None, f"{change.finding.column}: {change.finding.message}"))
             elif change.record is not None:
                 final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
-        journal.keep_before(images)
-        if wholes:
-            journal.keep_whole(wholes)
+        journal.keep_images(images, wholes)
         journal.conclude(final)

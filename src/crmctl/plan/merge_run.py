@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from crmctl.bulk_context import Progress
 from crmctl.dedupe.merge_plan import PlannedMerge
@@ -149,14 +148,12 @@ class MergeJob:
         return why is None
 
     def _begin(self, merges: list[PlannedMerge]) -> list[PlannedMerge]:
-        """Journal every step of these groups and the current data of their records."""
+        """Journal every step of these groups."""
         begun = []
         for merge in merges:
             around = self._around(merge)
             steps = plan_steps(self._redirected(merge), self.schema, around)
-            images: list[tuple[str, Mapping[str, Any], str | None]] = [(merge.survivor, around.members[merge.survivor.lower()], None)]
-            images += [(loser, around.members[loser.lower()], merge.survivor) for loser in merge.losers]
-            begun.append((merge.group, steps, images))
+            begun.append((merge.group, steps))
         self.journal.begin_merges(begun)
         self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
         return merges
@@ -248,10 +245,11 @@ class MergeJob:
                 self.sender.service.get_record(self.schema.object_id, merge.survivor)
             except NotFoundError:
                 return f"record {merge.survivor} is not there any more"
+        images = {lost.id: lost.data for lost in self.journal.lost_records(merge.group)}
         for loser in merge.losers:
             freed = next((step.after for step in done if step.kind is StepKind.FREE and step.target == loser), {})
-            image, there = self.journal.image(loser) or {}, self.survey.member(loser)
-            if there is not None and not is_as_planned(self.schema.attributes, {**image, **freed}, there, self._away):
+            there = self.survey.member(loser)
+            if there is not None and not is_as_planned(self.schema.attributes, {**images[loser.lower()], **freed}, there, self._away):
                 return f"record {loser} was changed while it was merged"
         return None
 

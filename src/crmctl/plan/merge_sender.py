@@ -163,7 +163,7 @@ class Remaker:
         self._remember_since()
         if lost.sent_at is not None and (found := self._find(data)) is not None:
             return self._made(lost, found)
-        journal.asks_again(lost.id)
+        journal.recreate(lost.number)
         try:
             return self._made(lost, self._create(data))
         except RejectedError:
@@ -213,7 +213,7 @@ class Remaker:
         return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
 
     def _made(self, lost: LostRecord, new_id: str) -> str:
-        self.sender.journal.made_again(lost.id, new_id)
+        self.sender.journal.recreate(lost.number, new_id)
         self.new[lost.id] = new_id
         return new_id
 

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from crmctl.clock import Clock
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.match.references import as_sent, ids_only, replace_ids
 from crmctl.models import jsontext
@@ -75,7 +73,7 @@ def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
             step = Step(kind, object_id, merge.survivor, {slug: before[slug] for slug in slugs}, {slug: after[slug] for slug in slugs})
             steps.append(step)
     steps += late_steps(merge, schema, around)
-    steps += [Step(StepKind.DELETE, object_id, loser) for loser in merge.losers]
+    steps += [Step(StepKind.DELETE, object_id, loser, around.members[loser.lower()]) for loser in merge.losers]
     return sorted(steps, key=lambda step: MERGE_ORDER.index(step.kind))
 
 
@@ -151,21 +149,6 @@ def _comparable(attributes: Sequence[Attribute], data: Mapping[str, Any], away: 
 MODE = "merge"
 """Mode of a merge job in its header."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS merge_group (
-    no INTEGER PRIMARY KEY, survivor TEXT NOT NULL, losers TEXT NOT NULL, state TEXT NOT NULL, error TEXT
-);
-CREATE TABLE IF NOT EXISTS merge_step (
-    no INTEGER PRIMARY KEY, merge INTEGER NOT NULL, kind TEXT NOT NULL, object_id TEXT NOT NULL, target TEXT NOT NULL,
-    before TEXT NOT NULL, after TEXT NOT NULL, state TEXT NOT NULL, error TEXT
-);
-CREATE INDEX IF NOT EXISTS merge_step_group ON merge_step (merge, kind);
-CREATE TABLE IF NOT EXISTS merge_image (
-    id TEXT PRIMARY KEY, merge INTEGER NOT NULL, data TEXT NOT NULL, survivor TEXT, new_id TEXT, sent_at REAL
-) WITHOUT ROWID;
-"""
-"""`merge_image` holds every record of a group as it was before the merge. A loser also has its survivor, and its new id after an undo."""
-
 
 class GroupState(StrEnum):
     """State of a group.
@@ -203,8 +186,9 @@ class GroupEntry(NamedTuple):
 
 
 class LostRecord(NamedTuple):
-    """A loser with its data before the merge. `sent_at`: when an undo sent it; `new_id`: its id after that."""
+    """A loser with its data before the merge, and the number of its step. `sent_at`: when an undo sent it; `new_id`: its id after that."""
 
+    number: int
     id: str
     data: dict[str, Any]
     new_id: str | None
@@ -213,11 +197,6 @@ class LostRecord(NamedTuple):
 
 class MergeJournal(Journal):
     """Journal of a merge job. Its rows are groups."""
-
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        super().__init__(folder, clock)
-        with self._lock:
-            self._db.executescript(_TABLES)
 
     # -- groups ----------------------------------------------------------------------------------------------------------------------
 
@@ -249,16 +228,11 @@ class MergeJournal(Journal):
             found = dict(self._db.execute("SELECT state, COUNT(*) FROM merge_group GROUP BY state").fetchall())
         return {state: found.get(state, 0) for state in GroupState}
 
-    def begin_merges(self, merges: Iterable[tuple[int, Sequence[Step], Iterable[tuple[str, Mapping[str, Any], str | None]]]]) -> None:
-        """Journal the steps of each group and the images of its records: id, data, and for a loser its survivor.
-
-        Everything is on disk in one transaction before the first step is sent.
-        """
+    def begin_merges(self, merges: Iterable[tuple[int, Sequence[Step]]]) -> None:
+        """Journal the steps of each group in one transaction before the first step is sent."""
         with self._transaction():
-            for number, steps, images in merges:
+            for number, steps in merges:
                 self._db.execute("UPDATE merge_group SET state = ?, error = NULL WHERE no = ?", (GroupState.MERGING, number))
-                rows = ((record_id.lower(), number, jsontext.dumps(data), survivor) for record_id, data, survivor in images)
-                self._db.executemany("INSERT OR REPLACE INTO merge_image (id, merge, data, survivor) VALUES (?, ?, ?, ?)", rows)
                 self._insert_steps(number, steps)
 
     def add_steps(self, number: int, steps: Sequence[Step]) -> None:
@@ -305,40 +279,31 @@ class MergeJournal(Journal):
             jsontext.dumps(before), jsontext.dumps(after), StepState.SENDING, number,
         )  # fmt: skip
 
-    # -- images ----------------------------------------------------------------------------------------------------------------------
-
-    def image(self, record_id: str) -> dict[str, Any] | None:
-        """Return the data a record held before the merge."""
-        found = self._one("SELECT (SELECT data FROM merge_image WHERE id = ?)", record_id.lower())
-        return None if found is None else jsontext.loads(found)
+    # -- deleted records -------------------------------------------------------------------------------------------------------------
 
     def lost_records(self, group: int) -> list[LostRecord]:
         """Return the losers of a group as they were before the merge."""
-        query = "SELECT id, data, new_id, sent_at FROM merge_image WHERE merge = ? AND survivor IS NOT NULL ORDER BY id"
+        query = (
+            "SELECT no, lower(target), before, new_id, sent_at FROM merge_step WHERE merge = ? AND kind = 'delete' ORDER BY lower(target)"
+        )
         with self._lock:
             rows = self._db.execute(query, (group,)).fetchall()
-        return [LostRecord(record_id, jsontext.loads(data), new_id, sent_at) for record_id, data, new_id, sent_at in rows]
+        return [LostRecord(number, record_id, jsontext.loads(data), *made) for number, record_id, data, *made in rows]
 
     def survivors(self) -> dict[str, str]:
         """Map the id of each loser, in lower case, to its survivor."""
-        query = (
-            "SELECT id, merge_image.survivor FROM merge_image JOIN merge_group ON merge = no "
-            "WHERE merge_image.survivor IS NOT NULL AND state IN ('merged', 'partly', 'merging')"
-        )
+        query = "SELECT lower(value), survivor FROM merge_group, json_each(losers) WHERE state IN ('merged', 'partly', 'merging')"
         with self._lock:
             return dict(self._db.execute(query).fetchall())
 
-    def asks_again(self, record_id: str) -> None:
-        """Journal that a loser is about to be recreated."""
-        self._write("UPDATE merge_image SET sent_at = ? WHERE id = ?", self._clock.now(), record_id.lower())
-
-    def made_again(self, record_id: str, new_id: str) -> None:
-        self._write("UPDATE merge_image SET new_id = ? WHERE id = ?", new_id, record_id.lower())
+    def recreate(self, number: int, new_id: str | None = None) -> None:
+        """Journal that the loser of a step is about to be recreated; with `new_id`, that it exists again."""
+        self._write("UPDATE merge_step SET sent_at = ?, new_id = ? WHERE no = ?", self._clock.now(), new_id, number)
 
     def new_ids(self) -> dict[str, str]:
         """Map old ids of recreated losers, in lower case, to new ids."""
         with self._lock:
-            return dict(self._db.execute("SELECT id, new_id FROM merge_image WHERE new_id IS NOT NULL").fetchall())
+            return dict(self._db.execute("SELECT lower(target), new_id FROM merge_step WHERE new_id IS NOT NULL").fetchall())
 
     def _insert_steps(self, number: int, steps: Sequence[Step]) -> None:
         rows = (
@@ -350,5 +315,5 @@ class MergeJournal(Journal):
 
 
 def _step(row: tuple[Any, ...]) -> Step:
-    number, group, kind, object_id, target, before, after, state, _ = row
+    number, group, kind, object_id, target, before, after, state, *_ = row
     return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state))

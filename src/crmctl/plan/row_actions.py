@@ -257,10 +257,7 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
             report(finding)
             final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
             rejected = True
-    if journal.header.before_images != "no":
-        journal.keep_before(images)
-    if wholes:
-        journal.keep_whole(wholes)
+    journal.keep_images(images if journal.header.before_images != "no" else [], wholes)
     journal.set_targets(targets)
     journal.conclude(final)
     return rejected

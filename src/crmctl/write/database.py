@@ -209,30 +209,25 @@ class JournalDatabase:
 
     # -- before images and undone records --------------------------------------------------------------------------------------------
 
-    def keep_before(self, images: Iterable[tuple[int, dict[str, Any]]]) -> None:
-        """Store the values that rows are about to overwrite: ordinal, and values by slug (None for a missing one)."""
-        rows = ((ordinal, jsontext.dumps(image)) for ordinal, image in images)
+    def keep_images(self, before: Iterable[tuple[int, dict[str, Any]]], whole: Iterable[tuple[int, dict[str, Any] | None]] = ()) -> None:
+        """Store the values that rows are about to overwrite, and the complete values of rows that give parts; None removes the latter."""
         with self._transaction(durable=False):
-            self._db.executemany("INSERT OR REPLACE INTO before VALUES (?, ?)", rows)
+            for column, images in (("before", before), ("whole", whole)):
+                query = f"INSERT INTO image (ordinal, {column}) VALUES (?, ?) ON CONFLICT DO UPDATE SET {column} = excluded.{column}"
+                rows = ((ordinal, None if values is None else jsontext.dumps(values)) for ordinal, values in images)
+                self._db.executemany(query, rows)
 
     def before(self, first: int, last: int) -> dict[int, dict[str, Any]]:
         """Return the before images of the rows first..last."""
         with self._lock:
-            found = self._db.execute("SELECT ordinal, data FROM before WHERE ordinal BETWEEN ? AND ?", (first, last)).fetchall()
+            found = self._db.execute(
+                "SELECT ordinal, before FROM image WHERE before IS NOT NULL AND ordinal BETWEEN ? AND ?", (first, last)
+            ).fetchall()
             return {ordinal: jsontext.loads(data) for ordinal, data in found}
-
-    def keep_whole(self, rows: Iterable[tuple[int, dict[str, Any] | None]]) -> None:
-        """Store the complete values of rows that give parts of values; None removes them."""
-        with self._transaction():
-            for ordinal, values in rows:
-                if values is None:
-                    self._db.execute("DELETE FROM whole WHERE ordinal = ?", (ordinal,))
-                else:
-                    self._db.execute("INSERT OR REPLACE INTO whole VALUES (?, ?)", (ordinal, jsontext.dumps(values)))
 
     def whole(self, ordinal: int) -> dict[str, Any] | None:
         """Return the complete values of a row that gives parts of values."""
-        found = self._one("SELECT (SELECT data FROM whole WHERE ordinal = ?)", ordinal)
+        found = self._one("SELECT (SELECT whole FROM image WHERE ordinal = ?)", ordinal)
         return None if found is None else jsontext.loads(found)
 
     def mark_undone(self, record_ids: Iterable[str]) -> None:
@@ -301,7 +296,7 @@ class JournalDatabase:
                 query = "DELETE FROM row WHERE ordinal = ? AND state = ? AND created_id IS NULL"
                 if self._db.execute(query, (ordinal, RowState.FAILED)).rowcount:
                     self._db.execute("DELETE FROM target WHERE ordinal = ?", (ordinal,))
-                    self._db.execute("DELETE FROM before WHERE ordinal = ?", (ordinal,))
+                    self._db.execute("UPDATE image SET before = NULL WHERE ordinal = ?", (ordinal,))
 
     # -- the database ----------------------------------------------------------------------------------------------------------------
 
@@ -536,7 +531,7 @@ class JournalSends(JournalDatabase):
             return Mark(sends, last, at)
 
 
-FORMAT = 6
+FORMAT = 7
 
 TABLES = """
 CREATE TABLE job (
@@ -554,11 +549,16 @@ CREATE TABLE event (at REAL NOT NULL, kind TEXT NOT NULL, batch INTEGER, note TE
 CREATE TABLE doubted (ordinal INTEGER PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE duplicate (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, PRIMARY KEY (ordinal, record_id));
 CREATE TABLE target (ordinal INTEGER PRIMARY KEY, record_id TEXT NOT NULL);
-CREATE TABLE before (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL);
-CREATE TABLE whole (ordinal INTEGER PRIMARY KEY, data TEXT NOT NULL);
+CREATE TABLE image (ordinal INTEGER PRIMARY KEY, before TEXT, whole TEXT);
 CREATE TABLE rival (ordinal INTEGER NOT NULL, record_id TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (ordinal, record_id)) WITHOUT ROWID;
 CREATE TABLE undone (record_id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE merge_group (no INTEGER PRIMARY KEY, survivor TEXT NOT NULL, losers TEXT NOT NULL, state TEXT NOT NULL, error TEXT);
+CREATE TABLE merge_step (
+    no INTEGER PRIMARY KEY, merge INTEGER NOT NULL, kind TEXT NOT NULL, object_id TEXT NOT NULL, target TEXT NOT NULL,
+    before TEXT NOT NULL, after TEXT NOT NULL, state TEXT NOT NULL, error TEXT, sent_at REAL, new_id TEXT
+);
+CREATE INDEX merge_step_group ON merge_step (merge, kind);
 CREATE VIEW doubtful AS SELECT * FROM batch WHERE state IN ('SENDING', 'IN_DOUBT', 'UNKNOWN');
 CREATE VIEW taken AS
     SELECT ordinal FROM row LEFT JOIN batch ON batch.no = row.batch
@@ -568,6 +568,7 @@ CREATE VIEW taken AS
 
 `doubtful`: batches that may or may not be in the service; `size` counts their open rows. `taken`: rows that must not be sent. `doubted`:
 rows that were ever in doubt, with the last time. `duplicate`: surplus records of a row. `target`: records to update, found by key.
-`before`: values that a row overwrites. `whole`: complete values of a row that gives parts of them. `rival`: records that share the key of a
-row. `undone`: records deleted or restored by an undo. `fact`: JSON values by name.
+`image`: values that a row overwrites, and complete values of a row that gives parts of them. `rival`: records that share the key of a row.
+`undone`: records deleted or restored by an undo. `fact`: JSON values by name. `merge_group`: the rows of a merge job. `merge_step`: its
+steps. The `before` of a deletion is the whole record; an undo adds the `new_id` of the recreated record, and the time it sent it.
 """

@@ -379,7 +379,7 @@ class Journal(JournalSends):
     def restart_check(self) -> None:
         """Delete the results of an unfinished check of the input."""
         with self._transaction():
-            for table in ("row", "target", "before", "whole"):
+            for table in ("row", "target", "image"):
                 self._db.execute(f"DELETE FROM {table}")
             self._db.execute("UPDATE job SET rows = 0")
 
