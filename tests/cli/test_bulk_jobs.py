@@ -214,3 +214,14 @@ def test_undo_with_include_changed_takes_back_what_was_changed_since(crm: Runnin
     assert (done["restored"], done["deleted"]) == (3, 1)
     assert score_of(ids["p1@acme.com"]) == 1
     assert count() == 3
+
+
+def test_rows_without_a_unique_value_are_told_apart_by_their_content(crm: RunningService) -> None:
+    lines = ["name,domain", "Acme,acme.com", *(f"Company {number}," for number in range(5))]
+    Path("companies.csv").write_text("\n".join(lines) + "\n")
+    attribute = {"name": "Code", "type": "text", "isUnique": True}
+    crm.client.post(f"/api/v1/objects/{crm.object_id('companies')}/attributes", json=attribute)
+    run_crmctl("bulk", "import", "companies", "companies.csv", "--map", "domain=code", "--capture-ids").ok()
+    undone = run_crmctl("bulk", "undo", "last", "--yes").ok().json()
+    assert (undone["deleted"], undone["duplicates"]) == (6, 0)
+    assert run_crmctl("records", "count", "companies").ok().json() == {"count": 0}

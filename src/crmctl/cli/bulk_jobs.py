@@ -88,6 +88,8 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
     from crmctl.plan.undo import UndoRequest, undo
 
+    if _undo_apply(runtime, reference, include_changed=include_changed):
+        return
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
@@ -105,6 +107,26 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     text = f"{_undo_text(plan)}; nothing was sent" if runtime.dry_run else _undo_text(plan)
     show(runtime, plan.to_document(), text)
     plan.raise_for_error()
+
+
+def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> bool:
+    """Undo the apply of a folder; return False for any other job."""
+    from crmctl.org.jobs import find_org_job, undo_apply
+
+    context = RuntimeContext(runtime)
+    job = find_org_job(context, reference)
+    if job is None:
+        return False
+    plan = undo_apply(context, job, dry_run=True)
+    what = f"{counted(plan.records, 'record')}, {counted(plan.activities, 'activity')} and {counted(plan.schema, 'change')} of the schema"
+    runtime.confirm(f"Undo job {job.id}: {what}")
+    if not runtime.dry_run:
+        plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)
+        runtime.schema_changed()
+    text = f"job {job.id}: {what} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
+    show(runtime, plan.to_document(), text)
+    plan.raise_for_error()
+    return True
 
 
 def _undo_question(plan: Undo | Recreation | Separation) -> str:
@@ -285,10 +307,13 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
 def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     """Continue a job, or show the rest of it with --dry-run."""
     from crmctl.cli.bulk_output import resume_merges
+    from crmctl.org.jobs import find_org_job
     from crmctl.plan.resume import preview_resume, resume
 
     if resume_merges(runtime, request.job, last=request.last):
         return
+    if (job := find_org_job(RuntimeContext(runtime), request.job)) is not None:
+        raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
     context = RuntimeContext(runtime)
     if not runtime.dry_run:

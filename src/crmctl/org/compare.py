@@ -6,7 +6,7 @@ import io
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,10 @@ class OrgComparison:
         self.tables = tables
         self.right = right
         self.schema = schema
+        self.members: Mapping[str, str] = {}
+        """User ids of the other side by user id of the folder."""
         self._lefts: dict[str, dict[str, str]] = {}
+        self.targets = {each.target or "" for spec in right.objects.values() for each in references_of(spec).values()}
         self._attributes = {
             slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()
         }  # fmt: skip
@@ -61,6 +64,8 @@ class OrgComparison:
         """Pair records by id, known pair or key; then activities by id, known pair or content."""
         for slug in self.right.objects:
             self.tables.match(slug)
+        for slug in self.targets - self.right.objects.keys():
+            self.tables.match_targets(slug)
         self.tables.key_activities(self.activity)
         self.tables.match(ACTIVITY_ROWS)
 
@@ -69,6 +74,12 @@ class OrgComparison:
         if slug not in self._lefts:
             self._lefts[slug] = self.tables.lefts(slug)
         return self._lefts[slug]
+
+    def pair(self, slug: str, pairs: Iterable[tuple[str, str]]) -> None:
+        """Add pairs: ids of the folder with ids of the other side."""
+        for right, left in pairs:
+            self.tables.pair(slug, left, right)
+            self.lefts(slug)[right] = left
 
     def record(self, slug: str, data: Json) -> Json:
         """Return a record of the folder with the ids of the other side. Unpaired ids stay."""
@@ -79,21 +90,59 @@ class OrgComparison:
                 translated[name] = [ids.get(each, each) for each in value] if isinstance(value, list) else ids.get(value, value)
         return translated
 
+    def closed_record(self, slug: str, data: Json, pending: Collection[str] = ()) -> tuple[Json, list[str]]:
+        """Like `record`, without references to unpaired records; return also the attributes that have such references.
+
+        Records of the `pending` objects count as paired, because they will be.
+        """
+        translated, open_names = self.record(slug, data), []
+        for name, attribute in references_of(self.right.objects[slug]).items():
+            value, ids = ids_only(data.get(name)), self.lefts(attribute.target or "")
+            listed = value if isinstance(value, list) else [value]
+            if value is None or attribute.target in pending or all(each in ids for each in listed):
+                continue
+            open_names.append(name)
+            kept = [ids[each] for each in listed if each in ids]
+            if kept:
+                translated[name] = kept
+            else:
+                del translated[name]
+        return translated, open_names
+
+    def open_references(self, slug: str, pending: Collection[str] = ()) -> Iterator[tuple[str, list[str]]]:
+        """Yield each record of the folder that refers to unpaired records, with the attributes."""
+        if references_of(self.right.objects[slug]):
+            for record_id, data in self.tables.rows(Side.RIGHT, slug):
+                if open_names := self.closed_record(slug, data, pending)[1]:
+                    yield record_id, open_names
+
     def activity(self, data: Json) -> Json:
-        """Return an activity of the folder with the ids of the other side."""
+        """Return an activity of the folder with the ids of the other side. Unpaired ids stay."""
         links = [f"{slug}/{self.lefts(slug).get(record_id, record_id)}" for slug, (record_id,) in activity_links(OrgLine("", data))]
-        participants = [dict(each) | {"id": self._participant(each)} for each in data.get("participants", ())]
+        participants = [dict(each) | {"id": self._participant(each) or each.get("id")} for each in data.get("participants", ())]
         listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
         return data | {name: value for name, value in listed.items() if value}
 
-    def _participant(self, participant: Json) -> Any:
-        record_id = participant.get("id")
-        return next((found for slug in self.right.objects if (found := self.lefts(slug).get(str(record_id)))), record_id)
+    def closed_activity(self, data: Json) -> tuple[Json, list[str]]:
+        """Like `activity`, without unpaired links and participants; return also what was left out."""
+        links = [link for link in data.get("links", ()) if link.partition("/")[2] not in self.lefts(link.partition("/")[0])]
+        strangers = [each for each in data.get("participants", ()) if self._participant(each) is None]
+        kept = {
+            name: [each for each in data[name] if each not in (*links, *strangers)] for name in ("links", "participants") if name in data
+        }
+        return self.activity(data | kept), [*links, *(f"participant {each.get('id')}" for each in strangers)]
 
-    def record_changes(self, slug: str) -> Iterator[OrgChange]:
+    def _participant(self, participant: Json) -> str | None:
+        record_id = str(participant.get("id"))
+        if participant.get("type") == "user":
+            return self.members.get(record_id)
+        return next((found for slug in self.right.objects if (found := self.lefts(slug).get(record_id))), None)
+
+    def record_changes(self, slug: str, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
+        """Yield the pairs that differ. With `pending`, leave references to unpaired records of other objects out."""
         attributes = self._attributes[slug]
         for left, before, right, after in self.tables.pairs(slug):
-            translated = self.record(slug, after)
+            translated = self.record(slug, after) if pending is None else self.closed_record(slug, after, pending)[0]
             names = [name for name in {**before, **translated} if not _alike(attributes, name, translated.get(name), before.get(name))]
             if names:
                 yield OrgChange("changed", slug, left, right, {name: (before.get(name), translated.get(name)) for name in names})
@@ -192,9 +241,11 @@ def service_compared(
         side = _read_side(context, folder)
         stack.enter_context(side.organization.copy)
         _load_service(tables, side.organization, folder, keys)
-        for slug in (*folder.objects, ACTIVITY_ROWS):
-            tables.know(slug, ((left, right) for right, left in (known or {}).items()))
+        tables.know((left, right) for right, left in (known or {}).items())
         compared = OrgComparison(tables, folder, compare(folder.schema, side.present))
+        users = {member.user.email: member.user.id for member in side.organization.members if member.user is not None}
+        emails = {str(member.get("userId")): member.get("email") for member in folder.members()}
+        compared.members = {user: there for user, email in emails.items() if (there := users.get(email)) is not None}
         compared.match()
         yield compared, side
 
@@ -203,7 +254,7 @@ def _read_side(context: BulkContext, folder: OrgFolder) -> ServiceSide:
     every = context.service.list_objects()
     targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
     chosen = [one for one in every if one.slug in folder.objects or one.slug in targets]
-    organization, report = sync_organization(context, every, chosen, [part for part in folder.settings.parts if part != "members"])
+    organization, report = sync_organization(context, every, chosen, folder.settings.parts)
     for one in organization.objects:
         state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
         excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()

@@ -37,7 +37,8 @@ class OrgTables(Spill):
     CREATE INDEX item_key ON item (side, object, key) WHERE key IS NOT NULL;
     CREATE TABLE link (side INTEGER, place TEXT, what TEXT, object TEXT, id TEXT);
     CREATE TABLE pair (object TEXT, left TEXT, right TEXT, PRIMARY KEY (object, left), UNIQUE (object, right)) WITHOUT ROWID;
-    CREATE TABLE known (object TEXT, left TEXT, right TEXT);
+    CREATE TABLE known (left TEXT, right TEXT);
+    CREATE INDEX known_left ON known (left);
     """
     CACHE_KIB = 16_000
 
@@ -68,9 +69,9 @@ class OrgTables(Spill):
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
 
-    def know(self, slug: str, pairs: Iterable[tuple[str, str]]) -> None:
+    def know(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Remember known pairs of ids, left and right."""
-        self._db.executemany("INSERT INTO known VALUES (?, ?, ?)", ((slug, left, right) for left, right in pairs))
+        self._db.executemany("INSERT INTO known VALUES (?, ?)", pairs)
 
     def match(self, slug: str, place: str = "") -> None:
         """Pair the rows of an object: by id, else by a known pair, else by key. Raises RejectedError for a key that several rows have."""
@@ -80,7 +81,7 @@ class OrgTables(Spill):
             "NOT EXISTS (SELECT 1 FROM pair p WHERE p.object = r.object AND p.right = r.id)"
         )
         self._db.execute(f"INSERT INTO pair SELECT l.object, l.id, r.id FROM item l JOIN item r ON {same} AND l.id = r.id", (slug,))
-        known = f"item l JOIN known k ON k.object = l.object AND k.left = l.id JOIN item r ON {same} AND r.id = k.right"
+        known = f"item l JOIN known k ON k.left = l.id JOIN item r ON {same} AND r.id = k.right"
         self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.object, l.id, r.id FROM {known} WHERE {free}", (slug,))
         by_key = f"item l JOIN item r ON {same} AND l.key = r.key WHERE {free}"
         for one, other in (("r", "l"), ("l", "r")):
@@ -117,6 +118,23 @@ class OrgTables(Spill):
 
     def has_pairs(self, slug: str) -> bool:
         return self._db.execute("SELECT 1 FROM pair WHERE object = ? LIMIT 1", (slug,)).fetchone() is not None
+
+    def has_keys(self, slug: str) -> bool:
+        """Whether a record of the folder has a key."""
+        query = "SELECT 1 FROM item WHERE side = 1 AND object = ? AND key IS NOT NULL LIMIT 1"
+        return self._db.execute(query, (slug,)).fetchone() is not None
+
+    def match_targets(self, slug: str) -> None:
+        """Pair the references to an object that the folder does not hold: by id, else by a known pair."""
+        there = "item l JOIN {} WHERE l.side = 0 AND l.object = ?"
+        same = f"SELECT l.object, l.id, l.id FROM {there.format('link k ON k.side = 1 AND k.object = l.object AND k.id = l.id')}"
+        known = f"SELECT l.object, k.left, k.right FROM {there.format('known k ON k.left = l.id')}"
+        for query in (same, known):
+            self._db.execute(f"INSERT OR IGNORE INTO pair {query}", (slug,))
+
+    def rows(self, side: Side, slug: str) -> Iterator[tuple[str, Json]]:
+        for record_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND object = ? ORDER BY id", (side, slug)):
+            yield record_id, jsontext.loads(data)
 
     def pairs(self, slug: str) -> Iterator[tuple[str, Json, str, Json]]:
         """Yield id and data of both sides of each pair, in the order of the right ids."""

@@ -38,7 +38,7 @@ FEW_RECORDS = 3
 """With fewer records, none shows what the service makes of values."""
 
 _TABLES = """
-CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, form TEXT, data TEXT NOT NULL);
+CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, form TEXT, data TEXT NOT NULL, slugs TEXT);
 CREATE INDEX wanted_key ON wanted (key);
 CREATE TABLE seen (
     key TEXT NOT NULL, id TEXT NOT NULL, form TEXT, created TEXT, edited NOT NULL, PRIMARY KEY (key, id)
@@ -105,16 +105,18 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
             if any_undone and journal.is_undone(row.record_id):
                 continue
             data = entry.data
-            key = form = None
-            if recognition is not None:
-                key, form = recognition.key(data) or "", recognition.form(data)
+            key = form = slugs = None
+            if recognition is not None and (key := recognition.key(data)) is not None:
+                form = recognition.form(data)
             elif row.record_id is None:
                 sent = by_content([entry])
-                key, form = _keyed(jsontext.dumps(sorted(sent.slugs)), sent.key(data) or "", None), sent.form(data)
+                slugs = jsontext.dumps(sorted(sent.slugs))
+                key, form = _content_key(slugs, sent, data), sent.form(data)
             # A cleared marker is not an edit.
             written = {slug: value for slug, value in data.items() if slug != journal.header.marker}
             db.execute(
-                "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?)", (entry.ordinal, row.record_id, key, form, jsontext.dumps(written))
+                "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?, ?)",
+                (entry.ordinal, row.record_id, key, form, jsontext.dumps(written), slugs),
             )
 
 
@@ -123,15 +125,14 @@ def _is_there(row: RowEntry) -> bool:
     return row.state is RowState.CREATED or (row.state is RowState.FAILED and row.record_id is not None)
 
 
-def _keyed(slugs: str, key: str, recognition: Recognition | None) -> str:
-    """Return the lookup key of a row. Recognition by content also distinguishes rows by the attributes they set."""
-    return key if recognition is not None else f"{slugs}\n{key}"
+def _content_key(slugs: str, content: Recognition, data: Mapping[str, Any]) -> str:
+    """Return the lookup key of a row without a key of its own: its values, and which attributes it sets."""
+    return f"{slugs}\n{content.key(data) or ''}"
 
 
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
-    keyed = db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL") if recognition is None else ()
-    slug_sets = {key.split("\n", 1)[0] for (key,) in keyed}
-    contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for slugs in slug_sets]
+    slug_sets = db.execute("SELECT DISTINCT slugs FROM wanted WHERE slugs IS NOT NULL").fetchall()
+    contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for (slugs,) in slug_sets]
     stored = StoredValues(journal.header.marker, reader)
     further = further_records(journal) if recognition is None else ()
     sure = recognition is None or journal.header.marker is not None  # a unique attribute alone does not prove whose record it is
@@ -142,8 +143,9 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
             continue
         if record.id in further:
             continue
-        for slugs, one in contents if recognition is None else [("", recognition)]:
-            key = _keyed(slugs, one.key(record.data) or "", recognition)
+        own_key = recognition.key(record.data) if recognition is not None else None
+        keys = [(_content_key(slugs, one, record.data), one) for slugs, one in contents] if own_key is None else []
+        for key, one in [(own_key, recognition)] if recognition is not None and own_key is not None else keys:
             row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))
@@ -252,28 +254,29 @@ def _named(db: sqlite3.Connection, recognition: Recognition | None, *, marked: b
         "SELECT ordinal, id, key, form, (SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key), "
         "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.ordinal < o.ordinal), "
         "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.form = o.form), "
-        "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.form = o.form AND w.ordinal < o.ordinal) "
-        "FROM wanted AS o ORDER BY ordinal"
+        "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.form = o.form AND w.ordinal < o.ordinal), "
+        "slugs IS NULL FROM wanted AS o ORDER BY ordinal"
     )
-    for ordinal, known_id, key, form, alike, place, same, same_place in db.execute(rows):
+    for ordinal, known_id, key, form, alike, place, same, same_place, has_key in db.execute(rows):
+        is_recognized = recognition is not None and has_key
         seen = db.execute(query, (key,)).fetchall() if key is not None else []
         records = {record_id: bool(edited) for record_id, edited, _ in seen}
         exact = {record_id: bool(edited) for record_id, edited, spelling in seen if spelling == form}
         if same < alike and exact:  # other rows differ only in capitals or outer blanks
-            records = exact if recognition is not None or len(exact) == same else records
+            records = exact if is_recognized or len(exact) == same else records
         record_id: str | None = known_id
-        if known_id is None and records and recognition is not None:
+        if known_id is None and records and is_recognized:
             record_id = next(iter(exact or records))
-        elif known_id is None and recognition is None and len(exact) == same:
+        elif known_id is None and not is_recognized and len(exact) == same:
             record_id = list(exact)[same_place]
-        elif known_id is None and recognition is None and len(records) == alike:
+        elif known_id is None and not is_recognized and len(records) == alike:
             # Identical rows are interchangeable.
             record_id = list(records)[place]
         edited = records.get(record_id or "")
         if edited is None and record_id is not None:
             row = db.execute("SELECT edited FROM seen WHERE id = ?", (record_id,)).fetchone()
             edited = bool(row[0]) if row is not None else None
-        extra = {one: changed for one, changed in records.items() if one != record_id} if recognition is not None else {}
+        extra = {one: changed for one, changed in records.items() if one != record_id} if is_recognized else {}
         yield CreatedId(ordinal, record_id, bool(edited), extra, edited is not None)
 
 

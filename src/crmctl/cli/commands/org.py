@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from crmctl.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
+    from crmctl.org.apply import ApplyPlan
 
 app = CommandApp("Keep an organization as a folder of text files: compare it, apply it, restore it.")
 
@@ -110,6 +112,7 @@ def diff_org(
 
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
+    from crmctl.org.jobs import known_ids
     from crmctl.output.views import generic_view
     from crmctl.plan.requests import check_choice
 
@@ -121,7 +124,7 @@ def diff_org(
         if other is None:
             context = RuntimeContext(runtime)
             context.service.session.logs_bodies = False
-            compared, _ = stack.enter_context(service_compared(context, first, _pairs(match), edited=True))
+            compared, _ = stack.enter_context(service_compared(context, first, _pairs(match), known_ids(context), edited=True))
         else:
             second = stack.enter_context(opened(other))
             compared = stack.enter_context(folders_compared(first, second, _pairs(match)))
@@ -150,3 +153,67 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
             raise UsageError(f"--match {text!r} is not OBJECT=ATTR", hint="for example --match people=email")
         pairs[slug] = key
     return pairs
+
+
+@app.command(
+    "apply",
+    writes=True,
+    examples=["crmctl org apply crm --dry-run", "crmctl org apply crm", "crmctl org apply crm --prune --max-changes 100"],
+)
+def apply_org(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    prune: Annotated[bool, typer.Option("--prune", help="Also delete records of the folder's objects that the folder lacks.")] = False,
+    max_changes: Annotated[int | None, typer.Option("--max-changes", metavar="N", min=0, help="Refuse more changes than N.")] = None,
+    match: MatchOption = None,
+    map_file: Annotated[str | None, typer.Option("--map", metavar="FILE", help="Keep the pairs of ids in this file too.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Create records although nothing matches them with existing ones.")] = False,
+    edited: Annotated[bool, typer.Option("--edited", help="Accept files that have changed since the pull.")] = False,
+) -> None:
+    """Make a service hold what a folder holds, as one job.
+
+    Shows the plan first: schema, records in the order of their references, activities. Clears no value, and deletes nothing without
+    --prune. Run it again to continue an interrupted apply. `crmctl bulk undo JOB` undoes it.
+    """
+    from crmctl.cli.bulk_output import RuntimeContext, show
+    from crmctl.org.apply import ApplyFolderRequest, apply
+
+    runtime: Runtime = ctx.obj
+    context = RuntimeContext(runtime)
+    context.service.session.logs_bodies = False
+    request = ApplyFolderRequest(
+        Path(folder), runtime.dry_run, prune, max_changes, _pairs(match), Path(map_file) if map_file else None, new, edited,
+        bool(runtime.settings.protected.value),
+    )  # fmt: skip
+
+    def approve(plan: ApplyPlan) -> None:
+        for line in _plan_lines(plan):
+            runtime.messages.note(line)
+        if plan.deletions:
+            runtime.confirm(f"Delete {counted(plan.deletions, 'record')} that {folder} does not hold")
+
+    try:
+        result = apply(context, request, approve)
+    finally:
+        runtime.schema_changed()
+    if runtime.dry_run:
+        text = f"{folder}: {counted(result.plan.changes, 'change')}; nothing was sent"
+    elif result.job is None:
+        text = f"nothing to do: the service holds all of {folder}"
+    else:
+        text = f"job {result.job}: applied {folder}; crmctl bulk undo {result.job} undoes it"
+    show(runtime, result.to_document(), text)
+    result.raise_for_error()
+
+
+def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
+    for change in plan.schema_changes:
+        yield f"{change.action} {change.place}: {change.summary}"
+    for name, part in (*plan.records.items(), ("activities", plan.activities)):
+        said = [
+            f"{count:,} to {word}" for word, count in (("create", part.create), ("update", part.update), ("delete", part.delete)) if count
+        ]
+        if said:
+            yield f"{name}: {', '.join(said)}, {part.unchanged:,} unchanged"
+    if plan.coverage:
+        yield f"not in the folder: {', '.join(str(row['content']) for row in plan.coverage)}"

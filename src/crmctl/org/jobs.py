@@ -1,0 +1,332 @@
+"""The job of one apply: a journal whose steps are ordinary jobs in folders of their own, and its undo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from crmctl.bulk_context import BulkContext, Listener
+from crmctl.client.crm import Crm
+from crmctl.client.directory import Directory
+from crmctl.clock import Clock
+from crmctl.errors import NotFoundError, PartialError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
+from crmctl.plan.requests import store_of
+from crmctl.plan.resume import ResumeRequest, check_service, resume
+from crmctl.plan.undo import UndoRequest, undo
+from crmctl.schema.schema_document import read_service
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
+from crmctl.version import __version__
+from crmctl.write.database import JobState, RowState
+from crmctl.write.jobs import JobInfo, JobStore, refuse_running
+from crmctl.write.journal import Header, Journal
+
+MODE = "org"
+"""Mode of an apply in its header."""
+
+STEPS = "steps"
+FACTS = "step.json"
+SOURCES = "sources.txt"
+ENTRIES = "entries.jsonl"
+CHUNK = 500
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """The context of a step: its jobs live in the folder `state`."""
+
+    service: Crm
+    crm: Crm
+    directory: Directory
+    origin: str
+    profile: str
+    state: Path
+    stdin: BinaryIO
+    listener: Listener
+    clock: Clock
+
+    @classmethod
+    def of(cls, context: BulkContext, state: Path) -> StepContext:
+        return cls(
+            context.service, context.crm, context.directory, context.origin, context.profile, state, context.stdin, context.listener,
+            context.clock,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OrgStep:
+    """A step of an apply. `kind`: schema, create, update, delete, or activities."""
+
+    folder: Path
+    kind: str
+    object: str
+
+    def job(self, clock: Clock) -> JobInfo | None:
+        """Return the step's job, if it has begun."""
+        return next(iter(JobStore(self.folder, clock).list()), None)
+
+    def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
+        """Yield the id in the folder and the id in the service of each created record."""
+        job = self.job(clock)
+        if job is None or not (self.folder / SOURCES).exists():
+            return
+        with closing(Journal(job.folder, clock)) as journal:
+            for first, sources in _numbered_chunks((self.folder / SOURCES).read_text(encoding="utf-8").split("\n")[:-1]):
+                rows = journal.rows(first, first + len(sources) - 1)
+                for ordinal, source in enumerate(sources, first):
+                    row = rows.get(ordinal)
+                    if row is not None and row.record_id is not None and not journal.is_undone(row.record_id):
+                        yield source, row.record_id
+
+    def entries(self) -> list[Json]:
+        """Return what the step noted about requests that are no rows of a job."""
+        path = self.folder / ENTRIES
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        return [jsontext.loads(line) for line in lines[:-1]]
+
+    def note(self, entry: Json) -> None:
+        """Write an entry to disk at once."""
+        with (self.folder / ENTRIES).open("a", encoding="utf-8") as file:
+            file.write(jsontext.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _numbered_chunks(items: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    for start in range(0, len(items), CHUNK):
+        yield start + 1, items[start : start + CHUNK]
+
+
+class OrgJob:
+    """The open job of an apply, for use as a context manager: it holds the lease."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self.id = folder.name
+        self._clock = clock
+        self.journal = Journal(folder, clock)
+
+    @classmethod
+    def begin(cls, context: BulkContext, path: Path) -> OrgJob:
+        """Create the job of a folder."""
+        store = store_of(context)
+        folder = store.new_folder()
+        header = Header(
+            job=folder.name, object="organization", object_id="", origin=context.origin, mode=MODE, input=str(path),
+            path=str(path.resolve()), sha256="", size=0, mapping="", schema="", created_at=context.clock.now(), version=__version__,
+        )  # fmt: skip
+        Journal.create(folder, header, context.clock).close()
+        job = cls(folder, context.clock)
+        job.journal.set_state(JobState.OPEN)
+        return job
+
+    def steps(self) -> list[OrgStep]:
+        return steps_of(self.folder)
+
+    def step(self, kind: str, slug: str) -> OrgStep:
+        """Begin a step: make its folder."""
+        folder = self.folder / STEPS / f"{len(self.steps()) + 1:04}"
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / FACTS).write_text(jsontext.dumps({"kind": kind, "object": slug}), encoding="utf-8")
+        return OrgStep(folder, kind, slug)
+
+    def count(self, step: OrgStep) -> None:
+        """Add the outcome of a finished step to the job's own rows, which lists show."""
+        job = step.job(self._clock)
+        offset = sum(self.journal.counts().values())
+        if job is None:
+            return
+        rows = sum(job.counts.values())
+        self.journal.record_check(rows, ())
+        with closing(Journal(job.folder, self._clock)) as journal:
+            for first, last in ((start, min(start + CHUNK - 1, rows)) for start in range(1, rows + 1, CHUNK)):
+                entries = journal.rows(first, last)
+                self.journal.conclude((offset + number, row.state, row.record_id, row.error) for number, row in entries.items())
+
+
+def steps_of(folder: Path) -> list[OrgStep]:
+    found = []
+    for place in sorted((folder / STEPS).glob("*")):
+        if (place / FACTS).exists():
+            try:
+                facts = jsontext.loads((place / FACTS).read_bytes())
+            except ValueError:
+                continue  # the program ended before the step began
+            found.append(OrgStep(place, facts["kind"], facts["object"]))
+    return found
+
+
+def org_jobs(store: JobStore, origin: str) -> list[JobInfo]:
+    """Return the applies to a service, oldest first."""
+    return [job for job in reversed(store.list()) if job.header.mode == MODE and job.header.origin == origin]
+
+
+def find_org_job(context: BulkContext, reference: str | None) -> JobInfo | None:
+    """Return the named job if it is an apply."""
+    try:
+        job = store_of(context).find(reference) if reference is not None else None
+    except (NotFoundError, UsageError):
+        return None
+    return job if job is not None and job.header.mode == MODE else None
+
+
+def unfinished(context: BulkContext, path: Path) -> JobInfo | None:
+    """Return the newest unfinished apply of this folder to this service. Raises UsageError if it is running."""
+    for job in reversed(org_jobs(store_of(context), context.origin)):
+        if job.state is JobState.OPEN and job.header.path == str(path.resolve()):
+            refuse_running(job)
+            return job
+    return None
+
+
+def known_ids(context: BulkContext) -> dict[str, str]:
+    """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
+    known: dict[str, str] = {}
+    for job in org_jobs(store_of(context), context.origin):
+        for step in steps_of(job.folder):
+            known.update(step.new_ids(context.clock))
+            known.update((entry["source"], entry["id"]) for entry in step.entries() if entry.get("id") and "source" in entry)
+    return known
+
+
+def settle(context: BulkContext, job: OrgJob) -> None:
+    """Continue the step that an interrupted apply left. Raises the error that ends it early."""
+    for step in job.steps():
+        info = step.job(context.clock)
+        if info is not None and info.is_resumable:
+            result = resume(StepContext.of(context, step.folder), ResumeRequest(job=info.id, capture_ids=True))
+            with suppress(PartialError):
+                result.raise_for_error()
+            job.count(step)
+
+
+@dataclass
+class OrgUndo:
+    """Preview or outcome of undoing an apply. `steps` are the documents of its undone steps, `left` what stays and why."""
+
+    job: str
+    records: int = 0
+    activities: int = 0
+    schema: int = 0
+    steps: list[Json] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    carried_out: bool = False
+
+    def raise_for_error(self) -> None:
+        if self.left:
+            raise PartialError(f"not everything the job did was undone: {self.left[0]}", details={"left": self.left})
+
+    def to_document(self) -> Json:
+        """Return the JSON form. Every key is present."""
+        names = ("job", "records", "activities", "schema", "steps", "left")
+        return {name: getattr(self, name) for name in names}
+
+
+def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_changed: bool = False) -> OrgUndo:
+    """Undo the steps of an apply, the last one first. A dry run only counts. Raises errors that end it early; a repetition continues."""
+    refuse_running(job)
+    check_service(job.header, context.origin)
+    result = OrgUndo(job.id)
+    with closing(Journal(job.folder, context.clock)) as journal, journal.hold():
+        for step in reversed(steps_of(job.folder)):
+            if step.kind == "schema":
+                _undo_schema(context, step, result, dry_run=dry_run)
+            elif step.kind == "activities":
+                _undo_activities(context, step, result, dry_run=dry_run)
+            else:
+                _undo_records(context, step, result, dry_run=dry_run, include_changed=include_changed)
+        if not dry_run:
+            result.carried_out = True
+            journal.set_state(JobState.FINISHED if result.left else JobState.UNDONE)
+    return result
+
+
+def _undo_records(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool, include_changed: bool) -> None:
+    info = step.job(context.clock)
+    if info is None or info.state is JobState.UNDONE:
+        return
+    result.records += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
+    if dry_run:
+        return
+    request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
+    try:
+        plan = undo(StepContext.of(context, step.folder), request, lambda _: None)
+    except UsageError as error:
+        if error.code != "nothing_to_undo":
+            raise
+        return
+    result.steps.append(plan.to_document())
+    try:
+        plan.raise_for_error()
+    except PartialError as error:
+        result.left.append(f"{step.object}: {error.message}")
+
+
+def _undo_activities(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
+    """Delete created activities and restore changed ones, unless somebody changed them since."""
+    entries = [entry for entry in step.entries() if entry.get("id")]
+    undone = {entry["undone"] for entry in step.entries() if "undone" in entry}
+    for entry in reversed([entry for entry in entries if entry["id"] not in undone]):
+        result.activities += 1
+        if dry_run:
+            continue
+        try:
+            current = context.service.get_activity(entry["id"]).wire
+            if any(current.get(name) != value for name, value in entry["wire"].items() if name in entry["sent"]):
+                result.left.append(f"activity {entry['id']} has changed since")
+                continue
+            if entry.get("before") is None:
+                context.service.delete_activity(entry["id"])
+            else:
+                context.service.update_activity(entry["id"], entry["before"])
+        except NotFoundError:
+            pass
+        step.note({"undone": entry["id"]})
+
+
+def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
+    """Delete created attributes and objects that hold nothing now."""
+    made = [tuple(pair) for entry in step.entries() for pair in entry["made"]]
+    result.schema += len(made)
+    if dry_run or not made:
+        return
+    service, present = context.service, read_service(context.service)
+    for slug, name in reversed(made):
+        found = present.objects.get(slug)
+        attribute = present.attributes.get(slug, {}).get(name or "")
+        if found is None or (name is not None and attribute is None):
+            continue
+        filters = [Condition(name, Operator.IS_NOT_EMPTY, "true")] if name is not None else []
+        if service.search_records(found.id, limit=1, filters=filters).items:
+            result.left.append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
+        elif attribute is None:
+            service.delete_object(found.id)
+        elif (slug, None) not in made:
+            service.delete_attribute(found.id, attribute.id)
+
+
+def write_sources(step: OrgStep, sources: Iterable[str]) -> None:
+    """Write the ids that the rows of the step have in the folder, in their order."""
+    with (step.folder / SOURCES).open("w", encoding="utf-8") as file:
+        file.writelines(f"{source}\n" for source in sources)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def rows_failed(step: OrgStep, clock: Clock) -> Iterator[tuple[int, str]]:
+    """Yield number and reason of the rows that the step could not write."""
+    job = step.job(clock)
+    if job is None:
+        return
+    with closing(Journal(job.folder, clock)) as journal:
+        total = sum(job.counts.values())
+        for first in range(1, total + 1, CHUNK):
+            for number, row in sorted(journal.rows(first, min(first + CHUNK - 1, total)).items()):
+                if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
+                    yield number, row.error or str(row.state)
