@@ -29,6 +29,7 @@ OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
     *("/records/{slug}/selected", "/records/{slug}/changed", "/records/{slug}/deleted"),
+    *("/records/{slug}/import", "/records/{slug}/import/columns"),
     *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
 """What a member may do, besides."""
