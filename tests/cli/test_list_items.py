@@ -14,7 +14,7 @@ from tests.support.service import RunningService
 @pytest.fixture
 def ada(crm: RunningService) -> str:
     """The id of a person with two tags."""
-    done = run_crmctl("records", "create", "people", "--set", "email=ada@acme.com", "--set", "tags+=old,vip").ok()
+    done = run_crmctl("records", "create", "people", "--set", "email=ada@acme.com", "--set", "tags+=old;vip").ok()
     assert done.json()["data"]["tags"] == ["old", "vip"]
     return str(done.json()["id"])
 
@@ -24,9 +24,9 @@ def tags(record_id: str) -> Any:
 
 
 def test_an_update_adds_and_removes_items(ada: str) -> None:
-    done = run_crmctl("records", "update", "people", ada, "--set", "tags-=old", "--set", "tags+=new,vip", "--set", "tags+=last").ok()
+    done = run_crmctl("records", "update", "people", ada, "--set", "tags-=old", "--set", "tags+=new;vip", "--set", "tags+=last").ok()
     assert done.json()["data"]["tags"] == ["vip", "new", "last"]
-    run_crmctl("records", "update", "people", ada, "--set", "tags-=vip,new,last,unknown").ok()
+    run_crmctl("records", "update", "people", ada, "--set", "tags-=vip;new;last;unknown").ok()
     assert not tags(ada)
     run_crmctl("records", "update", "people", ada, "--set", 'tags+:=["a, b"]').ok()
     assert tags(ada) == ["a, b"]

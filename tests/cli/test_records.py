@@ -77,7 +77,7 @@ def test_count(people: list[str]) -> None:
 
 def test_create_get_update_delete(crm: RunningService) -> None:
     created = run_crmctl(
-        "records", "create", "people", "--set", "name.first=Ada", "--set", "name.last=Lovelace", "--set", "tags=a,b", "--set", "score=12.5",
+        "records", "create", "people", "--set", "name.first=Ada", "--set", "name.last=Lovelace", "--set", "tags=a;b", "--set", "score=12.5",
         "--set", "subscribed=yes", "--data", '{"email": "old@acme.com", "notes": "from --data", "score": 1}', "--set", "email=ada@acme.com",
     ).ok()  # fmt: skip
     data = created.json()["data"]

@@ -126,7 +126,6 @@ REFUSED = {
     "the same header twice": (["email", "notes", "email"], {}, "duplicate_column"),
     "two spellings of one attribute": (["email", "E-mail"], {}, "duplicate_target"),
     "a mapped column and a named one": (["email", "x"], {"map_pairs": ("x=email",)}, "duplicate_target"),
-    "a whole value and its part": (["name.first", "name"], {}, "duplicate_target"),
     "one part twice": (["name.first", "Name.First"], {}, "duplicate_target"),
     "a column and a constant": (["email", "notes"], {"set_values": ("email=a@b.c",)}, "duplicate_target"),
     "a map of a missing column": (["email"], {"map_pairs": ("x=notes",)}, "unknown_column"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import random
 from collections.abc import Iterator
 from decimal import Decimal
@@ -112,12 +111,12 @@ def _row_differences(row: dict[str, str], came: dict[str, str]) -> list[str]:
         "amount": row["Amount"] and Decimal(row["Amount"]),
         "phone": row["Phone"].replace(" ", ""),
         "active": row["Active"] and (row["Active"].lower() in ("yes", "true", "1")),
-        "full_name": {"first": row["full_name.first"], "last": row["full_name.last"]},
-        "home": {name: row[f"home.{name}"] for name in ("street", "city", "country")} if row["home.city"] else "",
-        "budget": row["Budget"] and (Decimal(row["Budget"].split()[0]), "EUR"),
+        **{column: text for column, text in row.items() if "." in column},
+        "budget": row["Budget"] and Decimal(row["Budget"].split()[0]),
+        "budget_currency": row["Budget"] and "EUR",
         "since": row["Since"],
         "stage": row["Stage"],
-        "labels": row["Labels"] and row["Labels"].split(";"),
+        "labels": row["Labels"],
         "employer": row["Employer"],
     }
     return [
@@ -129,14 +128,9 @@ def _read(slug: str, cell: str) -> Any:
     if cell == "":
         return ""
     match slug:
-        case "amount":
+        case "amount" | "budget":
             return Decimal(cell)
         case "active":
             return cell == "true"
-        case "full_name" | "home" | "labels":
-            return json.loads(cell)
-        case "budget":
-            value = json.loads(cell, parse_float=Decimal, parse_int=Decimal)
-            return value["amount"], value["currency"]
         case _:
             return cell

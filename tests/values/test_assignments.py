@@ -31,7 +31,7 @@ def test_assignments_make_the_data_of_a_record():
         "address": {"city": "Paris"},
         "dotted.slug": "x",
     }
-    assert parse_assignments(["tags=a,b"], ATTRIBUTES).fields == {"tags": ["a", "b"]}
+    assert parse_assignments(["tags=a;b"], ATTRIBUTES).fields == {"tags": ["a", "b"]}
     assert parse_assignments(["amount.amount=1.5", "amount.currency=EUR"], ATTRIBUTES).fields == {
         "amount": {"amount": 1.5, "currency": "EUR"}
     }

@@ -48,9 +48,9 @@ GOOD = [
     ("phone_number", "+44 (20) 7946-0958 x12", "+44 (20) 7946-0958 x12"),
     ("phone_number", "0049123", "0049123"),
     ("reference", UUID, UUID),
-    ("list", "a, b,,c", ["a", "b", "c"]),
+    ("list", "a; b;;c, d", ["a", "b", "c, d"]),
     ("list", '["a,b", 1.50, null]', ["a,b", 1.5, None]),
-    ("list", "[on hold], x", ["[on hold]", "x"]),
+    ("list", "[on hold]; x", ["[on hold]", "x"]),
     ("name", "Ada Lovelace", "Ada Lovelace"),
     ("name", '{"first": "Ada"}', {"first": "Ada"}),
     ("name", "{nick} Ada", "{nick} Ada"),
@@ -163,6 +163,6 @@ def test_a_select_takes_the_services_spelling_and_never_guesses():
 
 
 def test_a_list_of_typed_values_types_each_element():
-    assert typed("1, 2.5", attribute("scores", "number", isList=True)) == [1, 2.5]
+    assert typed("1; 2.5", attribute("scores", "number", isList=True)) == [1, 2.5]
     with pytest.raises(RejectedError):
-        typed("1,x", attribute("scores", "number", isList=True))
+        typed("1;x", attribute("scores", "number", isList=True))

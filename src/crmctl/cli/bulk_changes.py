@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     """Import a file, or preview it with --dry-run, --plan or --report."""
-    from crmctl.cli.fields import with_reference_ids
     from crmctl.plan.requests import ImportRequest
 
-    set_values = with_reference_ids(runtime, options["object_name"], options.get("set_values"))
-    request, report = ImportRequest.taken({**options, "set_values": set_values}), options["report"]
+    if options.get("set_values"):
+        from crmctl.cli.fields import with_reference_ids
+
+        options = {**options, "set_values": with_reference_ids(runtime, options["object_name"], options["set_values"])}
+    request, report = ImportRequest.taken(options), options["report"]
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
         if report is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.cli.targets import NamedRecord
     from crmctl.models.resources import Attribute
-    from crmctl.values.composites import Form
+    from crmctl.values.composites import Form, Given
 
 
 SAMPLED = 20
@@ -48,6 +48,7 @@ def read_fields(
         given = parse_assignments(assignments, attributes, form_of=shown.form)
     elif any(isinstance(value, int | float) and not isinstance(value, bool) for value in whole.values()):
         attributes = known_attributes(runtime, text) or ()
+    _warn_of_commas(runtime, given, attributes)
     given = Given(whole | given.data, given.parts)
     known = {attribute.slug: attribute for attribute in attributes}
     split = without_bare_amounts(Given({slug: value for slug, value in given.data.items() if slug not in given.parts}, {}), attributes)
@@ -57,6 +58,14 @@ def read_fields(
     base = {slug: given.data[slug] if slug in given.parts and slug in given.data else shown.current.get(slug) for slug in parts}
     forms = {slug: shown.form(known[slug]) for slug in parts if base[slug] in (None, "", [], {})}
     return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
+
+
+def _warn_of_commas(runtime: Runtime, given: Given, attributes: Sequence[Attribute]) -> None:
+    """Warn of list items with a comma: people may have meant several items."""
+    for slug in [attribute.slug for attribute in attributes if attribute.holds_items]:
+        values = [given.data.get(slug), *given.parts.get(slug, {}).values()]
+        for item in (item for value in values if isinstance(value, list) for item in value if isinstance(item, str) and "," in item):
+            runtime.messages.warn(f"{slug}: {item!r} is one item; a semicolon separates items: {slug}=a;b")
 
 
 def with_reference_ids(runtime: Runtime, object_name: str, assignments: Sequence[str] | None) -> list[str]:

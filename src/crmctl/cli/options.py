@@ -29,6 +29,15 @@ def common_options(
         bool | None,
         typer.Option("--excel-safe", help="csv, tsv: neutralise formulas; bulk import undoes it.", rich_help_panel=ADVANCED),
     ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            "--shape",
+            metavar="columns|json",
+            help="csv, tsv, xlsx: money and parts of values in columns, or as JSON.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
     quiet: Annotated[bool | None, typer.Option("--quiet", help="Print no notes and no progress.")] = None,
     verbose: Annotated[bool | None, typer.Option("--verbose", "-v", help="Print more details.", rich_help_panel=ADVANCED)] = None,
     debug: Annotated[

@@ -128,6 +128,14 @@ class Runtime:
         """Whether the output depends on the attributes of an object."""
         return OUTPUT_FORMATS[self.output_format].has_columns or bool(self.flags.get("fields"))
 
+    @property
+    def shape(self) -> str:
+        """The form of composite values in csv. Raises UsageError for an unknown one."""
+        shape = self.flags.get("shape") or "columns"
+        if shape not in ("columns", "json"):
+            raise UsageError(f"--shape must be columns or json, not {shape!r}")
+        return str(shape)
+
     def take_fields(self) -> list[str] | None:
         """Return the names of --fields and forget them, for commands that apply them to a file instead of their result."""
         names, self.emitter.fields = self.emitter.fields, None

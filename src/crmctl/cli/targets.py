@@ -63,7 +63,7 @@ def record_columns(runtime: Runtime, text: str, sample: Json | None) -> View:
     if attributes is None:
         data = (sample or {}).get("data")
         attributes = [Attribute(id=slug, slug=slug) for slug in data] if isinstance(data, dict) else []
-    return record_view(attributes)
+    return record_view(attributes, is_spread=runtime.shape == "columns")
 
 
 def check_columns(runtime: Runtime, text: str) -> None:

@@ -316,6 +316,24 @@ class NumberWatch:
 
 
 @dataclass
+class CommaWatch:
+    """Watches a column of lists split at semicolons: an item with a comma may be several."""
+
+    is_told: bool = False
+
+    def is_news(self, text: str) -> bool:
+        return not self.is_told and "," in text and not text.lstrip().startswith("[")
+
+    def see_good(self, text: str, _value: Any) -> Finding | None:
+        """Return a warning about the first such cell."""
+        if not self.is_news(text):
+            return None
+        self.is_told = True
+        hint = "--list-separator , splits there; a semicolon separates items by default"
+        return Finding("comma_in_item", "a comma is part of an item", hint=hint, severity=Severity.WARNING)
+
+
+@dataclass
 class DateWatch:
     """Watches a column of dates: counts the dates that stay valid with day and month swapped, and the dates that prove one order."""
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
-from crmctl.models.resources import Attribute
+from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES
-from crmctl.values.composites import LIST_SIGNS, Form, fold, known_parts, knows_part, learn_form
+from crmctl.values.composites import CURRENCY_SUFFIX, LIST_SIGNS, Form, fold, known_parts, knows_part, learn_form
 from crmctl.values.typed_text import date_directives
 
 RECORD_ID = "id"
@@ -63,6 +63,9 @@ class Names:
         whole = self._attribute(name)
         if whole is not None:
             return whole
+        owner = self._attribute(name.removesuffix(CURRENCY_SUFFIX)) if name.endswith(CURRENCY_SUFFIX) else None
+        if owner is not None and owner.attribute.type == AttributeType.CURRENCY and not owner.attribute.is_list:
+            return ColumnMatch(owner.attribute, "currency", owner.by)
         left, _, part = name.partition(".")
         owner = self._attribute(left)
         if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):

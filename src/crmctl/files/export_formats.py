@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path as FilePath
@@ -19,8 +19,12 @@ from crmctl.models.field_paths import Path, delimited_row, narrow, value_at
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute
+from crmctl.values.record_columns import AttributeColumns, attribute_columns
 
 JSON_FORMATS = ("jsonl", "json")
+SPREAD_FORMATS = ("csv", "tsv", "xlsx")
+"""Formats whose readers are people, so that they get money and addresses in columns, not as JSON."""
+
 _TIMES: dict[Path, str] = {("createdAt",): "time", ("updatedAt",): "time"}
 
 Wires = Callable[[], Iterable[str]]
@@ -32,24 +36,45 @@ class Layout:
     """The format, and the attributes that are its columns.
 
     JSON formats contain records as the service sends them. `fields` limits and orders the output: it maps each name to its place in a
-    record.
+    record. `spread`, by slug, are attributes with other columns than one of JSON, if `is_spread` wants any.
     """
 
     format: str = "jsonl"
     attributes: Sequence[Attribute] = ()
     excel_safe: bool = False
     fields: Mapping[str, Path] | None = None
+    is_spread: bool = True
+    spread: Mapping[str, AttributeColumns] = field(default_factory=dict)
+
+    def spread_over(self, wires: Iterable[str]) -> Layout:
+        """Return the layout with columns for the parts that occur in these records."""
+        if not self.is_spread or self.format not in SPREAD_FORMATS:
+            return self
+        samples = (data for wire in wires if isinstance(data := jsontext.loads(wire).get("data"), dict))
+        return replace(self, spread=attribute_columns(self.attributes, samples, are_all=True))
 
     @property
     def is_table(self) -> bool:
         return self.format not in JSON_FORMATS
 
     @property
+    def _places(self) -> Mapping[str, Path]:
+        data = {attribute.slug: ("data", attribute.slug) for attribute in self.attributes}
+        return self.fields if self.fields is not None else {"id": ("id",), **data, **{path[0]: path for path in _TIMES}}
+
+    def _spread(self, path: Path) -> AttributeColumns | None:
+        return self.spread.get(path[1]) if len(path) == 2 and path[0] == "data" else None
+
+    @property
     def columns(self) -> list[str] | None:
         """Column names of a table, or the requested fields. None for the JSON formats with all fields."""
-        if self.fields is not None:
-            return list(self.fields)
-        return ["id", *(attribute.slug for attribute in self.attributes), "createdAt", "updatedAt"] if self.is_table else None
+        if self.fields is None and not self.is_table:
+            return None
+        columns: list[str] = []
+        for name, path in self._places.items():
+            spread = self._spread(path)
+            columns += [name] if spread is None else spread.names
+        return columns
 
     @property
     def kinds(self) -> list[str]:
@@ -57,18 +82,21 @@ class Layout:
         types: dict[Path, str] = {
             ("data", attribute.slug): "text" if attribute.is_list else attribute.type or "text" for attribute in self.attributes
         }
-        if self.fields is None:
-            return ["text", *types.values(), "time", "time"]
-        return [{**types, **_TIMES}.get(path, "text") for path in self.fields.values()]
+        types |= _TIMES
+        kinds: list[str] = []
+        for path in self._places.values():
+            spread = self._spread(path)
+            kinds += [types.get(path, "text")] if spread is None else ["text"] * len(spread.names)
+        return kinds
 
     def cells(self, wire: str) -> list[Any]:
         """Return the values of one record, by column."""
         record = jsontext.loads(wire)
-        if self.fields is not None:
-            return [value_at(record, path) for path in self.fields.values()]
-        data = record.get("data") if isinstance(record.get("data"), dict) else {}
-        values = (data.get(attribute.slug) for attribute in self.attributes)
-        return [record.get("id"), *values, record.get("createdAt"), record.get("updatedAt")]
+        values: list[Any] = []
+        for path in self._places.values():
+            value, found = value_at(record, path), self._spread(path)
+            values += [value] if found is None else found.cells(value)
+        return values
 
     def text(self, wire: str) -> str:
         """Return one record as one line of JSON."""
@@ -121,7 +149,7 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
             made.data_type = "b"
         elif isinstance(value, date):
             made.value = value
-            made.number_format = "yyyy-mm-dd"
+            made.number_format = "yyyy-mm-dd hh:mm:ss" if isinstance(value, datetime) else "yyyy-mm-dd"
         return made
 
     columns = layout.columns or []
@@ -195,6 +223,8 @@ def _sheet_value(kind: str, value: Any, owner: str) -> Any:
         return value
     if kind == "date" and _is_date(value) and date.fromisoformat(value).year >= 1900:
         return date.fromisoformat(value)
+    if kind == "time" and _is_time(value):
+        return datetime.fromisoformat(value).astimezone(UTC).replace(tzinfo=None)
     return _sheet_text(value if isinstance(value, str) else jsontext.dumps(value), owner)
 
 

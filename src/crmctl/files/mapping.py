@@ -289,14 +289,17 @@ def _refuse_unknown(columns: Sequence[MappedColumn], names: Names) -> None:
 
 
 def _refuse_shared_targets(columns: Sequence[MappedColumn], constants: MappingOf[str, Any]) -> None:
-    """Refuse two columns for one target, a whole value together with its parts, and a column together with a constant."""
+    """Refuse two columns for one target, and a column together with a constant.
+
+    A whole value and its parts may have a column each, as exports do: a row fills one or the other.
+    """
     owners: dict[str, MappedColumn] = {}
     for column in sorted(columns, key=lambda column: column.part is not None):
         if column.target is None:
             continue
         target = fold(column.target) if not column.changes_items else column.target
         slug = RECORD_ID if column.attribute is None else column.attribute.slug
-        rival = owners.get(target) or owners.get(fold(slug))
+        rival = owners.get(target) or (owners.get(fold(slug)) if column.changes_items else None)
         if rival is not None:
             raise UsageError(
                 f"two columns fill {slug}: {rival.label!r} and {column.label!r}",

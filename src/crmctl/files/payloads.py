@@ -13,6 +13,7 @@ from crmctl.errors import RejectedError, UsageError
 from crmctl.files.cell_values import (
     DOUBTFUL_STARTS,
     KEEPS_TEXT,
+    CommaWatch,
     DateWatch,
     NumberWatch,
     ValueOptions,
@@ -34,7 +35,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number, check_numbers
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import Trait, types_with
-from crmctl.values.composites import Form, is_bare_amount, part_name, part_value
+from crmctl.values.composites import SEPARATOR, Form, is_bare_amount, part_name, part_value
 from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email
 
 SCALARS = types_with(Trait.SCALAR)
@@ -102,6 +103,9 @@ class RowBuilder:
         self.cells = [self._cell(column) for column in mapping.columns if column.role is Role.ATTRIBUTE]
         self._loop = [(cell, cell.place, cell.slug, cell.memo) for cell in self.cells]
         self._headers = {cell.slug: cell.column.label for cell in self.cells}
+        wholes = {cell.slug for cell in self.cells if cell.part is None}
+        self._divided = wholes & {cell.slug for cell in self.cells if cell.part is not None}
+        """Attributes with a column for the whole value and others for parts."""
         targets = [(cell.slug, cell.part) for cell in self.cells]
         for target in targets:
             if targets.count(target) > 1:
@@ -127,6 +131,7 @@ class RowBuilder:
         record_id = None
         if row.value is None:
             self._from_cells(work, row.cells)
+            self._refuse_both(work)
             if self.id_column is not None:
                 record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
         else:
@@ -139,6 +144,14 @@ class RowBuilder:
             work.findings.append(Finding("empty_row", "every cell is empty, so there is nothing to write", hint="delete the row"))
         findings = [finding.at(row.ordinal, row.first_line, row.last_line) for finding in work.findings] if work.findings else work.findings
         return Built(work.data, record_id, findings, work.clears, work.parts if is_update else {})
+
+    def _refuse_both(self, work: _Work) -> None:
+        """Add a finding for an attribute that a row fills as a whole and by its parts."""
+        for slug in self._divided & work.parts.keys() & work.data.keys():
+            if (whole := work.data.pop(slug)) is not None:
+                hint = "leave either the whole value or its parts empty"
+                finding = Finding("duplicate_target", f"other columns fill parts of {slug}", hint=hint)
+                work.findings.append(finding.on(self._headers.get(slug, slug), whole))
 
     def _make_new(self, work: _Work, slug: str, parts: Json, *, is_update: bool) -> None:
         """Set the value that the parts make in a new record. For an update, the record may still supply missing parts."""
@@ -170,7 +183,10 @@ class RowBuilder:
         after_bad: Callable[[str, str], Finding | None] | None = None
         is_odd: Callable[[str], object] | None = None
         dates = None
-        if attribute.type in KEEPS_TEXT:
+        if attribute.holds_items and rules.list_separator == SEPARATOR:
+            commas = CommaWatch()
+            after_good, is_odd = commas.see_good, commas.is_news
+        elif attribute.type in KEEPS_TEXT:
             after_good, is_odd = doubt_about, doubt_about
         elif attribute.type == AttributeType.PHONE_NUMBER and part is None and not attribute.is_list:
             after_good = is_odd = phone_doubt(rules.region)
@@ -183,7 +199,9 @@ class RowBuilder:
             is_odd = _never
         memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
         place = column.index or 0
-        splits = part is None and attribute.type == AttributeType.CURRENCY and not attribute.is_list and self._asks_currency(form)
+        has_currency = any(other.attribute is attribute and other.part is not None for other in self._mapping.columns)
+        is_money = part is None and attribute.type == AttributeType.CURRENCY and not attribute.is_list
+        splits = is_money and (has_currency or self._asks_currency(form))
         memorable = memorable and not splits
         return Cell(
             column, place, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd, clears, splits
@@ -234,7 +252,7 @@ class RowBuilder:
         if cell.part is not None:
             work.parts.setdefault(cell.slug, {})[cell.part] = wire
         elif cell.splits_amounts and is_bare_amount(cell.attribute, wire):
-            work.parts[cell.slug] = {"amount": wire}
+            work.parts.setdefault(cell.slug, {})["amount"] = wire
         else:
             work.data[cell.slug] = wire
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.config.output_formats import OutputFormat
 from crmctl.models import jsontext
@@ -13,6 +13,9 @@ from crmctl.output import table
 from crmctl.output.streams import clean
 from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View, generic_view
+
+if TYPE_CHECKING:
+    from crmctl.values.record_columns import AttributeColumns
 
 
 class FormatWriter(ABC):
@@ -79,15 +82,16 @@ class Delimited(FormatWriter):
 
     def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
         """The header travels with the first page, so a failing first request leaves the output empty."""
-        header = None
+        row = None
         for page in pages:
             view = view or generic_view(page)
             text = ""
-            if header is None:
-                header = text = self._row(view.export, how)
-            yield text + "".join(self._row([value_at(item, view.fields[name]) for name in view.export], how) for item in page)
-        if header is None and view is not None:
-            yield self._row(view.export, how)
+            if row is None:
+                row = _ItemRow(view, page)
+                text = self._row(row.header, how)
+            yield text + "".join(self._row(row.cells(item), how) for item in page)
+        if row is None and view is not None:
+            yield self._row(_ItemRow(view, []).header, how)
 
     def item(self, item: Item, view: View | None, how: Rendering) -> str:
         return "".join(self.items([[item]], view, how))
@@ -106,6 +110,31 @@ class Delimited(FormatWriter):
 
     def _row(self, values: Sequence[Any], how: Rendering) -> str:
         return delimited_row(values, self.row.delimiter, excel_safe=how.excel_safe)
+
+
+class _ItemRow:
+    """The columns of items. The first page shows the parts of values that get a column; other values stay JSON."""
+
+    def __init__(self, view: View, page: Sequence[Item]) -> None:
+        self._view = view
+        self._spread: Mapping[str, AttributeColumns] = {}
+        if view.spread:
+            from crmctl.values.record_columns import attribute_columns
+
+            spread = attribute_columns(view.spread, (data for item in page if isinstance(data := item.get("data"), Mapping)))
+            paths = {("data", slug): columns for slug, columns in spread.items()}
+            self._spread = {name: paths[path] for name, path in view.fields.items() if path in paths}
+
+    @property
+    def header(self) -> list[str]:
+        return [column for name in self._view.export for column in (self._spread[name].names if name in self._spread else [name])]
+
+    def cells(self, item: Item) -> list[Any]:
+        values: list[Any] = []
+        for name in self._view.export:
+            value = value_at(item, self._view.fields[name])
+            values += self._spread[name].cells(value) if name in self._spread else [value]
+        return values
 
 
 class YamlDocument(FormatWriter):

@@ -36,6 +36,8 @@ class View:
     kinds: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, View] = field(default_factory=dict)
     has_short_ids: bool = False
+    spread: tuple[Attribute, ...] = ()
+    """Attributes whose values csv and tsv show in more columns than one."""
 
     def column(self, name: str, path: Path) -> Column:
         """Return the column of a name, of the same kind as in the table."""
@@ -109,8 +111,11 @@ _KINDS = {
 }
 
 
-def record_view(attributes: Iterable[Attribute]) -> View:
-    """Return the view of one object's records: `id`, one column per attribute slug in display order, `createdAt`, `updatedAt`."""
+def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> View:
+    """Return the view of one object's records: `id`, one column per attribute slug in display order, `createdAt`, `updatedAt`.
+
+    `is_spread`: csv and tsv show money in two columns and other composites by part.
+    """
     ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
     slugs = [attribute.slug for attribute in ordered]
     data = tuple(Column(("data", attribute.slug), attribute.slug, attribute_kind(attribute)) for attribute in ordered)
@@ -121,7 +126,7 @@ def record_view(attributes: Iterable[Attribute]) -> View:
     }
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
     export = ("id", *(slug for slug in slugs if slug not in _RECORD_FIELDS), "createdAt", "updatedAt")
-    return View("records", columns, fields, export, kinds=_KINDS, has_short_ids=True)
+    return View("records", columns, fields, export, kinds=_KINDS, has_short_ids=True, spread=tuple(ordered) if is_spread else ())
 
 
 def attribute_kind(attribute: Attribute) -> str:

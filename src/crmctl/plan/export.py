@@ -164,8 +164,9 @@ class ExportSummary:
 class ExportRequest:
     """A request to export the records that meet all conditions.
 
-    `path` is the file, or None for a stream. `fields` maps names to paths in a record; None exports all fields. `since_last` limits the
-    export to records changed since the last such run. `lookback` is in seconds.
+    `path` is the file, or None for a stream. `shape`, for csv, tsv and xlsx: parts of values in `columns`, or in one cell of `json`.
+    `fields` maps names to paths in a record; None exports all fields. `since_last` limits the export to records changed since the last
+    such run. `lookback` is in seconds.
     """
 
     object: str
@@ -174,6 +175,7 @@ class ExportRequest:
     conditions: Sequence[Condition] = ()
     fields: Mapping[str, FieldPath] | None = None
     excel_safe: bool = False
+    shape: str = "columns"
     prune: bool = False
     since_last: bool = False
     lookback: float = LOOKBACK
@@ -207,7 +209,8 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
     """
     request.check()
     directory = context.directory
-    layout = Layout(request.chosen_format(), directory.attributes(request.object), excel_safe=request.excel_safe, fields=request.fields)
+    attributes = directory.attributes(request.object)
+    layout = Layout(request.chosen_format(), attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
     subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
     increments = _increments(context, subject, request) if request.since_last else None
     options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume, request.further)
@@ -248,7 +251,8 @@ class Export:
         """Pass every record to `write` once all are read. Raises reading errors before anything is written."""
         with Staging() as staging:
             state = self._gather(staging)
-            for text in texts(self._options.layout, self._wires(staging)()):
+            wires = self._wires(staging)
+            for text in texts(self._options.layout.spread_over(wires()), wires()):
                 write(text)
             summary = self._summary(staging, state, resumed=False)
             self._remember(staging, state)
@@ -270,8 +274,10 @@ class Export:
         with staging:
             try:
                 state = self._gather(staging)
-                write_file(path, self._options.layout, self._wires(staging))
-                document = describe(path, self._subject, self._options.layout, state, len(staging), self._request)
+                wires = self._wires(staging)
+                layout = self._options.layout.spread_over(wires())
+                write_file(path, layout, wires)
+                document = describe(path, self._subject, layout, state, len(staging), self._request)
                 manifest = write_manifest(path, document)
                 summary = self._summary(staging, state, resumed=resumed, file=path, manifest=manifest, sha256=document["sha256"])
                 self._remember(staging, state)
@@ -284,7 +290,8 @@ class Export:
     def _to_device(self, path: Path) -> ExportSummary:
         with Staging() as staging:
             state = self._gather(staging)
-            write_file(path, self._options.layout, self._wires(staging))
+            wires = self._wires(staging)
+            write_file(path, self._options.layout.spread_over(wires()), wires)
             self._remember(staging, state)
             return self._summary(staging, state, resumed=False, file=path)
 

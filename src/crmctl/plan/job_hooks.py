@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.client.crm import Crm
-from crmctl.client.query.related_records import label_of
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Entry, Payload
@@ -366,6 +365,8 @@ class Changing:
         try:
             whole = self.merger.merge_all(row.parts, record.data) if row.parts else None
         except RejectedError as error:
+            from crmctl.client.query.related_records import label_of  # only for a refused row: an import does without queries
+
             finding = finding_of_merge(error)
             who = label_of(record, self.attributes.values())
             return _refused(row, replace(finding, message=f"{who}: {finding.message}"))

@@ -19,6 +19,12 @@ from crmctl.values.typed_text import is_spreadsheet_number, lost_digits, naming
 
 JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
 
+CURRENCY_SUFFIX = "_currency"
+"""`amount_currency` is the column for the currency of `amount`."""
+
+SEPARATOR = ";"
+"""Separates the items of a list in a text."""
+
 SHOWN_TEXT = 60
 
 Parts = Mapping[str, Any]

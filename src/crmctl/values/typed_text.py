@@ -42,7 +42,7 @@ class TextRules:
     """The user's declarations about text: the list separator, the decimal mark, the date format (strptime directives), and the country
     of phone numbers, which only an import uses."""
 
-    list_separator: str = ","
+    list_separator: str = ";"
     decimal_comma: bool = False
     date_format: str | None = None
     region: str | None = None

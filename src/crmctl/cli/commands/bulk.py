@@ -238,7 +238,7 @@ def export_records(
 
     path = Path(file) if file is not None and file != "-" else None
     request = ExportRequest(
-        object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), prune=prune,
+        object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), shape=ctx.obj.shape, prune=prune,
         since_last=since_last, lookback=lookback, resume=resume,
     )  # fmt: skip
     export_records(ctx.obj, request, filters, strict=strict)
