@@ -287,13 +287,16 @@ LEAST_BYTES = 65_536
 """Free space below which SQLite reports an I/O error instead of a full disk (it needs this much for shared memory)."""
 
 
-def storage_error(error: Exception, path: Path | None = None) -> StorageError | None:
-    """Return the StorageError for an error of the disk or a database on it, else None. `path` is None for temporary files."""
+def storage_error(error: Exception, path: Path | None = None, otherwise: Exception | None = None) -> Exception:
+    """Return the StorageError for an error of the disk or a database on it, else `otherwise` or the error itself.
+
+    `path` is None for temporary files.
+    """
     if type(error).__name__ in ("ProgrammingError", "InterfaceError"):
-        return None  # a wrong call of sqlite3, not its file
+        return otherwise or error  # a wrong call of sqlite3, not its file
     database = getattr(error, "sqlite_errorname", None)
     if database is None and type(error).__module__ != "sqlite3" and not (isinstance(error, OSError) and error.errno in STORAGE):
-        return None
+        return otherwise or error
     named = getattr(error, "filename", None)
     where = str(named or path or "temporary files (set TMPDIR to move them)")
     if (isinstance(error, OSError) and error.errno in NO_SPACE) or database == "SQLITE_FULL" or _is_full(database, path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.errors import ExitCode, StorageError, storage_error
+from crmctl.errors import ExitCode, StorageError, UsageError, storage_error
 from crmctl.files.whole_files import whole_bytes, whole_file
 
 
@@ -55,11 +55,12 @@ def test_databases_say_it_in_their_own_way(tmp_path: Path) -> None:
         spoiled.execute("SELECT * FROM sqlite_master")
     assert_code(damaged.value, tmp_path / "journal", "damaged_file")
     assert_code(OSError(errno.EIO, "Input/output error"), tmp_path / "journal", "unwritable_file")
-    assert storage_error(ValueError("a bug"), tmp_path) is None
-    assert storage_error(FileNotFoundError(errno.ENOENT, "No such file"), tmp_path) is None
+    for error in (ValueError("a bug"), FileNotFoundError(errno.ENOENT, "No such file")):
+        assert storage_error(error, tmp_path) is error
+        assert isinstance(storage_error(error, tmp_path, UsageError("no")), UsageError)
 
 
 def assert_code(error: Exception, path: Path, code: str) -> None:
     named = storage_error(error, path)
-    assert named is not None
+    assert isinstance(named, StorageError)
     assert (named.code, str(path) in named.message) == (code, True)

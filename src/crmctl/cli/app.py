@@ -492,7 +492,9 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
             runtime.messages.debug(traceback.format_exc())
         summary = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         hint = "this is a bug in crmctl; run again with --debug and report what it prints"
-        return _report(runtime, storage_error(error) or CrmctlError(f"unexpected error: {summary}", hint=hint))
+        failure = storage_error(error)
+        unexpected = CrmctlError(f"unexpected error: {summary}", hint=hint)
+        return _report(runtime, failure if isinstance(failure, CrmctlError) else unexpected)
     finally:
         runtime.end()
 

@@ -102,7 +102,7 @@ def _written(runtime: Runtime, text: str, object_name: str) -> Path:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise storage_error(error, folder) or UsageError(f"cannot write {folder}: {reason(error)}", code="unwritable_file") from error
+        raise storage_error(error, folder, UsageError(f"cannot write {folder}: {reason(error)}", code="unwritable_file")) from error
     return Path(name)
 
 

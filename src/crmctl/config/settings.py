@@ -308,8 +308,10 @@ def write_private(path: Path, text: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise storage_error(error, path) or ConfigError(
-            f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"
+        raise storage_error(
+            error,
+            path,
+            ConfigError(f"cannot write {path}: {reason(error)}", hint="set CRMCTL_CONFIG_DIR to a directory that can be written"),
         ) from error
 
 

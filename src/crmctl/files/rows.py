@@ -146,7 +146,7 @@ def spool_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
             for number, row in enumerate(rows, 1):
                 file.write(f"{_line(number, row)}\n")
     except OSError as error:
-        raise storage_error(error, path) or error from error
+        raise storage_error(error, path) from error
 
 
 def spool_ids(ids: Iterable[str], path: Path) -> None:
@@ -157,7 +157,7 @@ def spool_ids(ids: Iterable[str], path: Path) -> None:
             file.write("id\n")
             file.writelines(f"{record_id}\n" for record_id in ids)
     except OSError as error:
-        raise storage_error(error, path) or error from error
+        raise storage_error(error, path) from error
 
 
 def _line(number: int, row: Mapping[str, Any]) -> str:

@@ -292,7 +292,7 @@ def copy_stream(file: str, stdin: BinaryIO, folder: Path) -> Path:
                 with Path(file).open("rb") as stream:
                     shutil.copyfileobj(stream, copy)
     except OSError as error:
-        failure = storage_error(error, path) or UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file")
+        failure = storage_error(error, path, UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file"))
         raise failure from error
     return path
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self, TextIO, cast
 
-from crmctl.errors import UsageError, install_command, reason, storage_error
+from crmctl.errors import StorageError, UsageError, install_command, reason, storage_error
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     except BaseException as error:
         if not special:
             part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and (failure := storage_error(error, target)) is not None:
+        if isinstance(error, OSError) and isinstance(failure := storage_error(error, target), StorageError):
             raise failure from error
         raise
 
@@ -87,7 +87,7 @@ def _open(path: Path, mode: int) -> IO[bytes]:
     try:
         return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
     except OSError as error:
-        failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
+        failure = storage_error(error, path, UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file"))
         raise failure from error
 
 

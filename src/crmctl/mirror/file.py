@@ -280,7 +280,7 @@ class MirrorFile:
             path.chmod(0o600)
         except OSError as error:
             hint = "CRMCTL_STATE_DIR names another directory"
-            raise storage_error(error, path) or ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint) from error
+            raise storage_error(error, path, ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint)) from error
         with storage_errors(path):
             db = sqlite3.connect(path, isolation_level=None, timeout=60.0, check_same_thread=False)
             begin_log(db, 60.0)
@@ -418,7 +418,7 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise storage_error(error, path) or error from error
+        raise storage_error(error, path) from error
 
 
 Fingerprint = Mapping[str, Sequence[Any]]

@@ -116,7 +116,7 @@ def _explained(error: sqlite3.Error, path: Path, limit: _Limit) -> Exception:
     if name == "SQLITE_AUTH" or "not authorized" in str(error) or "prohibited" in str(error):
         return UsageError("only SELECT is answered: a mirror is read, never written", hint=_HINT, code="not_a_select")
     if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FULL") or name.startswith("SQLITE_IOERR"):
-        return storage_error(error, path) or error
+        return storage_error(error, path)
     return UsageError(
         f"SQL: {error}", hint="SELECT slug, table_name FROM objects; SELECT slug, column_name FROM attributes", code="bad_sql"
     )

@@ -34,7 +34,7 @@ def new_content(folder: Path) -> Iterator[Path]:
         (place / NEW).mkdir(parents=True, mode=0o700)
         yield place / NEW
     except OSError as error:
-        raise storage_error(error, place) or UsageError(f"cannot write {place}: {reason(error)}", code="unwritable_file") from error
+        raise storage_error(error, place, UsageError(f"cannot write {place}: {reason(error)}", code="unwritable_file")) from error
     finally:
         if not (place / NOTE).exists():
             shutil.rmtree(place, ignore_errors=True)

@@ -77,7 +77,7 @@ class FeedBases:
             self._path.touch(mode=0o600)
             self._db = self._db or self._connect()
         except (OSError, sqlite3.Error) as error:
-            raise storage_error(error, self._path) or error from error
+            raise storage_error(error, self._path) from error
 
     # -- hashes ----------------------------------------------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ def run_import(run: ImportRun) -> RunResult:
         except RunEnded as ended:
             return RunResult(ended.error)
         except (StorageError, OSError, sqlite3.Error) as error:
-            if (full := error if isinstance(error, StorageError) else storage_error(error)) is None:
+            if not isinstance(full := storage_error(error), StorageError):
                 raise
             return RunResult(full)
         except KeyboardInterrupt:

@@ -65,7 +65,7 @@ class Staging:
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
             if path is not None and path.is_file() and not path.stat().st_size:
                 path.unlink()  # the disk is full
-            failure = storage_error(error, path) or UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file")
+            failure = storage_error(error, path, UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file"))
             raise failure from error
 
     def __enter__(self) -> Self:
@@ -91,8 +91,8 @@ class Staging:
             if self._db.in_transaction:
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error) and (failure := storage_error(error, other or self._path)) is not None:
-                raise failure from error
+            if isinstance(error, sqlite3.Error):
+                raise storage_error(error, other or self._path) from error
             raise
 
     def merge(self, rows: Iterable[Record]) -> int:
@@ -419,15 +419,14 @@ class Increments:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
         except OSError as error:
-            if (failure := storage_error(error, self._path)) is not None:
-                raise failure from error
-            raise ConfigError(f"cannot write to {folder}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory") from error
+            refused = ConfigError(f"cannot write to {folder}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory")
+            raise storage_error(error, self._path, refused) from error
         try:
             with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
                 db.executescript(_DELIVERED_SCHEMA)
                 row = db.execute("SELECT run, since, as_of, taken FROM mark").fetchone()
         except sqlite3.Error as error:
-            raise storage_error(error, self._path) or error from error
+            raise storage_error(error, self._path) from error
         self.run: int = row[0] if row is not None else 0
         self.mark = GatherMark(*row[1:]) if row is not None and row[1] is not None else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.clock import Clock
-from crmctl.errors import ConfigError, storage_error
+from crmctl.errors import ConfigError, StorageError, storage_error
 from crmctl.service.faults import Unavailable
 from crmctl.service.store import members
 from crmctl.service.store.engine import Engine, has_data, open_engine
@@ -165,7 +165,7 @@ def open_data(settings: ServiceSettings, clock: Clock, ids: Ids = new_id) -> Eng
         if engine is not None:
             engine.close()
         cause = error.__cause__ if type(error) is Unavailable else error
-        if isinstance(cause, Exception) and (failed := storage_error(cause, settings.data_dir / DATABASE_FILE)) is not None:
+        if isinstance(cause, Exception) and isinstance(failed := storage_error(cause, settings.data_dir / DATABASE_FILE), StorageError):
             raise failed from error
         raise
     return engine

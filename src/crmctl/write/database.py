@@ -105,7 +105,7 @@ class OneAtATime:
         if isinstance(error, ValueError):
             raise damaged(self._path, reason(error)) from error
         if isinstance(error, sqlite3.Error) and not isinstance(error, BUGS):
-            raise storage_error(error, self._path) or error from error
+            raise storage_error(error, self._path) from error
 
 
 def damaged(path: Path, why: str) -> StorageError:
@@ -369,7 +369,7 @@ class HighWaterMark:
             os.write(self._file, _encode(mark))
             _bring_to_disk(self._file)
         except OSError as error:
-            raise storage_error(error, self._path) or StorageError(f"cannot write {self._path}: {reason(error)}") from error
+            raise storage_error(error, self._path, StorageError(f"cannot write {self._path}: {reason(error)}")) from error
 
     def close(self) -> None:
         if self._file is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, UsageError, reason, storage_error
+from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
 from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal
 
@@ -201,9 +201,7 @@ class JobStore:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise storage_error(error, folder) or ConfigError(
-                    f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE
-                ) from error
+                raise storage_error(error, folder, ConfigError(f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE)) from error
 
     def open(self, job: JobInfo) -> Journal:
         return Journal(job.folder, self._clock)
@@ -303,11 +301,9 @@ def shown_mode(header: Header) -> str:
 def unlockable(path: Path, error: Exception) -> CrmctlError:
     """Return the error for a lock that fails for a reason other than being held."""
     failure = storage_error(error, path)
-    return (
-        failure
-        if failure is not None and failure.code == "no_space"
-        else ConfigError(f"cannot lock {path}: {reason(error)}", hint=ELSEWHERE)
-    )
+    if isinstance(failure, StorageError) and failure.code == "no_space":
+        return failure
+    return ConfigError(f"cannot lock {path}: {reason(error)}", hint=ELSEWHERE)
 
 
 def refuse_running(job: JobInfo) -> None:

@@ -173,6 +173,7 @@ class Delivery:
 
     def __init__(self, context: SendContext, reconciler: Reconciler) -> None:
         self._journal, self._clock = context.journal, context.clock
+        self.error: CrmctlError | None = None
         self._reconciler = reconciler
         self._interrupt, options = context.interrupt, context.options
         self._batcher = Batcher(options.max_rows, options.max_bytes)
@@ -189,10 +190,6 @@ class Delivery:
         # Daemon threads: a sender waiting for the rate limit must not keep the process alive.
         self._threads = [threading.Thread(target=self._work, args=(sender,), daemon=True) for _ in range(options.concurrency)]
         self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
-
-    @property
-    def error(self) -> CrmctlError | None:
-        return self._in_flight.error
 
     @property
     def notes(self) -> list[str]:
@@ -213,6 +210,7 @@ class Delivery:
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
         if self._in_flight.crash is None and self._in_flight.error is None:
             self._reconciler.settle_refusals()
+        self.error = self._in_flight.error
         if self._in_flight.crash is not None:
             raise self._in_flight.crash
 
@@ -400,7 +398,7 @@ class EntrySpool(SentRows):
         try:
             yield
         except OSError as error:
-            raise storage_error(error, self._path) or error from error
+            raise storage_error(error, self._path) from error
 
     def _seal(self) -> list[int]:
         """Return size and checksum."""

@@ -273,7 +273,7 @@ def _write_whole(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         error.filename = str(path)
-        raise storage_error(error) or UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH") from error
+        raise storage_error(error, None, UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH")) from error
 
 
 def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:

@@ -169,7 +169,7 @@ class SharedBudget(Budget):
     def _alone(self, error: Exception) -> Ledger:
         from crmctl.client.rate_limit.ledger import Ledger
 
-        why = reason(storage_error(error, self._path) or error)
+        why = reason(storage_error(error, self._path))
         self._note(f"the shared rate budget is unusable ({why}); crmctl cannot see other processes that use this key")
         return Ledger(None)
 

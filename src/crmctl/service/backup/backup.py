@@ -180,10 +180,8 @@ def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: 
             (folder / "archive").replace(target)
             sync_folder(target.parent)
     except (OSError, sqlite3.Error) as error:
-        full = storage_error(error, target)
-        raise full or UsageError(
-            f"cannot write {target}: {reason(error)}", hint="a place with room for all of the service's data"
-        ) from error
+        refused = UsageError(f"cannot write {target}: {reason(error)}", hint="a place with room for all of the service's data")
+        raise storage_error(error, target, refused) from error
     return backup
 
 
@@ -207,7 +205,7 @@ def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> B
         for leftover in data.glob(UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
     except (OSError, sqlite3.Error) as error:
-        raise storage_error(error, data) or UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR") from error
+        raise storage_error(error, data, UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR")) from error
     described = {name: manifest[name] for name in ("records", "files")}
     return Backup(manifest["database"]["engine"], manifest["createdAt"], **described, bytes=source.stat().st_size)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from crmctl.errors import ConfigError, reason, storage_error
+from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.keys import RateWindows
@@ -130,7 +130,7 @@ class SqliteEngine:
             self._create_private_file()
             self._writer = self._connect()
         except (OSError, sqlite3.Error) as error:
-            if (full := storage_error(error, self.path)) is not None and full.code == "no_space":
+            if isinstance(full := storage_error(error, self.path), StorageError) and full.code == "no_space":
                 raise full from error
             raise ConfigError(f"cannot open the database {self.path}: {reason(error)}") from error
 
