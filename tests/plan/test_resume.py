@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl import Client
-from crmctl.errors import UsageError
+from crmctl.errors import PartialError, UsageError
 from crmctl.plan.audit import Audit
 from crmctl.plan.resume import RepairResult
 from tests.support.bulkfiles import attribute
@@ -16,7 +15,7 @@ from tests.support.bulkserver import BulkServer, Fault
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.keydesk import KeyDesk, counts
 from tests.support.mishaps import Mishaps, deadly
-from tests.support.service import RunningService, running_service
+from tests.support.service import opened, running_service
 from tests.support.undochild import undo
 
 ROWS = "Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(150))
@@ -109,12 +108,7 @@ def scored(folder: Path, score: int) -> Path:
     return path
 
 
-def opened(service: RunningService) -> Client:
-    return Client(base_url=service.base_url, api_key=service.key)
-
-
 def test_a_repair_that_could_not_read_rows_back_says_so() -> None:
-    assert RepairResult("j", Audit(checked=3, unreadable=0)).error is None
-    error = RepairResult("j", Audit(checked=3, unreadable=2)).error
-    assert error is not None
-    assert (error.exit_code, error.message) == (10, "2 rows in doubt could not be read back")
+    RepairResult("j", Audit(checked=3, unreadable=0)).raise_for_error()
+    with pytest.raises(PartialError, match="2 rows in doubt could not be read back"):
+        RepairResult("j", Audit(checked=3, unreadable=2)).raise_for_error()
