@@ -110,6 +110,11 @@ def test_exporting_for_a_warehouse(shell: pexpect.spawn, service: RunningService
     assert Path("changes.jsonl").read_text() == ""
 
 
+def test_checking_the_data(shell: pexpect.spawn) -> None:
+    Path("checks").mkdir()
+    follow(shell, read_page("docs/guides/check-data.md"))
+
+
 def test_a_test_double(program: Path) -> None:
     """pytest comes from this environment; naming the plugin covers an installation from before it was there."""
     (Path.cwd() / "accounts").mkdir()

@@ -475,6 +475,7 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
     """Run one command line, print its output and errors, and return the exit code."""
     try:
         code = run_command(arguments, runtime)
+        _tell_monitor(runtime, code)
         runtime.close()
         return code
     except WouldSend as preview:
@@ -499,6 +500,15 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
         runtime.end()
 
 
+def _tell_monitor(runtime: Runtime, code: int) -> None:
+    if runtime.ping_url is not None:
+        from crmctl.cli.monitor import send_ping
+
+        send_ping(runtime, str(int(code)))
+
+
 def _report(runtime: Runtime, error: CrmctlError) -> int:
+    # Before the error, which is the last line.
+    _tell_monitor(runtime, error.exit_code)
     runtime.messages.report_error(error)
     return error.exit_code

@@ -206,5 +206,28 @@ ENVIRONMENT = HelpPage(
     examples=["CRMCTL_API_KEY=... CRMCTL_BASE_URL=https://crm.example.com crmctl records count people"],
 )
 
-TOPICS: dict[str, Callable[[], HelpPage]] = {"filters": filters_page, "output": lambda: OUTPUT, "environment": lambda: ENVIRONMENT}
-TOPIC_NAMES = ("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment")
+SCHEDULING = HelpPage(
+    usage="crmctl <command> --ping https://hc.example.com/ping/UUID",
+    description="crmctl has no scheduler. These run a nightly check; --ping tells a monitor of start, success and failure.",
+    sections=[
+        Section(
+            "systemd: crm-check.timer, with ExecStart=crmctl check --ping URL in crm-check.service",
+            [("[Timer]", ""), ("OnCalendar=", "*-*-* 06:00"), ("Persistent=", "true")],
+        ),
+        Section("cron", [("0 6 * * *", "cd /srv/crm && crmctl check --ping URL --quiet")]),
+        Section("GitHub: in the workflow's file", [("on:", "{schedule: [{cron: '0 6 * * *'}]}"), ("run:", "crmctl check --ping URL")]),
+        Section(
+            "GitLab: Build > Pipeline schedules, and in .gitlab-ci.yml",
+            [("rules:", "[{if: '$CI_PIPELINE_SOURCE == \"schedule\"'}]"), ("script:", "[crmctl check --ping URL]")],
+        ),
+    ],
+    footer="Keep CRMCTL_STATE_DIR from run to run: it holds the mirror, the trend and interrupted jobs.",
+)
+
+TOPICS: dict[str, Callable[[], HelpPage]] = {
+    "filters": filters_page,
+    "output": lambda: OUTPUT,
+    "environment": lambda: ENVIRONMENT,
+    "scheduling": lambda: SCHEDULING,
+}
+TOPIC_NAMES = ("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment", "scheduling")

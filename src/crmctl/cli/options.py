@@ -206,6 +206,10 @@ IdsOption = Annotated[str | None, typer.Option("--ids", metavar="FILE|-", help="
 ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", metavar="N", min=1, max=16, help="Simultaneous requests.", rich_help_panel=ADVANCED)
 ]
+PingOption = Annotated[
+    str | None,
+    typer.Option("--ping", metavar="URL", help="Tell a monitor: URL/start now, URL/EXITCODE at the end.", rich_help_panel=ADVANCED),
+]
 FailedOption = Annotated[str | None, typer.Option("--failed", metavar="FILE", help="Write rows that need correction here.")]
 LockWaitOption = Annotated[
     float,

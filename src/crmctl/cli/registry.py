@@ -43,6 +43,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("bulk", DATA, "Import, export and delete many records safely"),
     CommandEntry("mirror", DATA, "Keep a proven copy of the data, and ask it in SQL"),
     CommandEntry("org", DATA, "Keep an organization as a folder: pull, compare, apply, verify"),
+    CommandEntry("check", DATA, "Check the data by rules in files, on the mirror"),
     CommandEntry("objects", DATA, "List and manage objects such as people or deals"),
     CommandEntry("attributes", DATA, "List and manage the fields of an object"),
     CommandEntry("schema", DATA, "Write objects and attributes down, compare them, apply them"),

@@ -34,6 +34,7 @@ class Runtime:
         self.arguments = list(arguments)
         self.clock: Clock = clock or SystemClock()
         self.flags: Json = {}
+        self.ping_url: str | None = None
         self._warnings_left = True
         self._endings: list[Callable[[], object]] = []
 
@@ -105,6 +106,13 @@ class Runtime:
         if self.settings.read_only.value and not self.dry_run:
             source = self.settings.read_only.source
             raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
+
+    def start_ping(self, url: str | None) -> None:
+        """With a URL, tell a monitor that the command starts, and at the end its exit code. Raises UsageError for a bad URL."""
+        if url is not None:
+            from crmctl.cli.monitor import start_ping
+
+            start_ping(self, url)
 
     def confirm(self, question: str, stake: Callable[[], str] | None = None) -> None:
         """Ask before a loss, unless --yes or --dry-run is given. `stake` describes the loss and is called only for a prompt.

@@ -154,6 +154,11 @@ MIRROR_SYNCS = table_view(
     "object records created updated deleted read requests proven asOf",
     "object records created updated deleted asOf proven proof read reason requests",
 )
+CHECKS = table_view(
+    "checks",
+    "name object status failing trend owner",
+    "name object kind severity status failing max owner message ids file trend",
+)
 MIRROR_OBJECTS = table_view(
     "objects",
     "object records asOf proven proof totalRequests",

@@ -342,20 +342,20 @@ def _annotation(file: str, finding: Finding) -> str:
     if finding.last_line not in (None, finding.first_line):
         facts["endLine"] = finding.last_line or 1
     facts["title"] = finding.code
-    told = ",".join(f"{name}={_property(str(value))}" for name, value in facts.items())
-    return f"::{level} {told}::{_data(_report_text(finding))}\n"
+    told = ",".join(f"{name}={github_property(str(value))}" for name, value in facts.items())
+    return f"::{level} {told}::{github_data(_report_text(finding))}\n"
 
 
-def _data(text: str) -> str:
+def github_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def github_property(text: str) -> str:
+    return github_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    return "", f"::notice title={_property(title)}::{_data(sentence)}\n"
+    return "", f"::notice title={github_property(title)}::{github_data(sentence)}\n"
 
 
 def _case(file: str, finding: Finding) -> str:
@@ -363,20 +363,21 @@ def _case(file: str, finding: Finding) -> str:
     name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
     said = _xml(_report_text(finding))
     inner = (
-        f"<failure type={_attribute(finding.code)} message={_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
+        f"<failure type={xml_attribute(finding.code)} message={xml_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
         if finding.rejects
         else f"<system-out>{escape(said)}</system-out>"
     )
-    return f'  <testcase classname={_attribute(file)} name={_attribute(name)} file={_attribute(file)} line="{line}">{inner}</testcase>\n'
+    place = f'classname={xml_attribute(file)} name={xml_attribute(name)} file={xml_attribute(file)} line="{line}"'
+    return f"  <testcase {place}>{inner}</testcase>\n"
 
 
 def _of_cases(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
     count = report.errors + report.warnings + 1
     head = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n<testsuite name={_attribute(title)} tests="{count}" '
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n<testsuite name={xml_attribute(title)} tests="{count}" '
         f'failures="{report.errors}" errors="0" skipped="0">\n'
     )
-    last = f"  <testcase classname={_attribute(report.file)} name={_attribute(sentence)} file={_attribute(report.file)}/>\n"
+    last = f"  <testcase classname={xml_attribute(report.file)} name={xml_attribute(sentence)} file={xml_attribute(report.file)}/>\n"
     return head, f"{last}</testsuite>\n</testsuites>\n"
 
 
@@ -385,7 +386,7 @@ def _xml(text: str) -> str:
     return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _attribute(text: str) -> str:
+def xml_attribute(text: str) -> str:
     return quoteattr(_xml(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
 
 
@@ -393,16 +394,16 @@ def _row(_file: str, finding: Finding) -> str:
     line = str(finding.first_line or "") + (f"-{finding.last_line}" if finding.last_line not in (None, finding.first_line) else "")
     what = finding.message + (f"; {finding.hint}" if finding.hint else "")
     cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", what)
-    return f"| {' | '.join(map(_cell, cells))} |\n"
+    return f"| {' | '.join(map(markdown_cell, cells))} |\n"
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Escape text for Markdown and HTML."""
     return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", " ".join(text.split()))
 
 
 def _of_rows(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    head = f"### {_cell(title)}\n\n{_cell(sentence)}\n"
+    head = f"### {markdown_cell(title)}\n\n{markdown_cell(sentence)}\n"
     if report.errors + report.warnings:
         head += "\n| | line | column | value | what is wrong |\n| --- | ---: | --- | --- | --- |\n"
     return head, ""

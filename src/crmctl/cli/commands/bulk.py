@@ -84,9 +84,11 @@ def import_records(
     assume_lost: given.AssumeLostOption = False,
     capture_ids: given.CaptureOption = False,
     lock_wait: given.LockWaitOption = 3600.0,
+    ping: given.PingOption = None,
 ) -> None:
     from crmctl.cli.bulk_changes import import_file
 
+    ctx.obj.start_ping(ping)
     import_file(ctx.obj, _given(ctx) | {"object": object_name})
 
 

@@ -21,7 +21,7 @@ def explain(
 ) -> None:
     """Explain a command or a topic.
 
-    Topics: exit-codes, filters, matching, matching-words, output, options, environment.
+    Topics: exit-codes, filters, matching, matching-words, output, options, environment, scheduling.
     """
     runtime = ctx.obj
     words = topic or []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import counted
 from crmctl.errors import ExitCode, NotFoundError, UsageError, reason
 from crmctl.models.numbers import size_text
@@ -47,6 +48,7 @@ def sync(
     wait: Annotated[
         float, typer.Option("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for another sync of the mirror.")
     ] = 3600.0,
+    ping: PingOption = None,
 ) -> int:
     """Create the mirror, or update it with few requests.
 
@@ -58,7 +60,9 @@ def sync(
 
     runtime: Runtime = ctx.obj
     runtime.emitter.check_fields(MIRROR_SYNCS)
-    report = sync_mirror(_quiet_context(runtime), SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait))
+    request = SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait)
+    runtime.start_ping(ping)
+    report = sync_mirror(_quiet_context(runtime), request)
     runtime.emitter.emit_items([result_document(result) for result in report.results], MIRROR_SYNCS)
     runtime.messages.note(f"{counted(report.requests, 'request')}; {report.path}")
     for slug in report.gone:

@@ -1,0 +1,97 @@
+"""`crmctl check`: data checks from files, on the mirror."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crmctl.cli.app import CommandApp
+from crmctl.cli.options import PingOption
+from crmctl.errors import ExitCode, UsageError
+from crmctl.models.ids import suggestion
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+
+app = CommandApp()
+
+
+@app.command(
+    "check",
+    examples=[
+        "crmctl check",
+        "crmctl check checks --select emails-are-unique --no-sync",
+        "crmctl check --report junit=checks.xml --report github=-",
+        "crmctl check --suggest > checks/people.yaml",
+    ],
+)
+def check_data(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the check files (*.yaml).")] = Path("checks"),
+    select: Annotated[list[str] | None, typer.Option("--select", metavar="NAME", help="Only this check; repeatable.")] = None,
+    no_sync: Annotated[bool, typer.Option("--no-sync", help="Use the mirror as it is.")] = False,
+    reports: Annotated[
+        list[str] | None,
+        typer.Option("--report", metavar="KIND=FILE", help="Also write junit, markdown or github; - is stdout."),
+    ] = None,
+    suggest: Annotated[bool, typer.Option("--suggest", help="Propose checks from the schema and the data.")] = False,
+    ping: PingOption = None,
+) -> int:
+    """Check the data of the service by rules in files.
+
+    A check names an object and one of not_empty, unique, matches, in, references, fresh, filter (records that must not exist), or is sql
+    that must return no row. It may have severity (error, warn), owner, message and max (failures allowed). crmctl syncs the mirror first,
+    keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. Exit 11 if an error-level check fails.
+    """
+    from crmctl.cli.bulk_output import RuntimeContext
+    from crmctl.output.views import CHECKS
+    from crmctl.plan.check_reports import CheckHistory, outcome_document, read_targets, trend_text, write_reports
+    from crmctl.plan.checks import read_checks, run_checks
+
+    runtime: Runtime = ctx.obj
+    context = RuntimeContext(runtime)
+    context.service.session.logs_bodies = False
+    if suggest:
+        _suggest(runtime, context, sync=not no_sync)
+        return ExitCode.OK
+    targets, checks = read_targets(reports or []), read_checks(folder)
+    names = [check.name for check in checks]
+    if unknown := next((name for name in select or () if name not in names), None):
+        raise UsageError(f"there is no check {unknown!r}", hint=suggestion(unknown, names, f"checks: {', '.join(names)}"))
+    runtime.emitter.check_fields(CHECKS)
+    runtime.start_ping(ping)
+    chosen = [check for check in checks if not select or check.name in select]
+    outcomes = run_checks(context, chosen, sync=not no_sync, seconds=runtime.settings.timeout.value)
+    history = CheckHistory(context, folder)
+    trends, files = history.add(outcomes), history.write_failures(outcomes)
+    write_reports(targets, outcomes, runtime.streams.write_out)
+    if not any(file == "-" for _, file in targets):
+        rows = [outcome_document(outcome, trends[outcome.check.name], files.get(outcome.check.object or "")) for outcome in outcomes]
+        if runtime.output_format == "table":
+            rows = [row | {"trend": trend_text(row["trend"])} for row in rows]
+        runtime.emitter.emit_items(rows, CHECKS)
+    for slug, file in files.items():
+        runtime.messages.note(f"failing records of {slug}: {file}; crmctl bulk update {slug} --ids {file} --set ...")
+    return ExitCode.DIFFERENT if any(outcome.status == "failed" for outcome in outcomes) else ExitCode.OK
+
+
+def _suggest(runtime: Runtime, context: object, *, sync: bool) -> None:
+    from typing import cast
+
+    from crmctl.bulk_context import BulkContext
+    from crmctl.errors import NotFoundError
+    from crmctl.mirror.local_copy import LocalCopy
+    from crmctl.mirror.sync import SyncRequest, sync_mirror
+    from crmctl.plan.checks import suggest_checks
+    from crmctl.values.yaml_text import dumps
+
+    bulk = cast("BulkContext", context)
+    if sync:
+        sync_mirror(bulk, SyncRequest([]))
+    copy = LocalCopy.find(bulk)
+    if copy is None:
+        raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
+    with copy:
+        runtime.streams.write_out(dumps({"checks": suggest_checks(copy)}))

@@ -1,0 +1,43 @@
+"""`--ping URL`: tell a healthchecks-style monitor that a command starts, and how it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from crmctl.errors import CrmctlError, UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+
+SECONDS = 10.0
+
+
+def start_ping(runtime: Runtime, url: str) -> None:
+    """Tell the monitor that the command starts; `run` tells it the exit code. Raises UsageError for a bad URL."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UsageError(f"--ping {url!r} is no web address", hint="for example --ping https://hc.example.com/ping/UUID")
+    runtime.ping_url = url.rstrip("/")
+    send_ping(runtime, "start")
+
+
+def send_ping(runtime: Runtime, word: str) -> None:
+    """Request URL/WORD. A monitor that cannot be reached gets a warning and changes nothing."""
+    if runtime.ping_url is None:
+        return
+    from crmctl.client.transport import HttpTransport, Request
+
+    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
+    try:
+        status = transport.send(Request("GET", f"{runtime.ping_url}/{word}", timeout=SECONDS)).status
+        if status >= 400:
+            runtime.messages.warn(f"the monitor answered --ping with status {status}")
+    except CrmctlError as error:
+        runtime.messages.warn(f"the monitor did not get --ping {word}: {error.message}")
+    finally:
+        transport.close()

@@ -1,0 +1,371 @@
+"""Data checks: their files, and their evaluation on the mirror."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from crmctl.bulk_context import BulkContext
+from crmctl.client.query.clauses import FilterReader
+from crmctl.client.query.record_filter import Admits, QueryContext
+from crmctl.errors import NotFoundError, UsageError, reason
+from crmctl.mirror.local_copy import LocalCopy
+from crmctl.mirror.sql import ask
+from crmctl.mirror.sync import SyncRequest, sync_mirror
+from crmctl.models.field_paths import value_at
+from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
+from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.values import yaml_text
+from crmctl.values.conditions import keys_of, value_test
+from crmctl.values.moments import seconds_of
+
+FIELDS = ("name", "object", "severity", "owner", "message", "max")
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """One check; `place` is its file and line. `rule` is the value of its kind in the file."""
+
+    place: str
+    name: str
+    kind: str
+    rule: Any
+    object: str | None = None
+    severity: str = "error"
+    owner: str | None = None
+    message: str | None = None
+    max: int = 0
+
+
+@dataclass
+class Outcome:
+    """What a check found: the failing records, or rows without an id."""
+
+    check: DataCheck
+    failures: list[tuple[str | None, str]] = field(default_factory=list)
+    """Id of the record, and why it fails."""
+
+    @property
+    def status(self) -> str:
+        if len(self.failures) <= self.check.max:
+            return "passed"
+        return "failed" if self.check.severity == "error" else "warned"
+
+
+def read_checks(folder: Path) -> list[DataCheck]:
+    """Return the checks of all files in a folder. Raises UsageError naming file and line."""
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder} with checks", hint="crmctl check --suggest proposes some")
+    checks = [check for path in sorted(folder.glob("*.y*ml")) for check in _read_file(path)]
+    if not checks:
+        raise UsageError(f"{folder} holds no checks", hint="crmctl check --suggest proposes some")
+    places: dict[str, str] = {}
+    for check in checks:
+        if check.name in places:
+            raise UsageError(f"{check.place}: the name {check.name!r} is taken by {places[check.name]}")
+        places[check.name] = check.place
+    return checks
+
+
+def _read_file(path: Path) -> Iterator[DataCheck]:
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        document, node = yaml_text.loads(text), cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {reason(error)}", code="bad_check_file") from error
+    if not isinstance(document, dict) or list(document) != ["checks"] or not isinstance(document["checks"], list):
+        raise _wrong(f"{path}, line 1", "the file must hold one list: checks:")
+    for entry, part in zip(document["checks"], node.value[0][1].value, strict=True):
+        if not isinstance(entry, dict):
+            raise _wrong(f"{path}, line {part.start_mark.line + 1}", "a check is an object with a name")
+        lines = {"": part.start_mark.line + 1} | {key.value: key.start_mark.line + 1 for key, _ in part.value}
+        yield _read_check(entry, partial(_place, path, lines))
+
+
+def _place(path: Path, lines: dict[str, int], name: str) -> str:
+    return f"{path}, line {lines.get(name, lines[''])}"
+
+
+def _read_check(entry: Json, place: Callable[[str], str]) -> DataCheck:
+    names = (*FIELDS, *RULES)
+    if unknown := next((name for name in entry if name not in names), None):
+        raise _wrong(place(unknown), f"unknown key {unknown!r}", suggestion(unknown, names, f"keys: {', '.join(names)}"))
+    kinds = [name for name in entry if name in RULES]
+    if len(kinds) != 1:
+        raise _wrong(place(kinds[1] if kinds else ""), f"a check needs exactly one of: {', '.join(RULES)}")
+    [kind] = kinds
+    for name in ("name", "object", "owner", "message"):
+        if name in entry and (not isinstance(entry[name], str) or not entry[name].strip()):
+            raise _wrong(place(name), f"{name} must be a text")
+    if missing := next((name for name in ("name", *([] if kind == "sql" else ["object"])) if name not in entry), None):
+        raise _wrong(place(""), f"{missing} is missing")
+    if entry.get("severity", "error") not in ("error", "warn"):
+        raise _wrong(place("severity"), f"severity must be error or warn, not {entry['severity']!r}")
+    if type(entry.get("max", 0)) is not int or entry.get("max", 0) < 0:
+        raise _wrong(place("max"), f"max must be a whole number from 0, not {entry['max']!r}")
+    if problem := RULES[kind].problem(entry[kind]):
+        raise _wrong(place(kind), f"{kind} {problem}")
+    return DataCheck(place(kind), kind=kind, rule=entry[kind], **{name: entry[name] for name in FIELDS if name in entry})
+
+
+def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
+    return UsageError(f"{place}: {problem}", hint=hint, code="bad_check_file")
+
+
+class MirroredObject:
+    """An object in the mirror with its attributes."""
+
+    def __init__(self, copy: LocalCopy, check: DataCheck) -> None:
+        """Raises NotFoundError if the mirror does not have the object."""
+        states = {name: state for state in copy.states() if state.syncs for name in (state.slug, state.object_id)}
+        if check.object not in states:
+            hint = suggestion(check.object or "", states, f"crmctl mirror sync {check.object} adds it")
+            raise NotFoundError(f"{check.place}: {check.object} is not in the mirror", hint=hint)
+        state = states[check.object]
+        self.copy, self.check, self.slug, self.object_id = copy, check, state.slug, state.object_id
+        self.attributes = {attribute.slug: attribute for attribute in copy.attributes(state.object_id)}
+        self._excluded = state.excluded
+
+    def attribute(self, name: str) -> Attribute:
+        """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
+        slug = name.partition(".")[0]
+        if slug not in self.attributes or slug in self._excluded:
+            known = [known for known in self.attributes if known not in self._excluded]
+            raise _wrong(self.check.place, f"{self.slug} has no attribute {slug!r}", suggestion(slug, known, f"it has {', '.join(known)}"))
+        return self.attributes[slug]
+
+    def records(self) -> Iterator[Record]:
+        for page in self.copy.pages(self.object_id):
+            yield from page
+
+
+Found = Iterator[tuple[str | None, str]]
+
+
+@dataclass(frozen=True)
+class CheckKind:
+    """A kind of check. `problem` says what is wrong with its value in the file; `find` yields what fails."""
+
+    problem: Callable[[Any], str | None]
+    find: Callable[[MirroredObject, Any, BulkContext], Found]
+
+
+def _texts(value: Any) -> str | None:
+    is_list = isinstance(value, list) and bool(value) and all(isinstance(item, str) and item for item in value)
+    return None if is_list else "must be a list of attributes: [email]"
+
+
+def _pattern(value: Any) -> str | None:
+    if not isinstance(value, dict) or set(value) != {"attribute", "pattern"} or not all(isinstance(item, str) for item in value.values()):
+        return "must be {attribute: SLUG, pattern: REGEX}"
+    try:
+        re.compile(value["pattern"])
+    except re.error as error:
+        return f"has a pattern that is no regular expression: {error}"
+    return None
+
+
+def _options(value: Any) -> str | None:
+    is_known = isinstance(value, dict) and set(value) == {"attribute", "values"} and isinstance(value["attribute"], str)
+    return None if is_known and isinstance(value["values"], list) and value["values"] else "must be {attribute: SLUG, values: [...]}"
+
+
+def _duration(value: Any) -> str | None:
+    is_duration = isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}[mhdw]", value, re.ASCII)
+    return None if is_duration else f"must be a duration such as 2d or 12h, not {value!r}"
+
+
+def _conditions(value: Any) -> str | None:
+    return None if isinstance(value, str) and value.strip() else _texts(value) and "must be a condition or a list of conditions"
+
+
+def _statement(value: Any) -> str | None:
+    return None if isinstance(value, str) and value.strip() else "must be a SELECT"
+
+
+def values_of(name: str, record: Record) -> list[Any]:
+    """Return the values of an attribute or part: the items of a list, none if it is empty."""
+    value = value_at(record.data, tuple(name.split(".")))
+    items = value if isinstance(value, list) else [value]
+    return [item for item in items if not _is_empty(item)]
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_empty, value.values()))
+    return value is None or value == "" or value == []
+
+
+def _text(value: Any) -> str:
+    """Return a value as its patterns see it: a composite's parts joined by blanks."""
+    if isinstance(value, dict):
+        return " ".join(_text(part) for part in value.values() if not _is_empty(part))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _not_empty(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
+    for name in names:
+        held.attribute(name)
+    for record in held.records():
+        if empty := [name for name in names if not values_of(name, record)]:
+            yield record.id, f"{', '.join(empty)} is empty"
+
+
+def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
+    attributes = {name: held.attribute(name) for name in names}
+    first: dict[tuple[str, ...], str] = {}
+    told: set[str] = set()
+    for record in held.records():
+        values = {name: values_of(name, record) for name in names}
+        if not all(values.values()):
+            continue
+        parts = [
+            _text(values[name]).casefold() if "." in name else "\0".join(sorted(keys_of(attributes[name], record.data.get(name))))
+            for name in names
+        ]
+        other = first.setdefault(tuple(parts), record.id)
+        if other != record.id:
+            shown = f"{', '.join(names)} is shared"
+            if other not in told:
+                told.add(other)
+                yield other, shown
+            yield record.id, shown
+
+
+def _matches(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
+    held.attribute(rule["attribute"])
+    pattern = re.compile(rule["pattern"])
+    for record in held.records():
+        if other := [value for value in values_of(rule["attribute"], record) if not pattern.fullmatch(_text(value))]:
+            yield record.id, f"{rule['attribute']} is {_text(other[0])!r}"
+
+
+def _in(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
+    held.attribute(rule["attribute"])
+    allowed = {_text(value) for value in rule["values"]}
+    for record in held.records():
+        if other := [value for value in values_of(rule["attribute"], record) if _text(value) not in allowed]:
+            yield record.id, f"{rule['attribute']} is {_text(other[0])!r}"
+
+
+def _references(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
+    targets = {}
+    for name in names:
+        target = (held.attribute(name).config or {}).get("allowed_object_id")
+        if held.attribute(name).type != AttributeType.REFERENCE or not isinstance(target, str):
+            raise _wrong(held.check.place, f"{name} is no reference")
+        if held.copy.state(target) is None:
+            raise NotFoundError(f"{held.check.place}: the mirror lacks the object that {name} refers to", hint="crmctl mirror sync OBJECT")
+        targets[name] = {record_id.lower() for record_id in held.copy.ids(target)}
+    for record in held.records():
+        for name, ids in targets.items():
+            keys = [key for key in keys_of(held.attribute(name), record.data.get(name)) if key.lower() not in ids]
+            if keys:
+                yield record.id, f"{name} refers to {keys[0]}, which does not exist"
+
+
+def _fresh(held: MirroredObject, rule: str, context: BulkContext) -> Found:
+    newest = max((seconds_of(record.updated_at) or 0 for record in held.records()), default=0)
+    if context.clock.now() - newest > int(rule[:-1]) * _UNITS[rule[-1]]:
+        yield None, f"no record of {held.slug} has changed for {rule}"
+
+
+def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -> Found:
+    def tell(text: str) -> None:
+        context.listener.note(f"{held.check.place}: {text}")
+
+    asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell)
+    try:
+        wanted = FilterReader(asked, held.slug).read([rule] if isinstance(rule, str) else rule)
+    except UsageError as error:
+        raise _wrong(held.check.place, error.message, error.hint) from error
+    tests = [
+        (condition.slug, value_test(held.attribute(condition.slug), condition.operator, condition.value)) for condition in wanted.conditions
+    ]
+    further: list[Admits] = [*(choice.admits for choice in wanted.choices), *(bound.admits for bound in wanted.bounds)]
+    further += [condition.admits for condition in wanted.local_conditions]
+    for record in () if wanted.is_impossible else held.records():
+        if all(test(record.data.get(slug)) for slug, test in tests) and all(admits(record) for admits in further):
+            yield record.id, f"matches {rule if isinstance(rule, str) else ', '.join(rule)}"
+
+
+RULES: dict[str, CheckKind] = {
+    "not_empty": CheckKind(_texts, _not_empty),
+    "unique": CheckKind(_texts, _unique),
+    "matches": CheckKind(_pattern, _matches),
+    "in": CheckKind(_options, _in),
+    "references": CheckKind(_texts, _references),
+    "fresh": CheckKind(_duration, _fresh),
+    "filter": CheckKind(_conditions, _filter),
+    "sql": CheckKind(_statement, lambda *_: iter(())),
+}
+"""The kinds of checks by their key in the file."""
+
+
+def run_checks(context: BulkContext, checks: Sequence[DataCheck], *, sync: bool, seconds: float | None) -> list[Outcome]:
+    """Evaluate the checks on the mirror, synced first on request. Raises UsageError and NotFoundError for what a check cannot use."""
+    if sync:
+        report = sync_mirror(context, SyncRequest([]))
+        if not report.is_proven:
+            context.listener.note("the mirror is not proven complete; the checks use what it has")
+    copy = LocalCopy.find(context)
+    if copy is None:
+        raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
+    with copy:
+        return [Outcome(check, list(_find(copy, check, context, seconds))) for check in checks]
+
+
+def _find(copy: LocalCopy, check: DataCheck, context: BulkContext, seconds: float | None) -> Found:
+    if check.kind != "sql":
+        yield from RULES[check.kind].find(MirroredObject(copy, check), check.rule, context)
+        return
+    try:
+        for row in ask(copy.path, check.rule, {}, context.clock, seconds):
+            record_id = row.get("id")
+            shown = ", ".join(f"{name}={value}" for name, value in row.items() if name != "id")
+            yield (record_id if isinstance(record_id, str) and check.object else None), shown or "the query returns this row"
+    except UsageError as error:
+        raise _wrong(check.place, error.message, error.hint) from error
+
+
+LEAST = 20
+"""Records from which --suggest trusts the data."""
+
+
+def suggest_checks(copy: LocalCopy) -> list[Json]:
+    """Propose checks that hold now, from the schema and the data."""
+    proposals: list[Json] = []
+    for state in copy.states():
+        held = MirroredObject(copy, DataCheck("", "", "", None, object=state.slug))
+        records = list(held.records())
+        for slug, attribute in held.attributes.items():
+            if slug in state.excluded:
+                continue
+            filled = sum(bool(values_of(slug, record)) for record in records)
+            rules: Json = {}
+            if attribute.is_required or (len(records) >= LEAST and filled == len(records)):
+                rules["not_empty"] = [slug]
+            if attribute.is_unique or (filled >= LEAST and _is_key(attribute, records)):
+                rules["unique"] = [slug]
+            if attribute.type == AttributeType.REFERENCE:
+                rules["references"] = [slug]
+            if attribute.type == AttributeType.SELECT and attribute.options:
+                rules["in"] = {"attribute": slug, "values": list(attribute.options)}
+            for kind, rule in rules.items():
+                proposals.append({"name": f"{state.slug}-{slug}-{kind}".replace("_", "-"), "object": state.slug, kind: rule})
+    return proposals
+
+
+def _is_key(attribute: Attribute, records: Sequence[Record]) -> bool:
+    if attribute.type not in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER):
+        return False
+    keys = [tuple(keys_of(attribute, record.data.get(attribute.slug))) for record in records if values_of(attribute.slug, record)]
+    return len(set(keys)) == len(keys)

@@ -1,0 +1,284 @@
+"""`crmctl check`: every kind on every attribute type, one error for each mistake, reports, trend, failing records."""
+
+from __future__ import annotations
+
+import csv
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from crmctl.values.attribute_types import TYPES
+from tests.support.cli import Result, run_crmctl
+from tests.support.service import RunningService, running_service
+
+GOOD: dict[str, Any] = {
+    "text": "plain", "email": "ada@acme.com", "number": 12.5, "phone_number": "+442079460000", "checkbox": True,
+    "name": {"first": "Ada", "last": "Lovelace"}, "address": {"city": "London"}, "currency": {"amount": 5, "currency": "EUR"},
+    "date": "2020-05-01", "select": "new", "list": ["a", "b"],
+}  # fmt: skip
+"""A value of each type; a reference is made by the test."""
+
+OTHER: dict[str, Any] = {
+    "text": "other", "email": "grace@acme.com", "number": 13, "phone_number": "+442079460001", "checkbox": False,
+    "name": {"first": "Grace", "last": "Hopper"}, "address": {"city": "Rome"}, "currency": {"amount": 6, "currency": "EUR"},
+    "date": "2021-05-01", "select": "old", "list": ["c"],
+}  # fmt: skip
+
+SEEN: dict[str, tuple[str, Any]] = {
+    "text": ("plain", "plain"), "email": ("ada@.*", "ada@acme.com"), "number": (r"12[.]5", 12.5),
+    "phone_number": (r".*0000.*", "+442079460000"), "checkbox": ("true", True), "name": ("Ada Lovelace", "Ada Lovelace"),
+    "address": ("London", "London"), "currency": ("5 EUR", "5 EUR"), "date": ("2020-.*", "2020-05-01"), "select": ("new", "new"),
+    "list": ("[ab]", "a"), "reference": ("[0-9a-f-]{36}", None),
+}  # fmt: skip
+"""A pattern that only the good value matches, and the good value as a text."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("checks") / "service") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _profile(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+
+
+def write(text: str, name: str = "all.yaml") -> None:
+    Path("checks").mkdir(exist_ok=True)
+    Path("checks", name).write_text(f"checks:\n{text}", encoding="utf-8")
+
+
+def check(*options: str) -> Result:
+    return run_crmctl("check", *options, "-o", "json")
+
+
+def make(service: RunningService, slug: str, attributes: list[dict[str, Any]]) -> tuple[str, Any]:
+    made = service.client.post("/api/v1/objects", json={"singularName": slug, "pluralName": slug, "slug": slug}).json()
+    for attribute in attributes:
+        answer = service.client.post(f"/api/v1/objects/{made['id']}/attributes", json={"name": attribute["slug"], **attribute})
+        assert answer.status_code == 201, answer.text
+
+    def create(data: dict[str, Any]) -> str:
+        answer = service.client.post(f"/api/v1/objects/{made['id']}/records", json={"data": data})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    return made["id"], create
+
+
+def test_every_attribute_type_in_every_kind(service: RunningService) -> None:
+    companies = service.object_id("companies")
+    acme, rome = (
+        service.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": name}}).json()["id"] for name in ("Acme", "Rome")
+    )
+    good, other = GOOD | {"reference": acme}, OTHER | {"reference": rome}
+    assert set(good) == set(other) == set(SEEN) == set(TYPES)
+    configs = {"select": {"options": ["new", "old"]}, "reference": {"allowed_object_id": companies}}
+    attributes = [{"slug": f"a_{kind}", "type": kind, **({"config": configs[kind]} if kind in configs else {})} for kind in TYPES]
+    _, create = make(service, "things", attributes)
+    first, second, third = (create({f"a_{kind}": value for kind, value in data.items()}) for data in (good, other, good))
+    empty = create({})
+    lines, expected = "", {}
+    for kind in TYPES:
+        rules = {
+            "empty": f"not_empty: [a_{kind}]",
+            "unique": f"unique: [a_{kind}]",
+            "matches": f"matches: {{attribute: a_{kind}, pattern: '{SEEN[kind][0] if kind != 'reference' else acme}'}}",
+            "in": f"in: {{attribute: a_{kind}, values: ['{SEEN[kind][1] or acme}', 'b', true, 12.5]}}",
+            "filter": f"filter: a_{kind} isEmpty",
+        }
+        ids = {"empty": {empty}, "unique": {first, third}, "matches": {second}, "in": {second}, "filter": {empty}}
+        for rule, text in rules.items():
+            lines += f"- {{name: {kind}-{rule}, object: things, {text}}}\n"
+            expected[f"{kind}-{rule}"] = ids[rule]
+    lines += "- {name: refs, object: things, references: [a_reference]}\n- {name: fresh, object: things, fresh: 1d}\n"
+    lines += "- {name: part, object: things, unique: [a_address.city, a_name.first]}\n"
+    lines += "- {name: sql, object: things, sql: \"SELECT id FROM things WHERE a_text = 'other'\"}\n"
+    write(lines)
+    run_crmctl("mirror", "sync").ok()
+    results = check("--no-sync").exits(11).json()
+    expected |= {"refs": set(), "fresh": set(), "part": {first, third}, "sql": {second}}
+    assert {each["name"]: set(each["ids"]) for each in results} == expected
+    assert {each["status"] for each in results if not each["ids"]} == {"passed"}
+
+
+def test_a_failing_check_its_files_its_trend_and_its_repair(service: RunningService) -> None:
+    _, create = make(service, "members_of_club", [{"slug": "code", "type": "text"}, {"slug": "state", "type": "text"}])
+    bad = [create({"code": "x"}), create({"code": "x"})]
+    create({"code": "y", "state": "ok"})
+    write(
+        "- {name: unique-codes, object: members_of_club, unique: [code], owner: ops, message: Codes repeat}\n"
+        "- {name: states, object: members_of_club, not_empty: [state], severity: warn}\n"
+        "- {name: few, object: members_of_club, not_empty: [state], max: 2}\n"
+    )
+    reports = ("--report", "junit=checks.xml", "--report", "markdown=checks.md", "--report", "github=checks.txt")
+    results = {each["name"]: each for each in check(*reports).exits(11).json()}
+    assert [(results[name]["status"], results[name]["failing"]) for name in ("unique-codes", "states", "few")] == [
+        ("failed", 2), ("warned", 2), ("passed", 2),
+    ]  # fmt: skip
+    assert results["unique-codes"]["message"] == "Codes repeat: 2 failing, for example code is shared"
+    suite = ET.parse("checks.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), len(suite.findall(".//failure"))) == ("3", "1", 1)
+    assert "| unique\\-codes | members\\_of\\_club | failed | 2 | ops |" in Path("checks.md").read_text().replace("-", "\\-").replace(
+        "\\\\-", "\\-"
+    )
+    lines = Path("checks.txt").read_text().splitlines()
+    assert [line.split("::")[1] for line in lines] == [
+        "error file=checks/all.yaml,line=2,title=unique-codes",
+        "warning file=checks/all.yaml,line=3,title=states",
+    ]
+    failing = Path(results["unique-codes"]["file"])
+    with failing.open(newline="") as file:
+        assert {row["id"] for row in csv.DictReader(file)} == set(bad)
+    run_crmctl("bulk", "update", "members_of_club", "--ids", failing, "--set", "state=ok", "--yes").ok()
+    assert check("--select", "states").ok().json()[0]["trend"] == [2, 0]
+    for record_id in bad[:1]:
+        run_crmctl("records", "update", "members_of_club", record_id, "--set", "code=z").ok()
+    passed = check().ok().json()
+    assert [each["trend"] for each in passed] == [[2, 0], [2, 0, 0], [2, 0]]
+    assert not failing.exists()
+    out = run_crmctl("check", "--report", "github=-", "--no-sync").ok().out
+    assert out == ""
+
+
+BAD = {
+    "- {name: a, object: people, not_emty: [email]}": "line 2: unknown key 'not_emty'",
+    "- name: a\n  object: people\n  unique: [email]\n  sevrity: warn": "line 5: unknown key 'sevrity'",
+    "- {name: a, object: people}": "line 2: a check needs exactly one of: not_empty, unique,",
+    "- {name: a, object: people, unique: [email], fresh: 2d}": "line 2: a check needs exactly one of:",
+    "- {object: people, unique: [email]}": "line 2: name is missing",
+    "- {name: a, unique: [email]}": "line 2: object is missing",
+    "- {name: a, object: people, unique: email}": "line 2: unique must be a list of attributes: [email]",
+    "- {name: a, object: people, matches: {attribute: email, pattern: '('}}": "has a pattern that is no regular expression",
+    "- {name: a, object: people, matches: {attribute: email}}": "matches must be {attribute: SLUG, pattern: REGEX}",
+    "- {name: a, object: people, in: {attribute: email, values: []}}": "in must be {attribute: SLUG, values: [...]}",
+    "- {name: a, object: people, fresh: soon}": "fresh must be a duration such as 2d or 12h, not 'soon'",
+    "- {name: a, object: people, filter: []}": "filter must be a condition or a list of conditions",
+    "- {name: a, sql: []}": "sql must be a SELECT",
+    "- {name: a, object: people, unique: [email], severity: fatal}": "severity must be error or warn, not 'fatal'",
+    "- {name: a, object: people, unique: [email], max: -1}": "max must be a whole number from 0, not -1",
+    "- {name: a, object: people, unique: [email], owner: [x]}": "owner must be a text",
+    "- {name: a, sql: SELECT 1}\n- {name: a, sql: SELECT 2}": "line 3: the name 'a' is taken by checks/all.yaml, line 2",
+    "- just text": "line 2: a check is an object with a name",
+    "- {name: a": "checks/all.yaml: ",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service: RunningService) -> None:
+    write(f"{text}\n")
+    before = len(service.log)
+    refused = check().exits(2)
+    assert BAD[text] in refused.error()["message"], refused.err
+    assert (refused.out, len(service.log)) == ("", before)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "said"),
+    [
+        ("object: people, unique: [emial]", 2, "line 2: people has no attribute 'emial'"),
+        ("object: people, references: [email]", 2, "line 2: email is no reference"),
+        ("object: people, filter: emial=x", 2, "line 2: "),
+        ("sql: SELECT x FROM nowhere", 2, "line 2: SQL: no such table: nowhere"),
+        ("sql: DELETE FROM people", 2, "line 2: only SELECT is answered"),
+        ("object: peple, unique: [email]", 3, "line 2: peple is not in the mirror"),
+    ],
+)
+def test_what_the_mirror_does_not_have_names_the_check(rule: str, code: int, said: str) -> None:
+    run_crmctl("mirror", "sync", "people", "companies").ok()
+    write(f"- {{name: a, {rule}}}\n")
+    refused = check("--no-sync").exits(code)
+    assert said in refused.error()["message"], refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("absent",), "there is no folder absent with checks"),
+        (("--select", "b"), "there is no check 'b'"),
+        (("--report", "junit"), "--report must be KIND=FILE, not 'junit'"),
+        (("--report", "junt=x"), "--report must be KIND=FILE, not 'junt=x'"),
+        (("--ping", "nowhere"), "--ping 'nowhere' is no web address"),
+    ],
+)
+def test_bad_options(options: tuple[str, ...], said: str) -> None:
+    write("- {name: a, sql: SELECT 1 WHERE 0}\n")
+    assert said in check(*options).exits(2).error()["message"]
+
+
+def test_without_a_mirror_no_sync_is_refused() -> None:
+    write("- {name: a, sql: SELECT 1}\n")
+    assert check("--no-sync").exits(3).error()["message"] == "there is no mirror of this service"
+
+
+def test_suggestions_hold(service: RunningService) -> None:
+    _, create = make(
+        service,
+        "suggested",
+        [
+            {"slug": "code", "type": "text", "isRequired": True, "isUnique": True},
+            {"slug": "email", "type": "email"},
+            {"slug": "stage", "type": "select", "config": {"options": ["a", "b"]}},
+            {"slug": "company", "type": "reference", "config": {"allowed_object_id": service.object_id("companies")}},
+        ],
+    )
+    for number in range(20):
+        create({"code": str(number), "email": f"p{number}@acme.com"})
+    proposed = run_crmctl("check", "--suggest").ok().out
+    Path("checks").mkdir()
+    Path("checks/all.yaml").write_text(proposed)
+    results = check("--no-sync").ok().json()
+    names = {each["name"] for each in results if each["object"] == "suggested"}
+    assert names == {
+        "suggested-code-not-empty", "suggested-code-unique", "suggested-email-not-empty", "suggested-email-unique",
+        "suggested-stage-in", "suggested-company-references",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def monitor() -> Iterator[tuple[str, list[str]]]:
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/ping/1", paths
+        server.shutdown()
+        thread.join()
+
+
+def test_a_monitor_learns_of_start_and_exit_code(monitor: tuple[str, list[str]]) -> None:
+    url, paths = monitor
+    write("- {name: a, sql: SELECT 1}\n")
+    check("--ping", url).exits(11)
+    run_crmctl("mirror", "sync", "--ping", url).ok()
+    Path("people.csv").write_text("email\nnobody\n")
+    run_crmctl("bulk", "import", "people", "people.csv", "--ping", f"{url}/").exits(9)
+    words = [path.removeprefix("/ping/1/") for path in paths]
+    assert words == ["start", "11", "start", "0", "start", "9"]
+
+
+def test_a_monitor_that_is_away_changes_nothing() -> None:
+    write("- {name: a, sql: SELECT 1 WHERE 0}\n")
+    done = run_crmctl("check", "--ping", "http://127.0.0.1:9/x").ok()
+    assert "the monitor did not get --ping start" in done.err
+
+
+def test_scheduling_is_explained() -> None:
+    page = run_crmctl("help", "scheduling").ok().out
+    assert all(word in page for word in ("systemd", "OnCalendar=", "cron", "GitHub", "GitLab", "CRMCTL_STATE_DIR"))
