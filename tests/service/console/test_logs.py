@@ -60,3 +60,15 @@ def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, vi
     assert "No further matches among the newest 2." in visitor.get("/console/requests?id=request-2").text
     monkeypatch.setattr("crmctl.service.console.administration.LOOKED", 3)
     assert "No matches." in visitor.get("/console/requests?id=request-0").text
+
+
+def test_the_audit_log_shows_old_and_new_values(visitor: Visitor) -> None:
+    path = visitor.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
+    visitor.send(f"{path}/edit", plural="<Works>", description="")
+    member = re.findall(
+        r"/console/members/([\w-]{36})", visitor.send("/console/members", name="Eve", email="eve@example.com", role="member").text
+    )
+    visitor.send(f"/console/members/{member[0]}", name="Eve", role="viewer") if member else None
+    page = html.unescape(re.sub(r"<[^>]+>", " ", visitor.get("/console/audit").text))
+    assert "pluralName: Projects → <Works>" in page
+    assert not member or "role: member → viewer" in page

@@ -113,3 +113,36 @@ def test_the_browser_uploads_no_more_than_all_files_may_have(tmp_path: Path, new
         assert refused.status_code == 507
         assert "over the quota of 1,000 bytes" in refused.text
         assert visitor.client.post("/console/files", data=fields, files={"file": ("x.txt", b"x" * 800)}).status_code == 303
+
+
+def test_options_are_added_renamed_ordered_and_retired(service: RunningService, visitor: Visitor) -> None:
+    people = service.object_id("people")
+    [status] = [
+        each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
+    ]
+    options = status["config"]["options"]
+    address = f"/api/v1/objects/{people}/records"
+    made = [service.client.post(address, json={"data": {"status": option}}).json()["id"] for option in options[:2]]
+    path = f"/console/objects/{people}/attributes/{status['id']}"
+    # The first option gets a new name, the second one is retired, the last one comes first, and there is a new one.
+    texts = ["fresh", "", *options[2:]]
+    places = [str(number) for number in range(1, len(options))] + ["0"]
+    fields = {"name": status["name"], "option": texts, "place": places, "options": "<b>new</b>\n"}
+    refused = visitor.send(path, **fields | {"option": ["fresh"] * len(options)})
+    assert refused.status_code == 400
+    assert "twice" in refused.text
+    visitor.follow(visitor.send(path, **fields))
+    page = visitor.get(path).text
+    assert "&lt;b&gt;new&lt;/b&gt;" in page
+    [changed] = [
+        each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
+    ]
+    assert changed["config"]["options"] == [options[-1], "fresh", *options[2:-1], "<b>new</b>"]
+    data = [service.client.get(f"{address}/{record_id}").json()["data"]["status"] for record_id in made]
+    assert data == ["fresh", options[1]]
+    assert service.client.patch(f"{address}/{made[1]}", json={"data": {"email": "a@example.com"}}).status_code == 200
+    assert service.client.post(address, json={"data": {"status": options[1]}}).status_code == 400
+    audit = visitor.get("/console/audit").text
+    assert "options: [" in audit
+    assert "fresh" in audit
+    assert visitor.send(path, **fields | {"option": ["one"], "place": ["1"]}).status_code == 400

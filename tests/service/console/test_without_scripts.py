@@ -58,7 +58,9 @@ def administer(reader: PlainReader) -> None:
 def change_the_schema(reader: PlainReader) -> None:
     reader.follow("Objects").follow("New object").press("Create the object", {"Plural name": "Projects", "Singular name": "Project"})
     reader.follow("New attribute").press("Create the attribute", {"Name": "State", "Type": "List of options", "Options": "open\nclosed"})
-    reader.follow("State").press("Save", {"Name": "Phase"})
+    reader.follow("State").press("Save", {"Name": "Phase", "Option open": "opened", "Place of closed": "0", "New options": "lost"})
+    assert re.findall(r'name="option" value="(\w+)"', reader.follow("Phase").text) == ["closed", "opened", "lost"]
+    reader.open(str(reader.answer.url).rpartition("/attributes")[0])
     assert "inactive" in reader.follow("Phase").press("Deactivate").text
     assert "The attribute is deleted" in reader.follow("Phase").follow("Delete").press("Delete the attribute").text
     assert "Saved" in reader.follow("Edit").press("Save", {"Plural name": "Works"}).text

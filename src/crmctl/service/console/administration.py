@@ -13,7 +13,7 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.console.cells import ListCell, value_cell
 from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.roles import MEANINGS, MemberRole, role_of
@@ -178,6 +178,17 @@ def subject_cell(entry: Json) -> ListCell:
     about = entry["about"]
     name = about.get("name") or about.get("slug") or about.get("url") or entry["id"]
     return ListCell(str(name), more=[jsontext.dumps(about)] if about else ())
+
+
+def changes_cell(entry: Json) -> ListCell:
+    """Return the old and new values of an update, one attribute on a line."""
+    changes = entry["about"].get("changes", {}).items()
+    lines = [f"{name}: {_change_text(old)} → {_change_text(new)}" for name, (old, new) in changes]
+    return ListCell("\n".join(lines), "lines")
+
+
+def _change_text(value: Any) -> str:
+    return shortened(value if isinstance(value, str) else jsontext.dumps(value), 200) or "nothing"
 
 
 def report_result(report: Json) -> ListCell:

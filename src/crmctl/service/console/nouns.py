@@ -285,7 +285,7 @@ ATTRIBUTES = ConsoleNoun(
     form=NounForm(
         fields=(
             NounField("name", "Name", is_required=True, on="new"),
-            NounField("name", "Name", is_required=True, hint="Only the name can change.", on="edit"),
+            NounField("name", "Name", is_required=True, hint="The slug, type and rules never change.", on="edit"),
             NounField(
                 "type", "Type", "select", on="new", options=lambda _visit: {kind: (text, "") for kind, text in objects.TYPES.items()}
             ),
@@ -294,9 +294,11 @@ ATTRIBUTES = ConsoleNoun(
             NounField("flag", "Rules", "ticks", on="new", options=lambda _visit: objects.RULES),
             SLUG,
         ),
-        stored=lambda attribute: {"name": attribute["name"]},
+        stored=lambda attribute: {"name": attribute["name"], "options": objects.options_of(attribute)},
         create=objects.create_attribute,
-        change=objects.rename_attribute,
+        change=objects.change_attribute,
+        template="attribute_form.html",
+        values=objects.option_values,
         new_title="New attribute",
         new_button="Create the attribute",
         is_readable=True,
@@ -545,6 +547,7 @@ AUDIT = ConsoleNoun(
     columns=(
         NounColumn("Change", lambda entry: entry["action"].replace(".", " ").replace("_", " ").capitalize()),
         NounColumn("Target", administration.subject_cell),
+        NounColumn("Old and new values", administration.changes_cell),
         NounColumn(
             "By", lambda entry: ListCell(actor_name(entry["by"]), note="API key" if (entry["by"] or {}).get("type") == "key" else "")
         ),

@@ -1,7 +1,8 @@
-"""Attributes: the fields of an object. Only the name and whether it is active can change."""
+"""Attributes: the fields of an object. The name, the options of a select, and whether it is active can change."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -111,7 +112,18 @@ def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, no
     """Rename an attribute. Raises NotFound, BadRequest."""
     attribute = get_attribute(tx, object_id, attribute_id)
     update(tx, "attribute", {"name": require_name(name, "name"), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-    _note(tx, "updated", attribute | {"name": name}, now=now)
+    _note(tx, "updated", attribute, {"name": name}, now=now)
+    return get_attribute(tx, object_id, attribute_id)
+
+
+def set_options(tx: Tx, object_id: str, attribute_id: str, options: Sequence[str], *, now: float) -> Json:
+    """Replace the options of a select. Records keep values that are no option any more. Raises NotFound, BadRequest."""
+    load_schema(tx, object_id, tx.dialect.own_object)
+    attribute = get_attribute(tx, object_id, attribute_id)
+    config = _require_config(tx, attribute["type"], {"options": list(options)})
+    if attribute["config"]["options"] != list(options):
+        update(tx, "attribute", {"config": config, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute | attribute["config"], {"options": list(options)}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
@@ -122,7 +134,7 @@ def set_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, no
     attribute = get_attribute(tx, object_id, attribute_id)
     if attribute["isActive"] != is_active:
         update(tx, "attribute", {"is_active": int(is_active), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-        _note(tx, "updated", attribute | {"isActive": is_active}, now=now)
+        _note(tx, "updated", attribute, {"isActive": is_active}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
@@ -137,9 +149,10 @@ def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
     _note(tx, "deleted", attribute)
 
 
-def _note(tx: Tx, done: str, attribute: Json, now: float | None = None) -> None:
-    about = {name: attribute[name] for name in ("objectId", "slug", "name", "type", "isActive")}
-    logs.note(tx, f"attribute.{done}", attribute["id"], about, now=now)
+def _note(tx: Tx, done: str, attribute: Json, new: Mapping[str, Any] | None = None, now: float | None = None) -> None:
+    about = {name: (attribute | dict(new or {}))[name] for name in ("objectId", "slug", "name", "type", "isActive")}
+    changed = {} if new is None else logs.differences(attribute, new)
+    logs.note(tx, f"attribute.{done}", attribute["id"], about | changed, now=now)
 
 
 def referring_attributes(tx: Tx, object_id: str) -> list[Json]:

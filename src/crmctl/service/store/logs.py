@@ -60,6 +60,11 @@ def note(tx: Tx, action: str, subject: str, about: Mapping[str, Any] | None = No
         tx.execute("INSERT INTO audit_log (at, actor, action, subject, about) VALUES (?, ?, ?, ?, ?)", row)
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
+    """Return `{changes: {name: [old, new]}}` for the entry of an update."""
+    return {"changes": {name: [old.get(name), value] for name, value in new.items() if old.get(name) != value}}
+
+
 def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None = None, subject: str | None = None) -> list[Json]:
     """Return entries, newest first, as `{at, by, action, id, about}`.
 

@@ -73,8 +73,9 @@ def create_member(tx: Tx, *, name: str, email: str, role: str = "member", image:
 def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | None = None) -> Json:
     member = get_member(tx, member_id)
     values = {"name": require_name(name, "name"), "role": require_name(role, "role"), "image": image}
+    changed = logs.differences({"name": member["user"]["name"], "role": member["role"]}, {"name": name, "role": role})
     update(tx, "member", values, "id = ?", member["id"])
-    logs.note(tx, "member.updated", member["id"], {"name": name, "role": role})
+    logs.note(tx, "member.updated", member["id"], {"name": name, "role": role} | changed)
     return get_member(tx, member_id)
 
 

@@ -88,7 +88,9 @@ def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: fl
         raise BadRequest(f"{', '.join(strange)} cannot be changed; what can is: {', '.join(_UPDATABLE)}", {"field": strange[0]})
     columns = {_UPDATABLE[field][0]: _UPDATABLE[field][1](value, field) for field, value in changes.items()}
     update(tx, "crm_object", columns | {"updated_at": to_micros(now)}, "id = ?", crm_object["id"])
-    logs.note(tx, "object.updated", crm_object["id"], {"slug": crm_object["slug"], **changes}, now=now)
+    logs.note(
+        tx, "object.updated", crm_object["id"], {"slug": crm_object["slug"], **changes} | logs.differences(crm_object, changes), now=now
+    )
     return _OBJECTS.get(tx, object_id)
 
 

@@ -84,7 +84,9 @@ def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **sta
     if existing is not None:
         columns = ("description", "object_id", "question", "updated_at")
         update(tx, "report", dict(zip(columns, (*values, at), strict=True)), "name = ?", draft.name)
-        logs.note(tx, "report.updated", draft.name, now=stamp["now"])
+        names = ("description", "objectId", "definition")
+        changed = logs.differences(dict(zip(names, existing, strict=True)), dict(zip(names, values, strict=True)))
+        logs.note(tx, "report.updated", draft.name, changed, now=stamp["now"])
         return "updated"
     creator = jsontext.dumps(author(tx, created_by))
     tx.execute(

@@ -76,7 +76,7 @@ def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now
         # An endpoint that is enabled again gets as much time as a new one.
         columns |= {"disabled_at": None} | ({"failing_since": None, "problem": None} if endpoint["disabledAt"] else {})
     update(tx, "webhook_endpoint", columns, "id = ?", endpoint["id"])
-    logs.note(tx, "endpoint.updated", endpoint["id"], {"url": endpoint["url"], **changes}, now=now)
+    logs.note(tx, "endpoint.updated", endpoint["id"], {"url": endpoint["url"], **changes} | logs.differences(endpoint, changes), now=now)
     return get_endpoint(tx, endpoint_id)
 
 

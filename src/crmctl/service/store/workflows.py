@@ -144,7 +144,9 @@ def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, *
     else:
         update(tx, "workflow", changed, "name = ?", draft.name)
     done = "created" if existing is None else "updated"
-    logs.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled}, now=stamp["now"])
+    fields = values | schedule
+    was = logs.differences(dict(zip(fields, existing, strict=True)), fields) if existing else {}
+    logs.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled} | was, now=stamp["now"])
     return done
 
 
