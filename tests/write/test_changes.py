@@ -18,6 +18,12 @@ PLAYS = {
         "feed", "alters the unique attribute", answers=((0, "403, applied all"),), total=False, resumes=False
     ),
     "a deletion is refused after it was carried out": ChangePlay("delete", answers=((0, "403, applied all"),)),
+    "a person edits a record that was just created": ChangePlay(
+        "keyed", "alters the unique attribute", 3, ((1, "429, applied all"),), writer="edits", total=False, unique=True, seed=165
+    ),
+    "others create records with the same keys, and every second list is old": ChangePlay(
+        "keyed", lists="every second read late", writer="rivals", seed=233
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -27,7 +27,7 @@ from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Journal, RowEntry
-from crmctl.write.methods import CONTROL_SECONDS
+from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
 
 CHUNK_ROWS = 500
@@ -344,8 +344,22 @@ class _Ledger:
         self.unexplained = self._find_surplus(rest)
         # Created rows claim records before other rows do.
         self._pair_altered(created=True)
+        self._match_keys()
         self._share_copies()
         self._pair_altered(created=False)
+
+    def _match_keys(self) -> None:
+        """Match created rows with records that a person changed since: they still have the marker, key or unique value of the row."""
+        for recognition in recognitions(self._journal.header):
+            by_key: dict[str, list[Record]] = defaultdict(list)
+            for record in self.unexplained:
+                by_key[recognition.key(record.data) or ""].append(record)
+            for ordinal, entry in self.rows.items():
+                is_missing = ordinal not in self.found and self.states[ordinal] is RowState.CREATED
+                if is_missing and (key := recognition.key(entry.data)) and by_key.get(key):
+                    self.found[ordinal] = by_key[key].pop(0)
+        taken = {record.id for record in self.found.values() if record is not None}
+        self.unexplained = [record for record in self.unexplained if record.id not in taken]
 
     def _match(self, slugs: frozenset[str], records: Sequence[Record]) -> list[Record]:
         content, rows, alike = Recognition(slugs, unique=False), self._by_key[slugs], defaultdict[str, list[Record]](list)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.client.directory import Lister
+from crmctl.clock import Backoff
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
@@ -270,6 +271,12 @@ MOST_READS = 200
 """Maximum number of requests to read the records of refused updates."""
 
 
+LOOKS = 4
+"""Number of looks for the keys of created rows; GAPS are the seconds between them."""
+
+GAPS = Backoff(longest=4.0, jitter=0.0)
+
+
 @dataclass(frozen=True)
 class KeyConflicts:
     """Check an import by key again after every row was sent. `payloads` reads its rows again."""
@@ -322,7 +329,7 @@ class KeyConflicts:
             for row, target in self._rows(RowState.CREATED):
                 if target is None:
                     index.want(row.ordinal, row.data)
-            self._look(index)
+            self._look(index, last=created)
             found = self._found(index)
             while chunk := list(islice(found, CHUNK_ROWS)):
                 self.journal.name_rows({row.ordinal: records[0][0] for row, records in chunk if _is_its_own(row, records)})
@@ -351,12 +358,20 @@ class KeyConflicts:
                 if (entry := known.get(row.ordinal)) is not None and entry.state is state:
                     yield row, self.journal.target(row.ordinal)
 
-    def _look(self, index: KeyIndex) -> None:
-        """Show the index every record that is new since the import first looked up its keys."""
+    def _look(self, index: KeyIndex, last: int = 0) -> None:
+        """Show the index every record that is new since the import first looked up its keys.
+
+        Late lists lack some of the `last` rows; crmctl looks again for a few seconds.
+        """
         lookup = self.resolver.lookup(self.reader, lambda: False)
         lookup.as_of = self.journal.recall(SINCE) or 0
-        if not lookup.refresh(index.see):
-            raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
+        for look in range(1, LOOKS + 1):
+            if not lookup.refresh(index.see):
+                raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
+            newest = islice(self._found(index), max(0, last - BULK_LIMIT), last)
+            if look == LOOKS or all(records for _, records in newest):
+                return
+            self.journal.clock.sleep(GAPS.gap(look))
 
     def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
         """Whether a refused row would now get another action."""
