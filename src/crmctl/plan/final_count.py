@@ -104,26 +104,32 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
 
 
 def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
-    """Wait until lists show what unfinished jobs of the last minutes created in these objects. Return whether crmctl had to wait.
+    """Wait until lists show what jobs of the last minutes created in these objects. Return whether crmctl had to wait.
 
-    Nobody compared the records of such a job with its rows: a late list would hide them from the next look-up.
+    An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. Where a job saw late
+    lists, some of the service's nodes may still be late.
     """
     clock, waits = store.clock, False
     for folder, sent_at in store.sent_since(clock.now() - RECENT_SECONDS):
         try:
             with closing(Journal(folder, clock)) as journal:
-                header, is_open = journal.header, journal.state is JobState.OPEN or bool(journal.recall(UNVERIFIED))
-                if is_open and header.origin == origin and header.object_id in object_ids and not journal.is_running:
-                    waits = _await_rows(journal, Reader(service, header.object_id), sent_at, note) or waits
+                header, settled_at = journal.header, sent_at + UNKNOWN_LAG * LATE_FACTOR
+                if header.origin != origin or header.object_id not in object_ids or journal.is_running:
+                    continue
+                if journal.state is JobState.OPEN or journal.recall(UNVERIFIED):
+                    waits = _await_rows(journal, Reader(service, header.object_id), settled_at, note) or waits
+                if journal.recall("lag") and (left := settled_at - clock.now()) > 0:
+                    note(f"waiting {left:.0f} s, because the lists of the service were late when job {header.job} ended")
+                    clock.sleep(left)
+                    waits = True
         except (CrmctlError, sqlite3.Error):
             continue  # another version's journal, or lists that cannot be read
     return waits
 
 
-def _await_rows(journal: Journal, reader: Reader, sent_at: float, note: Callable[[str], None]) -> bool:
+def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Callable[[str], None]) -> bool:
     clock, evidence = journal.clock, Evidence(reader, journal, tuple, journal.clock)
     in_flight = sum(doubt.size for doubt in journal.doubts())
-    settled_at = sent_at + UNKNOWN_LAG * LATE_FACTOR
     until, looks = clock.now() + CONTROL_SECONDS, 0
     while clock.now() < until:
         left = evidence.final_count().left if evidence.can_count else None
