@@ -7,7 +7,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +16,20 @@ from crmctl.bulk_context import BulkContext, watch_interrupts
 from crmctl.dedupe.candidates import MatchCandidates
 from crmctl.dedupe.merge_plan import (
     MOST_ACTIVITIES,
+    OLDEST,
+    UNION,
     GroupCounts,
     KeepRules,
     MatchGroup,
     MatchReason,
+    MergedValue,
     MergePlanFile,
     MergePlanHeader,
     MergeRecord,
     PlannedMerge,
     choose_survivor,
     find_groups,
+    holds_several,
     is_merge_plan,
     merge_values,
     parse_keep,
@@ -477,6 +481,24 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
             deque(merges, maxlen=0)
     result.elapsed = context.clock.monotonic() - begun
     return result
+
+
+def propose_merge(attributes: Sequence[Attribute], records: Sequence[Record], survivor: str | None) -> PlannedMerge:
+    """Propose to merge records: the oldest survives unless `survivor` is given, keeps its values, fills its blanks and unites lists."""
+    listed = [MergeRecord(record.id, record.data, record.created_at, record.updated_at) for record in records]
+    kept = survivor or choose_survivor(listed, OLDEST).id
+    keep = KeepRules(OLDEST, {attribute.slug: UNION for attribute in attributes if holds_several(attribute)})
+    values = merge_values(listed, kept, keep, attributes)
+    return PlannedMerge(1, 1.0, (), kept, tuple(record.id for record in listed if record.id != kept), values, tuple(listed))
+
+
+def write_one_merge(context: BulkContext, object_name: str, merge: PlannedMerge, own: Mapping[str, Any], path: Path) -> PlannedMerge:
+    """Write a plan of one merge with values of the user's own, and return the merge."""
+    merge = replace(merge, values={**merge.values, **{slug: MergedValue(value, (), "set") for slug, value in own.items()}})
+    object_id, now = context.directory.object_id(object_name), _now(context)
+    header = MergePlanHeader(object_name, object_id, context.origin, __version__, now, (), (OLDEST,), now)
+    write_merge_plan(path, header, [merge])
+    return merge
 
 
 def dedupe_result(result: DedupeResult, merges: Iterator[PlannedMerge], *, review: bool) -> Iterator[PlannedMerge]:

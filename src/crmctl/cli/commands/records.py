@@ -278,6 +278,34 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     edit_record(ctx.obj, object_name, record_name)
 
 
+@app.command(
+    "merge",
+    writes=True,
+    examples=[
+        "crmctl records merge people email=grace@acme.com email=ada@acme.com --dry-run",
+        "crmctl records merge companies domain=acme.com domain=acme.org --keep domain=acme.org --set name=Acme --dry-run",
+    ],
+)
+def merge_records(
+    ctx: typer.Context,
+    object_name: ObjectArgument,
+    first: RecordArgument,
+    second: RecordArgument,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="ID|ATTR=VALUE", help="The record that stays; by default the older.")
+    ] = None,
+    assignments: SetOption = None,
+) -> None:
+    """Merge two records into one; shows both and asks.
+
+    The older one stays, unless --keep names the other. It keeps its values, takes those it lacks, and unites lists; --set sets others.
+    References and activities move to it. bulk undo reverts the merge.
+    """
+    from crmctl.cli.record_merge import merge_records
+
+    merge_records(ctx.obj, object_name, (first, second), keep, assignments)
+
+
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
 def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""

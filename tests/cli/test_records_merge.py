@@ -1,0 +1,91 @@
+"""`crmctl records merge`: two records become one, with their links, and `bulk undo` separates them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.service import RunningService
+
+FIRST, SECOND = "domain=acme.com", "domain=acme.org"
+
+
+@pytest.fixture
+def companies(crm: RunningService) -> list[str]:
+    """Ids of two companies; a person and an activity belong to the second."""
+    rows = (
+        ("name=Acme", "domain=acme.com", "tags=a;b", "employees=5"),
+        ("name=Acme Inc", "domain=acme.org", "tags=b;c", "industry=retail"),
+    )
+    ids = [make("companies", *row) for row in rows]
+    make("people", "email=ada@acme.com", f"company={ids[1]}")
+    run_crmctl("activities", "create", "--title", "Call", "--link", f"companies:{ids[1]}").ok()
+    return ids
+
+
+def make(slug: str, *values: str) -> str:
+    options = [word for value in values for word in ("--set", value)]
+    return str(run_crmctl("records", "create", slug, *options, "-q", "id").ok().json())
+
+
+def read(slug: str) -> dict[str, Any]:
+    return {record["id"]: record["data"] for record in run_crmctl("records", "list", slug).ok().json()}
+
+
+def merge(*options: str) -> Any:
+    return run_crmctl("records", "merge", "companies", FIRST, SECOND, *options)
+
+
+def test_the_older_record_fills_its_blanks_and_undo_separates_them(companies: list[str], crm: RunningService) -> None:
+    before = read("companies")
+    done = merge("--yes").ok().json()
+    assert (done["merged"], done["deleted"], done["references"], done["activities"]) == (1, 1, 1, 1)
+    merged = {"name": "Acme", "domain": "acme.com", "tags": ["a", "b", "c"], "employees": 5, "industry": "retail"}
+    assert read("companies") == {companies[0]: merged}
+    assert [person["company"] for person in read("people").values()] == [companies[0]]
+    assert len(run_crmctl("activities", "list", "--record", companies[0]).ok().json()) == 1
+    undone = run_crmctl("bulk", "undo", done["job"], "--yes").ok().json()
+    assert (undone["undone"], undone["recreated"]) == (1, 1)
+    assert sorted(data["name"] for data in read("companies").values()) == ["Acme", "Acme Inc"]
+    assert read("companies")[companies[0]] == before[companies[0]]
+
+
+def test_keep_and_set_decide(companies: list[str]) -> None:
+    done = merge("--keep", companies[1], "--set", "name=Acme Group", "--set", "employees=7", "--yes").ok().json()
+    assert done["merged"] == 1
+    assert {name: read("companies")[companies[1]][name] for name in ("name", "domain", "employees")} == {
+        "name": "Acme Group", "domain": "acme.org", "employees": 7,
+    }  # fmt: skip
+
+
+def test_a_dry_run_shows_both_records_and_changes_nothing(companies: list[str]) -> None:
+    before = read("companies")
+    shown = merge("--dry-run", "-o", "table").ok().out
+    assert [text for text in ("KEPT", "Acme Inc", "retail", "a, b, c", "nothing was sent") if text not in shown] == []
+    assert merge("--dry-run").ok().json()["duplicates"] == 1
+    assert read("companies") == before
+
+
+def test_the_question_names_both_and_no_changes_nothing(companies: list[str]) -> None:
+    terminal = spawn("records", "merge", "companies", FIRST, SECOND)
+    terminal.expect_exact("Merge Acme Inc (acme.org) into Acme (acme.com)")
+    terminal.sendline("n")
+    assert expect_exit(terminal)[0] == 130
+    assert len(read("companies")) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("companies", FIRST, "name=Acme"), 2, "are the same record"),
+        (("companies", FIRST, SECOND, "--keep", "domain=other.com"), 3, "no record of companies"),
+        (("companies", FIRST, SECOND), 2, "--yes"),
+        (("companies", FIRST, "domain=nobody.com"), 3, "no record of companies"),
+        (("companies", FIRST, SECOND, "--set", "nope=1"), 2, "there is no attribute nope"),
+    ],
+)
+def test_refusals(companies: list[str], options: tuple[str, ...], code: int, said: str) -> None:
+    assert said in run_crmctl("records", "merge", *options).exits(code).err
+    assert len(read("companies")) == 2
