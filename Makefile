@@ -13,7 +13,7 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -75,11 +75,14 @@ dist: $(RELEASE) ## Build wheel and sdist into dist/, and try the wheel in empty
 	$(BIN)/python -m hatchling build
 	.ci/try-wheel dist/*.whl
 
+site: $(RELEASE) ## Build the documentation site into build/site, with checked links
+	$(BIN)/python docs/generate_site.py
+
 lint-release: $(RELEASE) ## Lint the Containerfile
 	$(BIN)/hadolint Containerfile
 
 release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
 	$(BIN)/python .ci/release.py $(VERSION)
 
-clean: ## Remove .venv and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+clean: ## Remove .venv, the caches and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
