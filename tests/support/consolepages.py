@@ -32,6 +32,7 @@ NO_PAGES = {
     "/records",
     "/records/{slug}/csv",
     "/records/{slug}/import/failed",
+    "/health/backup",
     "/records/{slug}/lookup",
     "/search/lookup",
     "/reports/{id:uuid}/runs/{runId:uuid}/csv",
@@ -186,6 +187,7 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/activities/{id:uuid}/delete": [f"/activities/{activity}/delete"],
         "/files": ["/files"],
         "/requests": ["/requests", "/requests?status=500"],
+        "/health": ["/health"],
         "/audit": ["/audit"],
         "/api": ["/api"],
         "/api/{tag}": ["/api/records", "/api/reports"],
@@ -292,7 +294,9 @@ def _keys(service: RunningService) -> dict[str, list[str]]:
         keys.revoke_key(tx, made[2], now=now)
         return made[0]
 
-    return {"/keys": ["/keys"], "/keys/new": ["/keys/new"], "/keys/{id:uuid}/revoke": [f"/keys/{service.engine.write(add)}/revoke"]}
+    key = f"/keys/{service.engine.write(add)}"
+    asking = {f"/keys/{{id:uuid}}/{name}": [f"{key}/{name}"] for name in ("rotate", "revoke")}
+    return {"/keys": ["/keys"], "/keys/new": ["/keys/new"]} | asking
 
 
 def _automation(desk: _Desk) -> dict[str, list[str]]:

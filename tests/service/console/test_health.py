@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
+import httpx
+
+from crmctl.service.backup.backup import restore_backup
 from crmctl.service.context import new_id
 from crmctl.service.store import deliveries, delivery_claims, webhooks
 from crmctl.service.store.delivery_claims import Attempt, EndedTry
 from crmctl.service.store.tx import Tx
 from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN
-from tests.service.console.conftest import Visitor
+from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import add_endpoint, advance
 from tests.support.service import RunningService
 
@@ -59,3 +64,39 @@ def test_an_overview_without_trouble_needs_no_attention(service: RunningService,
     page = visitor.get("/console").text
     assert "of 1 enabled endpoint failing<" in page
     assert "Needs attention" not in page
+
+
+def test_the_health_page_makes_a_backup_that_restores(
+    service: RunningService, visitor: Visitor, newcomer: Newcomer, tmp_path: Path
+) -> None:
+    page = visitor.get("/console/health").text
+    assert re.search(r"Database</dt><dd>\d[^<]*B<", page)
+    assert visitor.get("/console/health/backup").status_code == 404
+    assert "The backup is made" in visitor.follow(visitor.send("/console/health/backup")).text
+    file = visitor.get("/console/health/backup")
+    assert re.fullmatch(r'attachment; filename="crmctl-[\d-]+T[\d-]+\.backup"', file.headers["content-disposition"])
+    (tmp_path / "file").write_bytes(file.content)
+    restored = restore_backup(tmp_path / "file", replace(service.settings, data_dir=tmp_path / "restored", database_url=None))
+    assert restored.records == 0
+    assert "Backup made" in visitor.get("/console/audit").text
+    member = newcomer(service)
+    member.enter_as("member")
+    assert member.get("/console/health").status_code == member.get("/console/health/backup").status_code == 403
+
+
+def test_a_rotated_key_and_the_new_one_both_work_until_the_chosen_time(service: RunningService, visitor: Visitor) -> None:
+    made = visitor.send("/console/keys", name="ci", access="scopes", scope="objects:read").text
+    [old] = re.findall(r"crs_[\w-]{43}", made)
+    [path] = re.findall(r'/console(/keys/[\w-]{36})/rotate">Rotate…<span class="hidden"> ci', visitor.get("/console/keys").text)
+    assert visitor.send(f"/console{path}/rotate", hours="9999").status_code == 400
+    [new] = set(re.findall(r"crs_[\w-]{43}", visitor.send(f"/console{path}/rotate", hours="1").text))
+
+    def statuses() -> list[int]:
+        return [
+            httpx.get(f"{service.base_url}/api/v1/objects", headers={"Authorization": f"Bearer {key}"}).status_code for key in (old, new)
+        ]
+
+    assert statuses() == [200, 200]
+    advance(service, 3601)
+    assert statuses() == [401, 200]
+    assert visitor.send(f"/console{path}/rotate", hours="1").status_code == 400

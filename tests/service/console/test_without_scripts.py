@@ -52,6 +52,9 @@ def administer(reader: PlainReader) -> None:
     assert "cannot sign in any more" in reader.text
     reader.follow("API keys").follow("Create a key").press("Create the key", {"Name": "ci", "Only these": True, "records:read": True})
     assert re.search(r"crs_[\w-]{43}", reader.text)
+    assert re.search(r"crs_[\w-]{43}", reader.open("/console/keys").follow("Rotate").press("Create the new key").text)
+    assert reader.follow("Health").press("Back up now").follow("Download").answer.content
+    reader.open("/console")
     assert "The key is revoked" in reader.open("/console/keys").follow("Revoke ci").press("Revoke the key").text
 
 

@@ -135,6 +135,18 @@ def create_key(tx: Tx, visit: Visit) -> Outcome:
     return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
 
 
+ROTATION_HOURS = {"24": ("24 hours", ""), "1": ("1 hour", ""), "168": ("7 days", ""), "720": ("30 days", "")}
+
+
+def rotate_key(tx: Tx, visit: Visit, key: Json) -> Outcome:
+    hours, now = visit.text("hours") or "24", visit.now()
+    if hours not in ROTATION_HOURS:
+        raise BadRequest("choose how long the old key works", {"field": "hours"})
+    fresh, value = keys.rotate_key(tx, key["id"], until=now + int(hours) * 3600, created_by=visit.session.member_id, **visit.stamp())
+    values = {"section": "keys", "key": _key(fresh, now), "value": value, "address": visit.context.settings.address}
+    return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
+
+
 def revoke_key(tx: Tx, visit: Visit, key: Json) -> None:
     keys.revoke_key(tx, key["id"], now=visit.now())
 

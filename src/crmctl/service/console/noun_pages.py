@@ -147,6 +147,8 @@ class NounAction:
     fields: Callable[[Json], Mapping[str, str]] = lambda _thing: {}
     is_offered: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
     is_slow: bool = False
+    questions: Sequence[NounField] = ()
+    """Fields of the page that asks."""
 
     def button_on(self, thing: Json) -> str:
         return self.label if isinstance(self.label, str) else self.label(thing)
@@ -431,6 +433,7 @@ def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, th
         "text": action.text if isinstance(action.text, str) else action.text(tx, thing),
         "action": f"{path}/{action.name}",
         "button": action.button or title,
+        "fields": [(field, field.options(visit), "") for field in action.questions],
         "back": path if noun.form or noun.opens(visit, thing) else noun.list_path(visit),
     }
     return ConsolePage("confirm.html", values)

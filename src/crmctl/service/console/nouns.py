@@ -454,6 +454,20 @@ KEYS = ConsoleNoun(
     ),
     actions=(
         NounAction(
+            "rotate",
+            label="Rotate…",
+            title=lambda key: f"Rotate {key['name']}",
+            text="A new key with the same access is created and shown once. Both keys work until the old one expires.",
+            button="Create the new key",
+            act=administration.rotate_key,
+            questions=(
+                NounField(
+                    "hours", "The old key works for", "select", is_required=True, options=lambda _visit: administration.ROTATION_HOURS
+                ),
+            ),
+            is_offered=lambda _visit, key: key["state"] == "active",
+        ),
+        NounAction(
             "revoke",
             label="Revoke",
             title=lambda key: f"Revoke {key['name']}",
@@ -465,7 +479,7 @@ KEYS = ConsoleNoun(
             is_offered=lambda _visit, key: key["state"] != "revoked",
         ),
     ),
-    row_actions=("revoke",),
+    row_actions=("rotate", "revoke"),
 )
 
 SESSIONS = ConsoleNoun(

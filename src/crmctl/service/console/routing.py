@@ -10,6 +10,7 @@ from crmctl.service.console import (
     administration,
     api_reference,
     files,
+    health,
     record_changes,
     record_import,
     record_list,
@@ -48,6 +49,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
         sign_in.add_pages(pages)
         if pages is console:
             files.add_file_pages(console)
+            health.add_pages(console)
     api_reference.add_pages(console, document)
     sign_in.add_entrance(console)
     for pages in (console, portal):

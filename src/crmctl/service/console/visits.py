@@ -236,6 +236,7 @@ NOTICES |= {
     "records-changed": "The records are changed. You can undo this below.",
     "records-skipped": "Records that someone else saved meanwhile were left alone; the others are changed. You can undo this below.",
     "records-restored": "The change is undone.",
+    "backed-up": "The backup is made. Download it and keep it on another machine.",
     "records-merged": "The records are merged. You can undo this below.",
     "records-imported": "The file is imported. You can undo this below.",
 }

@@ -161,6 +161,12 @@ def is_waiting(tx: Tx) -> bool:
     return tx.one("SELECT 1 FROM change_log WHERE waiting = 1 LIMIT 1") is not None
 
 
+def count_waiting(tx: Tx, most: int = 10_000) -> tuple[int, int]:
+    """Return the number of waiting entries, one more than `most` if there are more, and `most`."""
+    rows = tx.all("SELECT 1 FROM change_log WHERE waiting = 1 LIMIT ?", (most + 1,))
+    return len(rows), most
+
+
 def take_waiting(tx: Tx, limit: int) -> list[Event]:
     """Return the oldest waiting events and mark them as dispatched. Never takes one that another transaction is taking."""
     rows = tx.all(

@@ -151,6 +151,15 @@ def list_requests(tx: Tx, wanted: RequestFilter, limit: int = 50, offset: int = 
     ]
 
 
+def slowest(tx: Tx, since: float, limit: int) -> list[Json]:
+    """Return the requests since a Unix time that took longest, as `{at, method, path, ms}`."""
+    sql = "SELECT at, method, route, micros FROM request_log WHERE at >= ? ORDER BY micros DESC, sequence DESC LIMIT ?"
+    return [
+        {"at": to_wire(at), "method": method, "path": route, "ms": micros / 1000}
+        for at, method, route, micros in tx.all(sql, (to_micros(since), limit))
+    ]
+
+
 def moment_of_newest(tx: Tx, count: int) -> float | None:
     """Return the Unix time of the request before the newest `most` ones, None if there is none."""
     rows = tx.all("SELECT at FROM request_log ORDER BY at DESC LIMIT 2 OFFSET ?", (count - 1,))
