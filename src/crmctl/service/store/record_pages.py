@@ -237,9 +237,11 @@ def _names_one(where: Where) -> bool:
 
 
 def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
-    """Whether few rows seem to match, so that counting and finding them would each take a full scan."""
-    if not search.is_blind or search.everything <= 4 * SAMPLE or not 0 < window.limit <= MAX_IN or window.offset + window.limit > FEW:
+    """Whether few rows may match, so that counting and finding them would each take a full scan. Only a long list is worth a sample."""
+    if not search.is_blind or not 0 < window.limit <= MAX_IN or window.offset + window.limit > FEW:
         return False
+    if search.everything <= 4 * SAMPLE:
+        return True
     in_order = tx.dialect.table_by(search.schema.table, record_tables.index_name(search.schema.table, window.sort))
     part = f"SELECT * FROM {in_order} ORDER BY {window.sort} {window.direction}, seq {window.direction} LIMIT ?"
     hits: int = required(tx.one(f"SELECT count(*) FROM ({part}) AS part WHERE {search.where.sql}", (SAMPLE, *search.where.params)))[0]
