@@ -18,7 +18,7 @@ from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
-from crmctl.plan.undo_deletions import Recreated, Recreation, link_referrers
+from crmctl.plan.undo_deletions import Recreation, link_referrers
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.outcomes import error_of
@@ -72,7 +72,7 @@ def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: in
     done.raise_for_error()
     assert done.summary is not None
     assert (done.summary.deleted + done.summary.not_found, held(client)) == (COUNT, [])
-    assert undone(client, done.summary.job).result is not None
+    assert undone(client, done.summary.job).carried_out
     assert held(client) == before
 
 
@@ -239,7 +239,7 @@ class Blind:
 
 
 def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
-    service, done = Blind(), Recreated()
+    service, done = Blind(), Recreation("job", "people")
     contact = Attribute.parse({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
     link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
     assert service.written == [{"id": "d007", "data": {"contact": "new"}}]

@@ -47,7 +47,7 @@ from crmctl.plan.import_plan import file_digest
 from crmctl.plan.job_start import keep_plan
 from crmctl.plan.merge_run import MergeJob
 from crmctl.plan.merge_sender import MergeSender, contested_values
-from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema, is_as_planned
+from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema, moved_record
 from crmctl.plan.merge_survey import Survey
 from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
@@ -216,15 +216,10 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
         survey.fill_members()
         refused = contested_values(merges, schema)
         for merge in merges():
-            if merge.group in refused:
-                moved.append({"group": merge.group, "id": merge.survivor, "error": refused[merge.group]})
-                continue
-            for record_id in (merge.survivor, *merge.losers):
-                there = survey.member(record_id)
-                if there is None or not is_as_planned(schema.attributes, merge.record(record_id).data, there, {}):
-                    what = "is not there any more" if there is None else "has changed since the plan was made"
-                    moved.append({"group": merge.group, "id": record_id, "error": f"record {record_id} {what}"})
-                    break
+            why = refused.get(merge.group)
+            found = (merge.survivor, why) if why is not None else moved_record(merge, schema, survey.member, {})
+            if found is not None:
+                moved.append({"group": merge.group, "id": found[0], "error": found[1]})
     return _preview(context, plan, schema, listed, moved)
 
 

@@ -20,6 +20,7 @@ from crmctl.plan.merge_steps import (
     Surroundings,
     is_as_planned,
     late_steps,
+    moved_record,
     plan_steps,
 )
 from crmctl.plan.merge_survey import Survey
@@ -142,10 +143,10 @@ class MergeJob:
 
     def _is_as_planned(self, merge: PlannedMerge) -> bool:
         """Whether a group can be merged now; otherwise it is refused."""
-        why = self._moved(merge)
-        if why is not None:
-            self.journal.end_merge(merge.group, GroupState.REFUSED, why)
-        return why is None
+        moved = moved_record(merge, self.schema, self.survey.member, self._away)
+        if moved is not None:
+            self.journal.end_merge(merge.group, GroupState.REFUSED, moved[1])
+        return moved is None
 
     def _begin(self, merges: list[PlannedMerge]) -> list[PlannedMerge]:
         """Journal every step of these groups."""
@@ -157,16 +158,6 @@ class MergeJob:
         self.journal.begin_merges(begun)
         self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
         return merges
-
-    def _moved(self, merge: PlannedMerge) -> str | None:
-        """Return why a group is no longer as planned; None if it is."""
-        for record_id in (merge.survivor, *merge.losers):
-            there = self.survey.member(record_id)
-            if there is None:
-                return f"record {record_id} is not there any more"
-            if not is_as_planned(self.schema.attributes, merge.record(record_id).data, there, self._away):
-                return f"record {record_id} has changed since the plan was made"
-        return None
 
     def _redirected(self, merge: PlannedMerge) -> PlannedMerge:
         """Return the merge with references to records merged so far pointed at their survivors."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -14,14 +14,12 @@ from crmctl.client.directory import ReadService
 from crmctl.clock import Backoff
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
-from crmctl.files.whole_files import Spill
 from crmctl.match.key_lookups import MARGIN, Lookup
 from crmctl.match.references import as_sent, moved_references, replace_ids
-from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, AttributeType, Record
 from crmctl.plan.merge_steps import LostRecord, MergeJournal, MergeSchema, UniqueValue, unique_value
 from crmctl.read.read_back import Reader
-from crmctl.read.records import CountedReads, fetch, reading_cost, swap_links
+from crmctl.read.records import CountedReads, KnownRecords, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.moments import micros_of
 from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepStanding, StepState, alike, is_same, standing
@@ -297,61 +295,44 @@ def _unique(data: Mapping[str, Any], schema: MergeSchema) -> Iterator[UniqueValu
             yield unique_value(attribute.slug, value)
 
 
-class CurrentRecords(Spill):
+class CurrentRecords(ExitStack):
     """Current data of chosen records. Call `want` for each record, then `fill`, and `refresh` before writing."""
-
-    TABLES = "CREATE TABLE current (id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID"
-    CACHE_KIB = 16_000
 
     def __init__(self, service: ReadService) -> None:
         super().__init__()
         self._service = CountedReads(service)
         self._wanted: dict[str, SeenIds] = {}
-        self._whole: dict[str, Lookup] = {}
-
-    def __exit__(self, *error: Any) -> None:
-        for ids in self._wanted.values():
-            ids.close()
-        super().__exit__(*error)
+        self._whole: dict[str, tuple[Lookup, KnownRecords]] = {}
 
     @property
     def requests(self) -> int:
         return self._service.requests
 
     def want(self, object_id: str, record_id: str) -> None:
-        self._wanted.setdefault(object_id, SeenIds()).add(record_id.lower())
+        if object_id not in self._wanted:
+            self._wanted[object_id] = self.enter_context(SeenIds())
+        self._wanted[object_id].add(record_id.lower())
 
     def fill(self) -> None:
         """Read the wanted records of objects that are cheaper to read as a whole. Raises read errors."""
         for object_id, ids in self._wanted.items():
             if reading_cost(self._service, object_id, len(ids)).as_a_whole:
-                lookup = Lookup(self._service, object_id)
+                lookup, known = Lookup(self._service, object_id), self.enter_context(KnownRecords())
                 lookup.begin()
                 for page in fetch(Reader(self._service, object_id), ids):
-                    self._take(page)
-                self._whole[object_id] = lookup
+                    known.add(page)
+                self._whole[object_id] = (lookup, known)
 
     def refresh(self) -> None:
         """Read the records changed since. If the service cannot list changes, read records one at a time from now on."""
-        for object_id, lookup in list(self._whole.items()):
-            if not lookup.refresh(partial(self._take_wanted, self._wanted[object_id])):
+        for object_id, (lookup, known) in list(self._whole.items()):
+            if not lookup.refresh(known.add):
                 del self._whole[object_id]
 
     def data(self, object_id: str, record_id: str) -> Mapping[str, Any] | None:
         """Return the data of a record; None if it was deleted."""
-        if object_id in self._whole:
-            row = self._db.execute("SELECT data FROM current WHERE id = ?", (record_id.lower(),)).fetchone()
-            if row is not None:
-                held: Mapping[str, Any] = jsontext.loads(row[0])
-                return held
+        record = self._whole[object_id][1].get(record_id) if object_id in self._whole else None
         try:
-            return self._service.get_record(object_id, record_id).data
+            return (record or self._service.get_record(object_id, record_id)).data
         except NotFoundError:
             return None
-
-    def _take_wanted(self, wanted: SeenIds, records: Iterable[Record]) -> None:
-        self._take(record for record in records if record.id.lower() in wanted)
-
-    def _take(self, records: Iterable[Record]) -> None:
-        rows = ((record.id.lower(), jsontext.dumps(record.data)) for record in records)
-        self._db.executemany("INSERT OR REPLACE INTO current VALUES (?, ?)", rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -139,6 +139,19 @@ def redirected(data: Mapping[str, Any], slugs: Iterable[str], merge: PlannedMerg
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:
     """Whether a record still holds the planned values. References to records merged since count as references to their survivors."""
     return _comparable(attributes, planned, away) == _comparable(attributes, current, away)
+
+
+def moved_record(
+    merge: PlannedMerge, schema: MergeSchema, member: Callable[[str], Mapping[str, Any] | None], away: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Return the first record of a group that is no longer as planned, and why; None if all are. `member`: returns current data by id."""
+    for record_id in (merge.survivor, *merge.losers):
+        there = member(record_id)
+        if there is None:
+            return record_id, f"record {record_id} is not there any more"
+        if not is_as_planned(schema.attributes, merge.record(record_id).data, there, away):
+            return record_id, f"record {record_id} has changed since the plan was made"
+    return None
 
 
 def _comparable(attributes: Sequence[Attribute], data: Mapping[str, Any], away: Mapping[str, str]) -> dict[str, Any]:

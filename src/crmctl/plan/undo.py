@@ -340,7 +340,7 @@ def _tell(undo: Undo, written: WrittenRecords) -> None:
     undo.changed, undo.gone = Listed(), Listed()
     if written.include_changed:
         undo.restorable += updates.count(StepStanding.CHANGED)
-    for conflict in updates.conflicts() if not written.include_changed else ():
-        undo.changed.add({"row": conflict.ordinal, "id": conflict.id, "attributes": list(conflict.attributes)})
-    for gone in updates.gone():
-        undo.gone.add({"row": gone.ordinal, "id": gone.id})
+    for row in updates.conflicts() if not written.include_changed else ():
+        undo.changed.add(row)
+    for row in updates.gone():
+        undo.gone.add(row)

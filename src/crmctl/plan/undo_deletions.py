@@ -120,13 +120,20 @@ class DeletedRecords:
 
 
 @dataclass
-class Recreated:
-    """Outcome of the recreation.
+class Recreation(UndoReport):
+    """Undo of a deletion.
 
-    `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl cannot find. `activities` and `references`
-    of other records were linked again; `unlinked` activities and `unreferenced` references could not be.
+    `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
+    the old ones; `sent`: the number it took. `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl
+    cannot find. `activities` and `references` of other records were linked again; `unlinked` activities and `unreferenced` references could
+    not be.
     """
 
+    found: int = 0
+    done: int = 0
+    finding: int = 0
+    sent: int = 0
+    ids: Path | None = None
     created: int = 0
     failed: dict[int, str] = field(default_factory=dict)
     unknown: int = 0
@@ -134,11 +141,41 @@ class Recreated:
     unlinked: int = 0
     references: int = 0
     unreferenced: int = 0
-    requests: int = 0
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def work(self) -> int:
+        return self.found
 
-def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recreated) -> dict[str, str]:
+    @property
+    def requests(self) -> int:
+        return self.sent if self.carried_out else -(-self.found // BULK_LIMIT) + self.finding
+
+    @property
+    def refusals(self) -> Iterable[str]:
+        return self.failed.values()
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "object": self.object,
+            "found": self.found,
+            "created": self.created,
+            "undoneBefore": self.done,
+            "failed": len(self.failed),
+            "unknown": self.unknown,
+            "activities": self.activities,
+            "unlinked": self.unlinked,
+            "references": self.references,
+            "unreferenced": self.unreferenced,
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "ids": str(self.ids) if self.ids is not None else None,
+            "rows": {"failed": [{"row": row, "error": why} for row, why in sorted(self.failed.items())]},
+        }
+
+
+def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recreation) -> dict[str, str]:
     """Create the records, find their ids and link them to each other. Return new ids by old id.
 
     Counts the outcome in `done`. Raises the error that ends it early; call it again then.
@@ -165,7 +202,7 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recrea
             with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
                 send_phase(phase, linked, lambda: deleted.links(new), "references")
     finally:
-        done.requests = _requests(run.journal)
+        done.sent = _requests(run.journal)
     return new
 
 
@@ -203,7 +240,7 @@ def reading_price(service: ReadService, referring: Referring, count: int) -> int
     return requests
 
 
-def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], done: Recreated) -> None:
+def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], done: Recreation) -> None:
     """Point references to old ids at the new ids.
 
     Count records that the service refuses, and add a note if the API key lacks the scope. Raises all other errors.
@@ -213,7 +250,7 @@ def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], d
         for object_id, attributes in referring.items() if new else ():
             changed = ({"id": record.id, "data": data} for record, data in _referrers(reads, object_id, attributes, new))
             for chunk in chunks(list(changed), BULK_LIMIT):  # find all records before the first write, because writes reorder the lists
-                done.requests += 1
+                done.sent += 1
                 failed = service.bulk_write(object_id, chunk, mode="upsert").failed
                 done.references += len(chunk) - len(failed)
                 named = done.unreferenced
@@ -225,7 +262,7 @@ def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], d
             raise
         done.notes.append(f"references of other records stay as they are: {error.message}")
     finally:
-        done.requests += reads.requests
+        done.sent += reads.requests
 
 
 def _referrers(
@@ -260,7 +297,7 @@ def relink_price(service: ReadService) -> int:
     return max(1, -(-(page.total or len(page.items)) // PAGE_LIMIT))
 
 
-def link_activities(service: Crm, new: Mapping[str, str], done: Recreated) -> None:
+def link_activities(service: Crm, new: Mapping[str, str], done: Recreation) -> None:
     """Point links and participants of activities at the new ids. Read all activities, because no filter finds participants.
 
     Count activities that the service refuses, and add a note if the API key lacks the scope. Raises all other errors. After an interrupt,
@@ -280,53 +317,6 @@ def link_activities(service: Crm, new: Mapping[str, str], done: Recreated) -> No
         if error.status != 403:
             raise
         done.notes.append(f"links of activities stay as they are: {error.message}")
-
-
-@dataclass
-class Recreation(UndoReport):
-    """Undo of a deletion.
-
-    `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
-    the old ones.
-    """
-
-    found: int = 0
-    done: int = 0
-    finding: int = 0
-    ids: Path | None = None
-    result: Recreated = field(default_factory=Recreated)
-
-    @property
-    def work(self) -> int:
-        return self.found
-
-    @property
-    def requests(self) -> int:
-        return self.result.requests if self.carried_out else -(-self.found // BULK_LIMIT) + self.finding
-
-    @property
-    def refusals(self) -> Iterable[str]:
-        return self.result.failed.values()
-
-    def to_document(self) -> dict[str, Any]:
-        result = self.result
-        return {
-            "job": self.job,
-            "object": self.object,
-            "found": self.found,
-            "created": result.created,
-            "undoneBefore": self.done,
-            "failed": len(result.failed),
-            "unknown": result.unknown,
-            "activities": result.activities,
-            "unlinked": result.unlinked,
-            "references": result.references,
-            "unreferenced": result.unreferenced,
-            "requests": self.requests,
-            "estimatedSeconds": round(self.seconds, 1),
-            "ids": str(self.ids) if self.ids is not None else None,
-            "rows": {"failed": [{"row": row, "error": why} for row, why in sorted(result.failed.items())]},
-        }
 
 
 def recreate_deleted(
@@ -358,12 +348,12 @@ def recreate_deleted(
         run = SendContext(context.service, journal, DeliveryOptions(), context.clock, context.listener.progress, interrupt=interrupt)
         plan.carried_out = True
         try:
-            new = recreate(deleted, run, count, plan.result)
-            link_referrers(context.service, referring, new, plan.result)
-            link_activities(context.service, new, plan.result)
+            new = recreate(deleted, run, count, plan)
+            link_referrers(context.service, referring, new, plan)
+            link_activities(context.service, new, plan)
         except CrmctlError as error:
             plan.error = error
-        for note in plan.result.notes:
+        for note in plan.notes:
             context.listener.note(note)
         plan.ids = path if (path := journal.folder / IDS_NAME).exists() else None
         if plan.error is None and not plan.left:

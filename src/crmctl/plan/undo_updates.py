@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
@@ -43,14 +42,6 @@ CREATE TABLE one (
 ) WITHOUT ROWID;
 CREATE INDEX one_standing ON one (standing, ordinal);
 """
-
-
-class UndoConflict(NamedTuple):
-    """A row whose record another client changed since, with the changed attributes."""
-
-    ordinal: int
-    id: str
-    attributes: Sequence[str]
 
 
 class Updates(Spill):
@@ -128,14 +119,15 @@ class Updates(Spill):
         """Return how many records have a status; None counts deleted ones."""
         return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
 
-    def conflicts(self) -> Iterator[UndoConflict]:
+    def conflicts(self) -> Iterator[jsontext.Json]:
+        """Yield the JSON form of each row whose record another client changed since, with the attributes."""
         rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (StepStanding.CHANGED,))
-        return (UndoConflict(ordinal, record_id, jsontext.loads(changed)) for ordinal, record_id, changed in rows)
+        return ({"row": ordinal, "id": record_id, "attributes": jsontext.loads(changed)} for ordinal, record_id, changed in rows)
 
-    def gone(self) -> Iterator[UndoConflict]:
-        """Yield rows whose record was deleted since."""
+    def gone(self) -> Iterator[jsontext.Json]:
+        """Yield the JSON form of each row whose record was deleted since."""
         rows = self._db.execute("SELECT ordinal, given FROM one WHERE standing IS NULL ORDER BY ordinal")
-        return (UndoConflict(ordinal, record_id, ()) for ordinal, record_id in rows)
+        return ({"row": ordinal, "id": record_id} for ordinal, record_id in rows)
 
     def ids_back(self) -> Iterator[str]:
         """Yield the ids of records that already hold their old values."""

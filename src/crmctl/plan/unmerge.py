@@ -34,15 +34,23 @@ OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UND
 """States of groups that may still need an undo."""
 
 
-@dataclass
-class Unmerged:
-    """Outcome of an undo.
+LISTED = 1000
 
-    `remade`: new ids of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps that the service refused.
-    `gone`: records deleted since.
+
+@dataclass
+class Separation(UndoReport):
+    """Undo of merges.
+
+    `expected`: the maximum number of requests if no record changed since; `sent`: the number it took. `undone`: groups. `remade`: new ids
+    of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps that the service refused. `gone`: records deleted
+    since.
     """
 
-    groups: int = 0
+    groups: int
+    losers: int
+    expected: int = 0
+    sent: int = 0
+    undone: int = 0
     remade: dict[str, str] = field(default_factory=dict)
     survivors: int = 0
     references: int = 0
@@ -50,6 +58,52 @@ class Unmerged:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
     gone: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def work(self) -> int:
+        return self.losers
+
+    @property
+    def requests(self) -> int:
+        return self.sent if self.carried_out else self.expected
+
+    @property
+    def refusals(self) -> Iterable[str]:
+        return [row["error"] for row in self.failed]
+
+    @property
+    def left(self) -> dict[str, int]:
+        counts = {"failed": len(self.failed), "conflicts": len(self.conflicts), "gone": len(self.gone)}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {**self.left, "rows": self.to_document()["rows"]}
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "object": self.object,
+            "mode": MODE,
+            "groups": self.groups,
+            "duplicates": self.losers,
+            "undone": self.undone,
+            "recreated": len(self.remade),
+            "survivors": self.survivors,
+            "references": self.references,
+            "activities": self.activities,
+            "conflicts": len(self.conflicts),
+            "failed": len(self.failed),
+            "gone": len(self.gone),
+            "requests": self.requests,
+            "estimatedSeconds": round(self.seconds, 1),
+            "rows": {
+                "recreated": [{"id": old, "newId": new} for old, new in self.remade.items()],
+                "conflicts": self.conflicts[:LISTED],
+                "failed": self.failed[:LISTED],
+                "gone": self.gone[:LISTED],
+            },
+        }
 
 
 def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
@@ -98,10 +152,10 @@ class Unmerge:
     schema: MergeSchema
     progress: Progress
     records: CurrentRecords
-    result: Unmerged = field(default_factory=Unmerged)
+    result: Separation
     include_changed: bool = False
 
-    def run(self) -> Unmerged:
+    def run(self) -> None:
         """Undo all groups. Raises the error that ends it early; the journal holds the steps done by then."""
         journal = self.sender.journal
         waves = _undoable_waves(journal)
@@ -120,7 +174,6 @@ class Unmerge:
             self._point_back([group for group in wave if group.number in whole], remaker)
             self.progress.advance(len(wave))
         self.progress.finish()
-        return self.result
 
     def _remake_all(self, wave: Sequence[GroupEntry], remaker: Remaker) -> set[int]:
         """Restore survivors and recreate losers. Return the groups whose losers all exist again."""
@@ -153,7 +206,7 @@ class Unmerge:
         journal.mark_steps([step.number for step in left], StepState.UNDONE)
         for group in wave:
             journal.end_merge(group.number, GroupState.UNDONE)
-        self.result.groups += len(wave)
+        self.result.undone += len(wave)
 
     def _restore(self, steps: Iterable[Step]) -> dict[int, set[str]]:
         """Restore values that have not changed since the merge. Return the attributes that have, by group."""
@@ -283,67 +336,6 @@ def _with_ids(step: Step, new: Mapping[str, str]) -> Step:
     return replace(step, target=new.get(step.target.lower(), step.target), before=before, after=after)
 
 
-LISTED = 1000
-
-
-@dataclass
-class Separation(UndoReport):
-    """Undo of merges. `expected`: the maximum number of requests if no record changed since; `sent`: the number it took."""
-
-    groups: int
-    losers: int
-    expected: int = 0
-    sent: int = 0
-    done: Unmerged = field(default_factory=Unmerged)
-
-    @property
-    def work(self) -> int:
-        return self.losers
-
-    @property
-    def requests(self) -> int:
-        return self.sent if self.carried_out else self.expected
-
-    @property
-    def refusals(self) -> Iterable[str]:
-        return [row["error"] for row in self.done.failed]
-
-    @property
-    def left(self) -> dict[str, int]:
-        counts = {"failed": len(self.done.failed), "conflicts": len(self.done.conflicts), "gone": len(self.done.gone)}
-        return {name: count for name, count in counts.items() if count}
-
-    @property
-    def details(self) -> dict[str, Any]:
-        return {**self.left, "rows": self.to_document()["rows"]}
-
-    def to_document(self) -> dict[str, Any]:
-        done = self.done
-        return {
-            "job": self.job,
-            "object": self.object,
-            "mode": MODE,
-            "groups": self.groups,
-            "duplicates": self.losers,
-            "undone": done.groups,
-            "recreated": len(done.remade),
-            "survivors": done.survivors,
-            "references": done.references,
-            "activities": done.activities,
-            "conflicts": len(done.conflicts),
-            "failed": len(done.failed),
-            "gone": len(done.gone),
-            "requests": self.requests,
-            "estimatedSeconds": round(self.seconds, 1),
-            "rows": {
-                "recreated": [{"id": old, "newId": new} for old, new in done.remade.items()],
-                "conflicts": done.conflicts[:LISTED],
-                "failed": done.failed[:LISTED],
-                "gone": done.gone[:LISTED],
-            },
-        }
-
-
 def separate_records(
     context: BulkContext, job: JobInfo, approve: Callable[[Separation], None], *, dry_run: bool = False, include_changed: bool = False
 ) -> Separation:
@@ -368,7 +360,7 @@ def separate_records(
         result.carried_out = True
         schema = merge_schema(context, job.header.object_id)
         with sending(context, journal, schema) as sender, CurrentRecords(context.service) as records:
-            run = Unmerge(sender, schema, context.listener.progress, records, result.done, include_changed)
+            run = Unmerge(sender, schema, context.listener.progress, records, result, include_changed)
             try:
                 run.run()
             except CrmctlError as error:
