@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 from tests.cli.test_bulk import rows, write
@@ -225,3 +226,11 @@ def test_rows_without_a_unique_value_are_told_apart_by_their_content(crm: Runnin
     undone = run_crmctl("bulk", "undo", "last", "--yes").ok().json()
     assert (undone["deleted"], undone["duplicates"]) == (6, 0)
     assert run_crmctl("records", "count", "companies").ok().json() == {"count": 0}
+
+
+def test_a_row_with_fewer_values_is_told_from_rows_with_the_same_ones_and_more(crm: RunningService) -> None:
+    rows = [{"name": "Acme"}, {"name": "Acme", "industry": "retail"}, {"name": "Acme", "employees": 3}]
+    Path("companies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_crmctl("bulk", "import", "companies", "companies.jsonl", "--capture-ids").ok()
+    undone = run_crmctl("bulk", "undo", "last", "--yes").ok().json()
+    assert (undone["deleted"], undone["unknown"]) == (3, 0)

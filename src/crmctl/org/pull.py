@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.errors import DeniedError, NotFoundError, ServiceError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.match.references import ids_only
 from crmctl.mirror.file import writing_turn
@@ -37,7 +37,9 @@ from crmctl.org.folder import (
     refuse_folder,
     refuse_foreign,
 )
+from crmctl.org.mask import HARMLESS, Mask, scan, texts_in
 from crmctl.org.replacement import finish_replacement, new_content, replace_content
+from crmctl.org.subset import Chosen, choose_subset, refuse_too_many
 from crmctl.schema.schema_document import Present, to_document
 from crmctl.values import yaml_text
 from crmctl.values.moments import to_timestamp
@@ -58,22 +60,28 @@ class PullRequest:
     folder: Path
     objects: Sequence[str] = ()
     parts: Sequence[str] | None = None
+    where: Sequence[str] = ()
+    sample: Sequence[str] = ()
+    max_records: int | None = None
+    mask: bool = False
+    mask_key: Path | None = None
 
 
 @dataclass(frozen=True)
 class PullReport:
-    """Result of a pull. `is_changed`: whether a data file changed."""
+    """Result of a pull. `is_changed`: whether a data file changed. `added`: records that references added to a subset."""
 
     folder: Path
     manifest: Json
     is_changed: bool
     requests: int
+    added: Mapping[str, int] = field(default_factory=dict)
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
         names = ("asOf", "masked", "subset", "records", "activities", "members", "coverage")
         return {
-            "folder": str(self.folder), "changed": self.is_changed, "requests": self.requests,
+            "folder": str(self.folder), "changed": self.is_changed, "requests": self.requests, "added": dict(self.added),
             **{name: self.manifest[name] for name in names},
         }  # fmt: skip
 
@@ -88,20 +96,91 @@ class Organization:
     parts: Sequence[str]
     members: Sequence[Member] = ()
     notes: list[Json] = field(default_factory=list)
+    chosen: Chosen | None = None
+    """Ids of the records of a subset, by object id."""
+    mask: Mask | None = None
 
     def attributes(self, object_id: str) -> list[Attribute]:
         return [attribute for attribute in self.copy.attributes(object_id) if attribute.is_active is not False]
 
     def lines(self) -> Iterator[tuple[Object, RecordLines]]:
-        """Yield each object with its records as a folder holds them."""
-        ids = {one.id.lower(): self.copy.ids(one.id) for one in self.objects}
+        """Yield each object with its records as a folder holds them, unmasked."""
+        ids = {one.id.lower(): self.copy.ids(one.id) if self.chosen is None else self.chosen[one.id] for one in self.objects}
         for one in self.objects:
-            yield one, RecordLines(self.copy.records_by_id(one.id), self.attributes(one.id), ids)
+            records = self.copy.records_by_id(one.id, None if self.chosen is None else self.chosen[one.id])
+            yield one, RecordLines(records, self.attributes(one.id), ids)
+
+    def masked(self, one: Object, lines: Iterable[Json]) -> Iterator[Json]:
+        """Yield the records of an object as the folder may hold them."""
+        mask, attributes, slug = self.mask, self.attributes(one.id), one.slug or one.id
+        return ({"id": each["id"], "data": mask.record(slug, attributes, each["data"])} if mask else each for each in lines)
 
     def activities(self) -> Iterator[Json]:
-        """Yield the activities as a folder holds them."""
+        """Yield the activities as a folder holds them: those of a subset have links to its records only."""
         slugs = {one.id.lower(): one.slug or one.id for one in self.every_object}
-        return (activity_document(activity, slugs) for activity in self.copy.activities())
+        for activity in self.copy.activities():
+            document = activity_document(activity, slugs)
+            if self.chosen is not None:
+                known = set().union(*self.chosen.values())
+                document["links"] = [link for link in document.get("links", ()) if link.partition("/")[2] in known]
+                kept = [each for each in document.pop("participants", ()) if each["type"] == "user" or each["id"] in known]
+                document |= {"participants": kept} if kept else {}
+                if not document["links"]:
+                    continue
+            yield document
+
+    def masked_activities(self) -> Iterator[Json]:
+        """Yield the activities as the folder may hold them."""
+        for each in self.activities():
+            texts = {name: self.mask.text(each[name]) for name in ("title", "summary") if name in each} if self.mask else {}
+            yield each | texts
+
+    def masked_members(self) -> list[Json]:
+        """Return the members as the folder may hold them."""
+        members = [_member(member) for member in self.members]
+        if self.mask is not None:
+            for member in members:
+                member |= {"email": self.mask.email(member["email"]), "name": member["name"] and self.mask.name(member["name"])}
+        return members
+
+    def see_sources(self) -> None:
+        """Show the mask every value that it will replace, and those that are harmless."""
+        if self.mask is None:
+            return
+        mask, masks, harmless = self.mask, dict[str, set[str]](), set[str]()
+        for one in self.objects:
+            attributes = self.attributes(one.id)
+            masks[one.id] = {each.slug for each in attributes if mask.is_masked(one.slug or one.id, each)}
+            harmless.update(text.lower() for each in attributes for text in (each.slug, *each.options))
+        for one, lines in self.lines():
+            for line in lines:
+                shown = (value for slug, value in line["data"].items() if slug not in masks[one.id])
+                harmless.update(text.strip().lower() for value in shown for text in texts_in(value))
+        known = frozenset(harmless)
+        for one, lines in self.lines():
+            for line in lines:
+                for slug in line["data"].keys() & masks[one.id]:
+                    mask.see(line["data"][slug], known)
+        for activity in self.activities():
+            mask.see([activity.get("title"), activity.get("summary")], known)
+        for member in self.members:
+            mask.see([_member(member)["email"], _member(member)["name"]], known)
+
+    def written_texts(self, place: Path) -> Iterator[tuple[str, str]]:
+        """Yield the texts in the written files that a person could have entered, with their places."""
+        for one in self.objects:
+            skipped = {each.slug for each in self.attributes(one.id) if each.type in HARMLESS and each.type != AttributeType.SELECT}
+            slug = one.slug or one.id
+            for path in [*(place / RECORDS).glob(f"{slug}.jsonl"), *(place / RECORDS).glob(f"{slug}/*")]:
+                for number, line in enumerate(path.open(encoding="utf-8"), 1):
+                    values = ((name, value) for name, value in jsontext.loads(line)["data"].items() if name not in skipped)
+                    yield from ((f"{slug}, line {number}, {name}", text) for name, value in values for text in texts_in(value))
+        if (place / ACTIVITIES).exists():
+            for number, line in enumerate((place / ACTIVITIES).open(encoding="utf-8"), 1):
+                document = jsontext.loads(line)
+                yield from ((f"{ACTIVITIES}, line {number}", document[name]) for name in ("title", "summary") if name in document)
+        for member in yaml_text.loads((place / MEMBERS).read_text(encoding="utf-8")) if (place / MEMBERS).exists() else ():
+            yield from ((MEMBERS, text) for text in (member["email"], member["name"]) if text)
 
     def present(self) -> Present:
         """Return the schema: the chosen objects with attributes, the others only by name."""
@@ -118,18 +197,40 @@ def pull(context: BulkContext, request: PullRequest) -> PullReport:
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     with writing_turn(context.state / LOCKS / digest, context.clock, context.listener.note):
         finish_replacement(folder)
-        check_start(folder)
+        check_start(folder, is_masked=request.mask)
         settings = _settings(request)
+        mask = Mask.of(request.mask_key, settings.keep) if request.mask else None
         organization, report = read_organization(context, settings)
         with organization.copy:
             organization.copy.hold_still()
+            added = _restrict(organization, request, mask)
             with new_content(folder) as place:
                 manifest = write_folder(organization, place) | {"source": source_digest(context.origin)}
+                if mask is not None:
+                    scan(mask, organization.written_texts(place))
                 is_changed = _store(folder, place, manifest, _proposed(settings, request, organization))
-    return PullReport(folder, OrgFolder(folder).manifest, is_changed, report.requests)
+    return PullReport(folder, OrgFolder(folder).manifest, is_changed, report.requests, added)
 
 
-def check_start(folder: Path) -> None:
+def _restrict(organization: Organization, request: PullRequest, mask: Mask | None) -> Mapping[str, int]:
+    """Choose the subset and prepare the mask. Raises errors of both."""
+    added: Mapping[str, int] = {}
+    objects = {one.slug or one.id: one for one in organization.objects}
+    if request.where or request.sample:
+        organization.chosen, added = choose_subset(organization.copy, objects, request.where, request.sample, request.max_records)
+        organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
+    elif request.max_records is not None:
+        refuse_too_many(sum(len(organization.copy.ids(one.id)) for one in organization.objects), request.max_records)
+    if mask is not None:
+        known = {f"{slug}.{each.slug}" for slug, one in objects.items() for each in organization.attributes(one.id)}
+        if unknown := sorted(mask.keep - known):
+            raise UsageError(f"keep in {SETTINGS} names {unknown[0]}, which does not exist", code="unknown_attribute")
+        organization.mask = mask
+        organization.see_sources()
+    return added
+
+
+def check_start(folder: Path, *, is_masked: bool) -> None:
     """Raise UsageError unless the folder is new, empty, or one of crmctl."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         refuse_folder(folder, "is no folder")
@@ -137,7 +238,7 @@ def check_start(folder: Path) -> None:
         refuse_folder(folder, "cannot be made: its parent folder does not exist")
     if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
         refuse_foreign(folder, is_start=True)
-        if (folder / MANIFEST).exists() and OrgFolder(folder).is_masked:
+        if not is_masked and (folder / MANIFEST).exists() and OrgFolder(folder).is_masked:
             refuse_folder(folder, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
 
 
@@ -208,23 +309,23 @@ def write_folder(organization: Organization, place: Path) -> Json:
     (place / RECORDS).mkdir()
     for one, lines in organization.lines():
         slug = one.slug or one.id
-        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", lines)
+        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", organization.masked(one, lines))
         _split(place / RECORDS / f"{slug}.jsonl")
         rows += [coverage(slug, counts[slug]), *_left_out(organization, one, lines)]
     activities = None
     if "activities" in organization.parts:
-        activities = _write_lines(place / ACTIVITIES, organization.activities())
+        activities = _write_lines(place / ACTIVITIES, organization.masked_activities())
     rows.append(coverage("activities", activities, "" if activities is not None else "not chosen"))
     if organization.members:
-        (place / MEMBERS).write_text(yaml_text.dumps([_member(member) for member in organization.members]), encoding="utf-8")
+        (place / MEMBERS).write_text(yaml_text.dumps(organization.masked_members()), encoding="utf-8")
         rows.append(coverage("members", len(organization.members), "apply does not create members"))
     rows += [*organization.notes, *(coverage(content, None, note) for content, note in NEVER_CONTAINED)]
     states = [copy.state(one.id) for one in organization.objects]
     return {
         "format": FORMAT,
         "asOf": to_timestamp(min((state.as_of for state in states if state is not None), default=0)),
-        "masked": False,
-        "subset": False,
+        "masked": organization.mask is not None,
+        "subset": organization.chosen is not None,
         "records": counts,
         "activities": activities or 0,
         "members": len(organization.members),
@@ -360,9 +461,3 @@ def _store(folder: Path, place: Path, manifest: Json, settings: OrgSettings | No
         names.insert(0, SETTINGS)
     replace_content(folder, names)
     return True
-
-
-def refuse_too_many(records: int, most: int | None) -> None:
-    """Raise RejectedError if a pull would hold more records than the user allows."""
-    if most is not None and records > most:
-        raise RejectedError(f"the folder would hold {records:,} records, --max-records says {most:,}", code="too_many_records")

@@ -130,6 +130,10 @@ def _content_key(slugs: str, content: Recognition, data: Mapping[str, Any]) -> s
     return f"{slugs}\n{content.key(data) or ''}"
 
 
+def _wants(db: sqlite3.Connection, key: str) -> bool:
+    return db.execute("SELECT 1 FROM wanted WHERE key = ?", (key,)).fetchone() is not None
+
+
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
     slug_sets = db.execute("SELECT DISTINCT slugs FROM wanted WHERE slugs IS NOT NULL").fetchall()
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for (slugs,) in slug_sets]
@@ -144,8 +148,14 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
         if record.id in further:
             continue
         own_key = recognition.key(record.data) if recognition is not None else None
-        keys = [(_content_key(slugs, one, record.data), one) for slugs, one in contents] if own_key is None else []
-        for key, one in [(own_key, recognition)] if recognition is not None and own_key is not None else keys:
+        if recognition is not None and own_key is not None:
+            candidates = [(own_key, recognition)]
+        else:  # a row that sets exactly the attributes of the record explains it better than one that sets fewer
+            own_slugs = jsontext.dumps(sorted(slug for slug, value in record.data.items() if canonical(value) is not None))
+            candidates = [(_content_key(slugs, one, record.data), one) for slugs, one in contents]
+            exact = [(key, one) for key, one in candidates if key.startswith(f"{own_slugs}\n") and _wants(db, key)]
+            candidates = exact or candidates
+        for key, one in candidates:
             row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))

@@ -26,7 +26,14 @@ MatchOption = Annotated[
 ]
 
 
-@app.command("pull", examples=["crmctl org pull crm", "crmctl org pull crm --objects people,companies --with members"])
+@app.command(
+    "pull",
+    examples=[
+        "crmctl org pull crm",
+        "crmctl org pull crm --objects people,companies --with members",
+        "crmctl org pull test-data --where 'deals:stage=won' --sample people=500 --mask",
+    ],
+)
 def pull_org(
     ctx: typer.Context,
     folder: FolderArgument,
@@ -36,11 +43,22 @@ def pull_org(
     parts: Annotated[
         str | None, typer.Option("--with", metavar="A,B", help="Besides records: activities, members; '' for neither.")
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="OBJECT:CONDITION", help="Only records that match, and those they refer to."),
+    ] = None,
+    sample: Annotated[
+        list[str] | None, typer.Option("--sample", metavar="OBJECT=N", help="Only N records, and those they refer to; repeatable.")
+    ] = None,
+    max_records: Annotated[int | None, typer.Option("--max-records", metavar="N", min=0, help="Refuse more records than N.")] = None,
+    mask: Annotated[bool, typer.Option("--mask", help="Replace personal values by invented ones.")] = False,
+    mask_key: Annotated[str | None, typer.Option("--mask-key", metavar="FILE", help="A secret that repeats the same replacements.")] = None,
 ) -> None:
     """Write the organization into a folder.
 
     Syncs the mirror and reads only from it. Replaces the folder as a whole; without a change, no byte changes. Shows what the folder
-    contains, and what it cannot contain.
+    contains and cannot contain. --mask leaves selects, numbers, dates, references and what org.toml names under keep; exit 11 if the folder
+    still contains a masked value.
     """
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.pull import PullRequest, pull
@@ -48,9 +66,14 @@ def pull_org(
     runtime: Runtime = ctx.obj
     context = RuntimeContext(runtime)
     context.service.session.logs_bodies = False
-    report = pull(context, PullRequest(Path(folder), _names(objects), None if parts is None else _names(parts)))
+    chosen = None if parts is None else _names(parts)
+    key = Path(mask_key) if mask_key else None
+    request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
+    report = pull(context, request)
     if runtime.output_format == "table":
         _show_coverage(runtime, report.manifest)
+        for reference, count in report.added.items():
+            runtime.messages.note(f"{reference} added {counted(count, 'record')}")
         runtime.messages.note(f"{'written' if report.is_changed else 'unchanged'}: {folder}; {counted(report.requests, 'request')}")
     else:
         runtime.emitter.emit_result(report.to_document())

@@ -1,0 +1,107 @@
+"""Subsets and masked copies through the installed program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.org.test_apply import at, other
+from tests.org.test_diff import lines_of
+from tests.support.cli import run_crmctl
+from tests.support.organizations import furnish
+from tests.support.service import RunningService
+
+__all__ = ["other"]
+
+
+def records(folder: str, slug: str) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line["data"] for line in lines_of(Path(folder, "records", f"{slug}.jsonl"))}
+
+
+def test_a_subset_is_closed_and_says_what_each_reference_added(crm: RunningService) -> None:
+    furnish(crm, 31)
+    deals = crm.object_id("deals")
+    all_deals = crm.client.get(f"/api/v1/objects/{deals}/records").json()["records"]
+    stage = next(deal["data"]["stage"] for deal in all_deals if deal["data"].get("stage"))
+    report = run_crmctl("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()
+    assert report["subset"] is True
+    assert set(records("crm", "deals")) >= {deal["id"] for deal in all_deals if deal["data"].get("stage") == stage}
+    roots = sum(deal["data"].get("stage") == stage for deal in all_deals)
+    assert sum(report["records"].values()) == roots + sum(report["added"].values())
+    run_crmctl("org", "verify", "crm").ok()
+    assert run_crmctl("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()["changed"] is False
+    assert run_crmctl("org", "apply", "crm", "--prune").exits(2).error()["code"] == "incomplete_folder"
+    assert run_crmctl("org", "apply", "crm").ok().json()["changes"] == 0
+
+
+def test_samples_repeat_and_limits_refuse(crm: RunningService) -> None:
+    furnish(crm, 32)
+    first = run_crmctl("org", "pull", "a", "--sample", "people=3").ok().json()
+    run_crmctl("org", "pull", "b", "--sample", "people=3").ok()
+    assert first["records"]["people"] >= 3
+    assert records("a", "people") == records("b", "people")
+    assert run_crmctl("org", "pull", "c", "--sample", "people=3", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
+    assert run_crmctl("org", "pull", "c", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
+    assert not Path("c").exists()
+    for option, value in (("--sample", "people"), ("--sample", "cars=3"), ("--where", "stage=won"), ("--where", "deals:nothing=1")):
+        run_crmctl("org", "pull", "c", option, value).exits(2)
+
+
+def test_a_mask_leaves_nothing_and_keeps_shapes(crm: RunningService, other: RunningService) -> None:
+    furnish(crm, 33, records=20)
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    for number in range(3):
+        data = {"email": f"grace{number}@navy.mil", "name": "Grace Hopper", "job_title": "Rear Admiral", "notes": "call grace1@navy.mil"}
+        crm.client.post(path, json={"data": data})
+    run_crmctl("org", "pull", "plain").ok()
+    run_crmctl("org", "pull", "masked", "--mask").ok()
+    run_crmctl("org", "verify", "masked").ok()
+    plain, masked = records("plain", "people"), records("masked", "people")
+    text = "".join(path.read_text(encoding="utf-8") for path in Path("masked").rglob("*") if path.is_file()).lower()
+    for secret in ("grace hopper", "navy.mil", "rear admiral"):
+        assert secret not in text
+    emails = [data["email"] for data in masked.values() if "email" in data]
+    assert len(set(emails)) == len(emails)
+    assert {email.rpartition("@")[2] for email in emails} <= {"example.com", "example.org", "example.net"}
+    for record_id, data in plain.items():
+        assert masked[record_id].keys() == data.keys()
+        for slug in data.keys() & {"score", "status", "birthday", "company"}:
+            assert masked[record_id][slug] == data[slug]
+    names = {json.dumps(masked[record_id]["name"]) for record_id, data in plain.items() if data.get("name") == "Grace Hopper"}
+    assert len(names) == 1, "equal values stay equal"
+    assert run_crmctl("org", "pull", "masked").exits(2).error()["code"] == "foreign_folder"
+    assert run_crmctl("org", "apply", "masked").exits(2).error()["code"] == "masked_folder"
+    assert run_crmctl("org", "apply", "masked", env=at(other)).ok().json()["left"] == []
+    run_crmctl("config", "set", "protected", "true", env=at(other)).ok()
+    run_crmctl("org", "apply", "masked", env=at(other)).exits(2)
+
+
+def test_a_mask_fails_closed(crm: RunningService) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.post(path, json={"data": {"email": "ada@acme.org", "job_title": "Countess", "notes": "write to ada@acme.org"}})
+    Path("crm").mkdir()
+    settings = 'format = 1\n[mask]\nkeep = ["people.job_title"]\n'
+    Path("crm/org.toml").write_text(settings)
+    run_crmctl("org", "pull", "crm", "--mask").ok()
+    assert next(iter(records("crm", "people").values()))["job_title"] == "Countess"
+    before = Path("crm/records/people.jsonl").read_bytes()
+    Path("crm/org.toml").write_text(settings.replace("job_title", "notes"))
+    error = run_crmctl("org", "pull", "crm", "--mask").exits(11).error()
+    assert error["code"] == "leak"
+    assert "ada" not in error["message"]
+    assert Path("crm/records/people.jsonl").read_bytes() == before
+    Path("crm/org.toml").write_text(settings.replace("job_title", "nothing"))
+    run_crmctl("org", "pull", "crm", "--mask").exits(2)
+
+
+def test_a_key_repeats_the_replacements(crm: RunningService) -> None:
+    furnish(crm, 34)
+    Path("key").write_text("k" * 32)
+    for folder in ("a", "b"):
+        run_crmctl("org", "pull", folder, "--mask-key", "key").ok()
+    run_crmctl("org", "pull", "c", "--mask").ok()
+    assert records("a", "people") == records("b", "people") != records("c", "people")
+    Path("key").write_text("short")
+    run_crmctl("org", "pull", "d", "--mask-key", "key").exits(2)
+    run_crmctl("org", "pull", "d", "--mask-key", "nowhere").exits(2)
