@@ -252,11 +252,13 @@ class ChangingService:
     def _update(self, record: Kept, data: Data) -> None:
         assert record.data is not None
         stored = self.stored(record.row, data)
-        for slug, value in stored.items():
+        for slug, value in data.items():
+            value = stored.get(slug, value)
             edit = record.edits.get(slug)
             if edit is not None and record.data.get(slug) == edit[0] != value:
                 self._note(record, slug, *edit)
-        record.versions.append((self.clock.now(), record.data | stored, "job"))
+        kept = {slug: value for slug, value in stored.items() if slug in data or slug not in record.data}  # a default fills what is empty
+        record.versions.append((self.clock.now(), record.data | kept, "job"))
 
     def _note(self, record: Kept, slug: str, value: Any, moment: float) -> None:
         """A person's value is gone: crmctl could have known that if it wrote this record before, or read it after the edit."""

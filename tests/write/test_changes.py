@@ -24,6 +24,13 @@ PLAYS = {
     "others create records with the same keys, and every second list is old": ChangePlay(
         "keyed", lists="every second read late", writer="rivals", seed=233
     ),
+    "an undo is repeated after it deleted all records but the edited ones": ChangePlay(
+        "undo", "rounds numbers", 3, ((0, "no answer, applied half"), (4, "created, without effect")), seed=19
+    ),
+    "a person changes a value that the service set by default": ChangePlay("undo", "adds a default", seed=169),
+    "a person fills a value that the service dropped": ChangePlay(
+        "undo", "drops an attribute", answers=((2, "403, applied all"),), lists="5 s late", unique=True, seed=92
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -37,6 +37,15 @@ CHUNK_ROWS = 500
 FEW_RECORDS = 3
 """With fewer records, none shows what the service makes of values."""
 
+MOST_VALUES = 1_000
+"""The maximum number of different values to count. With more, the service gives each record its own."""
+
+DROPPED = "no "
+"""Prefix of an attribute that lost its value."""
+
+HABITS = "habits of the service"
+"""Journal fact: what the service made of the values written."""
+
 _TABLES = """
 CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, id TEXT UNIQUE, key TEXT, form TEXT, data TEXT NOT NULL, slugs TEXT);
 CREATE INDEX wanted_key ON wanted (key);
@@ -137,7 +146,7 @@ def _wants(db: sqlite3.Connection, key: str) -> bool:
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
     slug_sets = db.execute("SELECT DISTINCT slugs FROM wanted WHERE slugs IS NOT NULL").fetchall()
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for (slugs,) in slug_sets]
-    stored = StoredValues(journal.header.marker, reader)
+    stored = StoredValues(journal.header.marker, reader, journal.recall(HABITS))
     further = further_records(journal) if recognition is None else ()
     sure = recognition is None or journal.header.marker is not None  # a unique attribute alone does not prove whose record it is
     for record in walk_new(journal, reader):
@@ -161,6 +170,8 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
                 _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))
     db.create_function("is_edited", 1, lambda facts: stored.is_edited(jsontext.loads(facts)))
     db.execute("UPDATE seen SET edited = is_edited(edited)")
+    if stored.records >= FEW_RECORDS and journal.recall(HABITS) is None:
+        journal.remember(HABITS, stored.habits)  # an undo leaves mostly edited records to a later one
 
 
 def _mark_seen(db: sqlite3.Connection, record: Record, key: str, facts: Mapping[str, Any], form: str | None = None) -> None:
@@ -196,37 +207,75 @@ def _walk(reader: Reader, filters: Sequence[Condition], since: float | None, pag
         walk.rows.clear()
 
 
+@dataclass
+class _Differences:
+    """Counts of records, of the attributes written to them, and of what differs from the values written."""
+
+    records: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
+    altered: Counter[str] = field(default_factory=Counter)
+    replaced: Counter[str] = field(default_factory=Counter)
+    added: Counter[str] = field(default_factory=Counter)
+    values: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each of the first values of an added attribute occurs."""
+
+    def habits(self, least: int) -> dict[str, Any]:
+        """Return what most of at least so many records have in common; `defaults` by attribute, None for values that vary."""
+
+        def common(counts: Counter[str], totals: Callable[[str], int]) -> list[str]:
+            return [slug for slug, count in counts.items() if totals(slug) >= least and 2 * count > totals(slug)]
+
+        frequent = {slug: value for (slug, value), count in self.values.items() if 2 * count > self.added[slug]}
+        return {
+            "altered": common(self.altered, lambda name: self.sent[name.removeprefix(DROPPED)]),
+            "replaced": common(self.replaced, lambda name: self.sent[name.removeprefix(DROPPED)]),
+            "defaults": {slug: frequent.get(slug) for slug in common(self.added, lambda _: self.records)},
+        }
+
+
 class StoredValues:
     """Tells edits from what the service made of the values written, by comparing the records of a job with each other.
 
-    Most records of the job share an alteration or a default of the service; an edit stands alone. With `sure`, the record certainly belongs
-    to the job.
+    Records that nobody changed share the alterations and defaults of the service; without usable times, most records do. An edit stands
+    alone. `known`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
     """
 
-    def __init__(self, marker: str | None, reader: Reader) -> None:
+    def __init__(self, marker: str | None, reader: Reader, known: dict[str, Any] | None = None) -> None:
         self._marker = marker
         self._reader = reader
-        self._records = 0
-        self._sent: Counter[str] = Counter()
-        self._altered: Counter[str] = Counter()
-        self._replaced: Counter[str] = Counter()
-        self._added: Counter[str] = Counter()
+        self._known = known
+        self._counts = {False: _Differences(), True: _Differences()}
 
     def compare(self, record: Record, written: Mapping[str, Any], *, sure: bool = True) -> dict[str, Any]:
         """Return how a record differs from the values sent: altered values, those quite different among them, and further attributes."""
         there = record.data
         altered = {
-            slug: agreement(value, there.get(slug)) for slug, value in written.items() if canonical(value) != canonical(there.get(slug))
+            slug if canonical(there.get(slug)) is not None else f"{DROPPED}{slug}": agreement(value, there.get(slug))
+            for slug, value in written.items()
+            if canonical(value) != canonical(there.get(slug))
         }
-        added = [slug for slug, value in there.items() if slug not in written and slug != self._marker and canonical(value) is not None]
-        self._records += 1
-        self._sent.update(written.keys())
+        others = {slug: value for slug, value in there.items() if slug not in written and slug != self._marker}
+        added = {slug: jsontext.dumps(value) for slug, value in others.items() if canonical(value) is not None}
         replaced = [slug for slug, score in altered.items() if score < EXPLAINED]
-        self._altered.update(altered.keys())
-        self._replaced.update(replaced)
-        self._added.update(added)
         untouched = record.updated_at is not None and record.updated_at == record.created_at
+        counts = self._counts[untouched]
+        counts.records += 1
+        counts.sent.update(written.keys())
+        counts.altered.update(altered.keys())
+        counts.replaced.update(replaced)
+        counts.added.update(added.keys())
+        counts.values.update(pair for pair in added.items() if pair in counts.values or len(counts.values) < MOST_VALUES)
         return {"altered": [*altered], "replaced": replaced, "added": added, "untouched": untouched, "sure": sure}
+
+    @cached_property
+    def habits(self) -> dict[str, Any]:
+        """What the service makes of the values written. Records without a later change tell, where others have one."""
+        if self._known is not None:
+            return self._known
+        touched, untouched = self._counts[False], self._counts[True]
+        if touched.records and untouched.records:
+            return untouched.habits(least=1)
+        return (untouched if untouched.records else touched).habits(FEW_RECORDS)
 
     def is_edited(self, facts: Mapping[str, Any]) -> bool:
         """Whether another client changed a record since the job wrote it.
@@ -234,18 +283,20 @@ class StoredValues:
         Equal times of creation and change prove that no client did, if the service keeps times. If it does not, an altered value may be the
         service's work, but a value that differs completely or that the job did not send is an edit.
         """
-        own = [slug for slug in facts["altered"] if not self._is_common(self._altered[slug], self._sent[slug])]
+        habits = self.habits
+        own = [slug for slug in facts["altered"] if slug not in habits["altered"]]
         if own and not facts["sure"]:
             return True
-        added = [slug for slug in facts["added"] if not self._is_common(self._added[slug], self._records)]
-        replaced = [slug for slug in facts["replaced"] if not self._is_common(self._replaced[slug], self._sent[slug])]
+        defaults = habits["defaults"]
+        added = [slug for slug, value in facts["added"].items() if slug not in defaults or defaults[slug] not in (None, value)]
+        replaced = [slug for slug in facts["replaced"] if slug not in habits["replaced"]]
         if facts["untouched"]:
-            return self._records >= FEW_RECORDS and bool(added or replaced) and not self._keeps_times
+            return self.records >= FEW_RECORDS and bool(added or replaced) and not self._keeps_times
         return bool(added or replaced or own)
 
-    @staticmethod
-    def _is_common(count: int, total: int) -> bool:
-        return total >= FEW_RECORDS and 2 * count > total
+    @property
+    def records(self) -> int:
+        return sum(counts.records for counts in self._counts.values())
 
     @cached_property
     def _keeps_times(self) -> bool:
