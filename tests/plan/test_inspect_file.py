@@ -43,6 +43,7 @@ def test_columns_tell_what_they_hold(tmp_path):
         "target": None,
         "confidence": None,
         "suggestions": [],
+        "values": {},
         "note": None,
     }
     assert {name: column["type"] for name, column in columns.items()} == {
@@ -115,5 +116,5 @@ def test_json_records_are_columns_of_their_keys(tmp_path):
 def test_the_document_is_json_with_every_key(tmp_path):
     document = inspect(source_of(tmp_path, TEXT), ATTRIBUTES).to_document()
     assert jsontext.loads(jsontext.dumps(document)) == document
-    assert list(document) == ["file", "dialect", "rows", "blankLines", "columns", "unknown", "map", "problems", "findings"]
+    assert list(document) == ["file", "dialect", "rows", "blankLines", "columns", "unknown", "map", "value", "problems", "findings"]
     assert document["dialect"]["delimiter"] == ","

@@ -294,6 +294,8 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
     rows = [{name: document[name] for name in shown} for document in report.column_documents()]
     runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
+    if values := report.to_document()["value"]:
+        runtime.messages.hint(" ".join(f"--value {shlex.quote(text)}" for text in values))
     if report.duplicates is not None:
         found = report.duplicates
         first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""

@@ -169,6 +169,9 @@ MapOption = Annotated[list[str] | None, typer.Option("--map", metavar="COLUMN=SL
 MapFileOption = Annotated[
     str | None, typer.Option("--map-file", metavar="FILE", help="Mappings in a JSON, YAML or CSV file.", rich_help_panel=ADVANCED)
 ]
+ValueMapOption = Annotated[
+    list[str] | None, typer.Option("--value", metavar="COLUMN:FROM=TO", help="Replace a value, as Status:Software=technology; repeatable.")
+]
 ConstantOption = Annotated[list[str] | None, typer.Option("--set", metavar="SLUG=VALUE", help="Set the same value in every record.")]
 IgnoreOption = Annotated[bool, typer.Option("--ignore-unknown", help="Skip columns that match no attribute.")]
 BlankOption = Annotated[

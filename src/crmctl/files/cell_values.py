@@ -129,7 +129,7 @@ class ValueOptions:
     `blank`: "skip" (the default) leaves out the attribute of a blank cell, "clear" sends null. A cell that equals one of `null_strings` or
     `clear_tokens` is blank; the latter send null in any column. `decimal_marks` are "comma" or "point", `date_formats` strptime directives.
     `default_region` is the country of phone numbers without one. `samples`, the `data` of existing records, show the form of composite
-    values. `currency` applies to amounts without one, unless their record has one.
+    values. `currency` applies to amounts without one, unless their record has one. `replacements` are texts and what replaces them.
     """
 
     blank: Mapping[str, str] = field(default_factory=dict)
@@ -141,6 +141,11 @@ class ValueOptions:
     default_region: str | None = None
     samples: Sequence[Mapping[str, Any]] = ()
     currency: str | None = None
+    replacements: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def replaced(self, header: str, slug: str) -> Mapping[str, str]:
+        """Return the texts of a column that others replace."""
+        return next((self.replacements[key] for key in (header, slug) if key in self.replacements), {})
 
     def rules_for(self, header: str, slug: str) -> TextRules:
         """Return the text rules of one column. Raises RejectedError for a date format that lacks day, month or year."""
@@ -154,7 +159,9 @@ class ValueOptions:
 
     def check_columns(self, names: Collection[str]) -> None:
         """Raise UsageError if an option names a column that is not in `names`."""
-        for option, said in (("--blank", self.blank), ("--decimal-mark", self.decimal_marks), ("--date-format", self.date_formats)):
+        options: list[tuple[str, Mapping[str, Any]]] = [("--blank", self.blank), ("--decimal-mark", self.decimal_marks)]
+        options += [("--date-format", self.date_formats), ("--value", self.replacements)]
+        for option, said in options:
             for column in said.keys() - {"", *names}:
                 raise UsageError(
                     f"{option}: the file has no column {column!r}",

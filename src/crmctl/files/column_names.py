@@ -192,8 +192,43 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     return mapped
 
 
+def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return values and what replaces them, by column, from `COLUMN:FROM=TO` texts. Raises UsageError for anything else."""
+    replacements: dict[str, dict[str, str]] = {}
+    for text in texts:
+        column, _, pair = text.partition(":")
+        before, equals, after = pair.rpartition("=")
+        if not (column and equals and before and after):
+            raise UsageError(f"--value takes COLUMN:FROM=TO, not {text!r}", hint="for example --value Status:Software=technology")
+        known = replacements.setdefault(column, {})
+        if known.setdefault(before, after) != after:
+            raise UsageError(f"--value replaces {before!r} of the column {column!r} by {known[before]!r} and by {after!r}")
+    return replacements
+
+
 def read_map_file(path: Path) -> dict[str, str]:
     """Return targets by column from a file: a JSON or YAML object, or CSV with two columns. Raises UsageError for other content."""
+    return _pairs(path, [(column, _entry(path, column, entry)[0]) for column, entry in _map_entries(path)])
+
+
+def read_map_values(path: Path) -> dict[str, dict[str, str]]:
+    """Return values and what replaces them, by column, from the `values` of a map file. Raises UsageError."""
+    return {column: values for column, entry in _map_entries(path) if (values := _entry(path, column, entry)[1])}
+
+
+def _entry(path: Path, column: Any, entry: Any) -> tuple[Any, dict[str, str]]:
+    """Return the target and the values of an entry: a slug, or an object with `to` and `values`."""
+    if not isinstance(entry, dict):
+        return entry, {}
+    values = entry.get("values") or {}
+    is_map = isinstance(values, dict) and all(isinstance(text, str) and text for pair in values.items() for text in pair)
+    if not {*entry} <= {"to", "values"} or not is_map:
+        hint = "Status: {to: status, values: {Software: technology}}"
+        raise UsageError(f"{path}: {column!r} is no slug and no object of to and values", hint=hint)
+    return entry.get("to", column), values
+
+
+def _map_entries(path: Path) -> list[tuple[Any, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -202,11 +237,11 @@ def read_map_file(path: Path) -> dict[str, str]:
         raise UsageError(f"{path} is not UTF-8", code="undecodable") from error
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv"):
-        return _pairs(path, _csv_pairs(path, text, "\t" if suffix == ".tsv" else ","))
+        return _csv_pairs(path, text, "\t" if suffix == ".tsv" else ",")
     document = _document(path, text, is_json=suffix == ".json" or text.lstrip().startswith("{"))
     if not isinstance(document, dict):
         raise UsageError(f"{path} must hold an object of column names and slugs", hint='for example {"Work Email": "email", "Notes": ""}')
-    return _pairs(path, list(document.items()))
+    return list(document.items())
 
 
 def _document(path: Path, text: str, *, is_json: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -179,6 +180,8 @@ class RowBuilder:
         elif column.part is not None:
             part, read = self._part_reader(attribute, column.part, form)
             read_text = read
+        if replaced := self._options.replaced(column.header, slug):
+            read_text, read = _replacing(replaced, read_text), _replacing(replaced, read)
         after_good: Callable[[str, Any], Finding | None] | None = None
         after_bad: Callable[[str, str], Finding | None] | None = None
         is_odd: Callable[[str], object] | None = None
@@ -344,6 +347,10 @@ class RowBuilder:
                 work.findings.append(
                     Finding("required_missing", f"{slug} is required", hint=f"fill the cell, or give --set {slug}=VALUE").on(label, "")
                 )
+
+
+def _replacing(replaced: MappingOf[str, str], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: read(replaced.get(value.strip(), value) if isinstance(value, str) else value)
 
 
 def _never(_text: str) -> bool:

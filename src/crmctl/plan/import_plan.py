@@ -214,6 +214,7 @@ class ImportPlan:
                 "default_region": values.default_region,
                 "samples": list(values.samples),
                 "currency": values.currency,
+                "replacements": {column: dict(texts) for column, texts in values.replacements.items()},
             },
             "stop_on_error": self.stop_on_error,
             "references": [reference.to_document() for reference in self.references],

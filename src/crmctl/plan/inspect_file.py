@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,15 +26,18 @@ from crmctl.files.mapping import Mode, Role, resolve_column
 from crmctl.files.rows import Dialect, Row, Source
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
-from crmctl.models.findings import Finding, shorten
-from crmctl.models.ids import is_uuid
+from crmctl.models.findings import SHOWN_VALUE_LENGTH, Finding, shorten
+from crmctl.models.ids import is_uuid, nearest
 from crmctl.models.numbers import read_number
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.plan.job_start import temporary_input
 from crmctl.plan.requests import ReadRequest, check_choice, check_places, resolve_target, store_of
-from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone
+from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone, select_reader
 
 EXAMPLES = 10
+
+MOST_OPTIONS = 200
+"""Different texts of a column that are compared with the options of its attribute."""
 
 TELLING = (AttributeType.EMAIL, AttributeType.PHONE_NUMBER)
 """Column types that become a match rule each if the user gives no rules."""
@@ -198,6 +201,8 @@ class ColumnReport:
     target: str | None = None
     confidence: float | None = None
     suggestions: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    """Texts that are no option of the attribute, and the option that each resembles."""
     note: str | None = None
 
 
@@ -246,6 +251,7 @@ class InspectReport:
                 "target": column.target,
                 "confidence": column.confidence,
                 "suggestions": column.suggestions,
+                "values": column.values,
                 "note": column.note,
             }
             for column in self.columns
@@ -261,6 +267,7 @@ class InspectReport:
             "columns": self.column_documents(),
             "unknown": [column.header for column in self.unknown],
             "map": self.map_arguments,
+            "value": [f"{column.header}:{text}={option}" for column in self.columns for text, option in column.values.items()],
             "problems": self.problems,
             **({"duplicates": self.duplicates.to_document()} if self.duplicates is not None else {}),
             "findings": [finding.to_document() for finding in self.findings],
@@ -341,7 +348,21 @@ def _finished(tally: _Tally, names: Names | None, mode: Mode) -> ColumnReport:
     else:
         report.confidence = CONFIDENCE.get(column.by or "")
         report.note = "left out: " + (column.note or column.by or "") if column.role is Role.IGNORED else None
+    if column.attribute is not None and column.attribute.type == AttributeType.SELECT:
+        report.values = _near_options(column.attribute, tally.texts)
     return report
+
+
+def _near_options(attribute: Attribute, texts: Iterable[str]) -> dict[str, str]:
+    """Return the option that each text resembles, for texts that are none."""
+    read, near = select_reader(attribute.options), {}
+    for text in texts:
+        try:
+            read(text)
+        except RejectedError:
+            if (option := nearest(text, attribute.options)) is not None:
+                near[text] = option
+    return near
 
 
 def _note_shared_targets(columns: Sequence[ColumnReport]) -> None:
@@ -361,6 +382,8 @@ class _Tally:
         self.report = ColumnReport(header, index)
         self._possible = list(TESTS)
         self._seen: set[int] = set()
+        self.texts: dict[str, None] = {}
+        """The first different texts."""
 
     def add(self, text: str) -> None:
         report = self.report
@@ -370,6 +393,8 @@ class _Tally:
             self._possible = [kind for kind in self._possible if _fits(kind, text)]
         if len(report.samples) < SAMPLES and (shown := shorten(text)) not in report.samples:
             report.samples.append(shown)
+        if len(self.texts) < MOST_OPTIONS and len(text) <= SHOWN_VALUE_LENGTH:
+            self.texts[text] = None
         if len(self._seen) < MAX_DISTINCT:
             self._seen.add(hash(text))
         elif report.distinct_exact and hash(text) not in self._seen:

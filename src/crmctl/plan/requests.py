@@ -12,7 +12,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.client.directory import active_ones
 from crmctl.errors import DeniedError, UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
-from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks
+from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks, parse_replacements, read_map_values
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import is_stream
@@ -120,6 +120,7 @@ class ImportRequest(RunRequest, ReadRequest):
     plan_file: str | Path | None = None
     map_pairs: Sequence[str] = ()
     map_file: str | Path | None = None
+    value_map: Sequence[str] = ()
     set_values: Sequence[str] = ()
     ignore_unknown: bool = False
     on_error: str = "stop"
@@ -194,7 +195,15 @@ class ImportRequest(RunRequest, ReadRequest):
             date_formats=parse_date_formats(self.date_formats),
             default_region=check_region(self.default_region),
             currency=currency_code(self.currency),
+            replacements=self._replacements(),
         )
+
+    def _replacements(self) -> dict[str, dict[str, str]]:
+        """Return the replaced values of the map file and of --value, which wins."""
+        replacements = read_map_values(Path(self.map_file)) if self.map_file else {}
+        for column, values in parse_replacements(self.value_map).items():
+            replacements[column] = replacements.get(column, {}) | values
+        return replacements
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -55,6 +55,7 @@ def import_records(
     report: given.ReportOption = None,
     map_pairs: given.MapOption = None,
     map_file: given.MapFileOption = None,
+    value_map: given.ValueMapOption = None,
     set_values: given.ConstantOption = None,
     ignore_unknown: given.IgnoreOption = False,
     on_error: given.OnErrorOption = "stop",

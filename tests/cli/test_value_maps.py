@@ -1,0 +1,70 @@
+"""`--value COLUMN:FROM=TO` and the `values` of a map file replace texts of a column; `bulk inspect` proposes near options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+FILE = "Name,Branch\nAcme,Software\nInitech,retial\nUmbrella,finance\n"
+REPLACED = ("--value", "Branch:Software=technology", "--value", "Branch:retial=retail")
+
+
+@pytest.fixture(autouse=True)
+def _file(crm: RunningService) -> None:
+    Path("companies.csv").write_text(FILE, encoding="utf-8")
+
+
+def industries() -> dict[str, Any]:
+    return {record["data"]["name"]: record["data"]["industry"] for record in run_crmctl("records", "list", "companies").ok().json()}
+
+
+EXPECTED = {"Acme": "technology", "Initech": "retail", "Umbrella": "finance"}
+
+
+def test_values_are_replaced_by_options() -> None:
+    assert run_crmctl("bulk", "import", "companies", "companies.csv", "--map", "Branch=industry").exits(9)
+    run_crmctl("bulk", "import", "companies", "companies.csv", "--map", "Branch=industry", *REPLACED).ok()
+    assert industries() == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["map.yaml", "map.json"])
+def test_values_are_replaced_by_a_map_file(name: str) -> None:
+    yaml = "Branch: {to: industry, values: {Software: retail, retial: retail}}\nName: name\n"
+    json = '{"Branch": {"to": "industry", "values": {"Software": "retail", "retial": "retail"}}, "Name": "name"}'
+    Path(name).write_text(yaml if name == "map.yaml" else json, encoding="utf-8")
+    # The option wins, and a saved plan keeps both.
+    options = ("--map-file", name, "--value", "Branch:Software=technology", "--plan", "companies.plan")
+    run_crmctl("bulk", "import", "companies", "companies.csv", *options).ok()
+    Path(name).unlink()
+    run_crmctl("bulk", "apply", "companies.plan").ok()
+    assert industries() == EXPECTED
+
+
+def test_inspect_proposes_near_options() -> None:
+    Path("people.csv").write_text("email,Status\na@x.org,custmer\nb@x.org,customer\nc@x.org,xyz\n", encoding="utf-8")
+    report = run_crmctl("bulk", "inspect", "people.csv", "--object", "people").ok().json()
+    assert report["value"] == ["Status:custmer=customer"]
+    assert "--value Status:custmer=customer" in run_crmctl("bulk", "inspect", "people.csv", "--object", "people", "-o", "table").ok().err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("Software=technology", "--value takes COLUMN:FROM=TO"),
+        ("Branch:Software=", "--value takes COLUMN:FROM=TO"),
+        ("Nope:a=b", "the file has no column 'Nope'"),
+    ],
+)
+def test_refusals(option: str, said: str) -> None:
+    assert said in run_crmctl("bulk", "import", "companies", "companies.csv", "--map", "Branch=industry", "--value", option).exits(2).err
+
+
+def test_a_map_file_of_another_shape_is_refused() -> None:
+    Path("map.yaml").write_text("Branch: {to: industry, texts: {a: b}}\n", encoding="utf-8")
+    error = run_crmctl("bulk", "import", "companies", "companies.csv", "--map-file", "map.yaml").exits(2).error()
+    assert "'Branch' is no slug and no object of to and values" in error["message"]
