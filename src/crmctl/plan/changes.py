@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from crmctl.client.session import encode_json
 from crmctl.errors import CrmctlError, DeniedError, PartialError, RejectedError, UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
-from crmctl.files.rows import SourceOptions
+from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.files.sources import STDIN, GivenInput, is_stream
 from crmctl.files.validation import Entry, Payload
 from crmctl.files.whole_files import check_place
@@ -40,7 +41,7 @@ from crmctl.plan.job_hooks import (
     agree,
 )
 from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
-from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_ids, temporary_input
+from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import RunRequest, check_choice, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
 from crmctl.plan.row_actions import RowAction
@@ -249,7 +250,7 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         if not plan.records:
             return _done(plan, DeleteSummary(request.object, not_found=plan.absent))
         approve(plan)
-        given = stack.enter_context(temporary_ids(store, _ids(known), request.selection.name))
+        given = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(known))))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
         job = start_import(store, target, given, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
@@ -467,7 +468,7 @@ def _prepared(
         total = context.crm.list_records(target.object_id, limit=1).total or len(known)
         guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
     ids = (record.id if (record := known.get(one)) is not None else one for one in known.ids())
-    with temporary_ids(store_of(context), ids, request.selection.name) as given:
+    with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as given:
         yield given, plan, guard
 
 

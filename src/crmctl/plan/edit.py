@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +12,13 @@ from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.mapping import MappingOptions, Mode
-from crmctl.files.rows import SourceOptions
+from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, Record
 from crmctl.plan.import_plan import BeforeImages, ImportPlan
 from crmctl.plan.job_hooks import EditHooks, keep_text
 from crmctl.plan.job_run import RunOptions, run_to_result
-from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_ids
+from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
 from crmctl.values.composites import Given, without_bare_amounts
@@ -67,7 +68,7 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     values = tuple(f"{slug}:={jsontext.dumps(value)}" for slug, value in _whole(request).items())
     plan = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.UPSERT, set_values=values))
     made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, shown=request.shown.wire)
-    with temporary_ids(store, [request.shown.id], NAME) as given:
+    with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as given:
         job = start_import(store, target, given, made)
     keep_text(job.journal, request.text)
     result = run_to_result(context, job, RunOptions(hooks=lambda job: EditHooks(job, editing)))

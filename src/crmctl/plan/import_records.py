@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
+from crmctl.files.rows import spool_rows
 from crmctl.files.sources import STDIN, GivenInput, is_stream, open_source
 from crmctl.match.keys import key_rule
 from crmctl.match.references import parse_references, references_in
@@ -18,7 +20,7 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import DryRun, DryRunOptions, current_limit, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, open_input
 from crmctl.plan.job_run import RunOptions, requests_made, run_to_result
-from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import, temporary_input, temporary_rows
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import, temporary_input, temporary_table
 from crmctl.plan.plan_file import (
     Applicable,
     Decision,
@@ -118,7 +120,7 @@ def check_files(request: ImportRequest) -> None:
 @contextmanager
 def _given(context: BulkContext, request: ImportRequest) -> Iterator[GivenInput]:
     store = store_of(context)
-    opened = temporary_rows(store, request.rows, request.file) if request.rows is not None else None
+    opened = temporary_table(store, request.file, partial(spool_rows, request.rows)) if request.rows is not None else None
     with opened or temporary_input(store, request.file, context.stdin) as given:
         yield given
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -14,7 +14,6 @@ from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
 from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_digest
 from crmctl.files.payloads import check_marker
-from crmctl.files.rows import spool_ids, spool_rows
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
@@ -218,22 +217,11 @@ def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Giv
 
 
 @contextmanager
-def temporary_rows(store: JobStore, rows: Iterable[Mapping[str, Any]], name: str) -> Iterator[GivenInput]:
-    """Provide the rows of a program as a temporary file."""
+def temporary_table(store: JobStore, name: str, spool: Callable[[Path], None]) -> Iterator[GivenInput]:
+    """Provide a temporary file that `spool` writes, and that a job may take over. `name` is the origin of its rows."""
     folder = store.new_folder()
     try:
-        spool_rows(rows, folder / COPY_NAME)
-        yield GivenInput(name, folder / COPY_NAME, is_copy=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def temporary_ids(store: JobStore, ids: Iterable[str], name: str) -> Iterator[GivenInput]:
-    """Provide record ids as a temporary file, which a job may take over. `name` is their origin."""
-    folder = store.new_folder()
-    try:
-        spool_ids(ids, folder / COPY_NAME)
+        spool(folder / COPY_NAME)
         yield GivenInput(name, folder / COPY_NAME, is_copy=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

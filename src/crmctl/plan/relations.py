@@ -62,16 +62,6 @@ def begin_phase(journal: Journal, count: int) -> None:
         journal.set_state(JobState.OPEN)
 
 
-def failures(journal: Journal, ordinals: Iterable[int]) -> dict[int, str]:
-    """Return why each failed row failed, by ordinal."""
-    found = {}
-    for ordinal in ordinals:
-        entry = journal.rows(ordinal, ordinal).get(ordinal)
-        if entry is not None and entry.state is RowState.FAILED:
-            found[ordinal] = entry.error or "refused"
-    return found
-
-
 def _clear(folder: Path) -> None:
     """Delete the remains of a journal that was never complete. Raises StorageError if rows were sent with it."""
     if (mark := HighWaterMark(folder).read()[0]).sends:
@@ -219,7 +209,7 @@ class _Parents:
 
 
 def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
-    """Return why the service refused parents, by number."""
+    """Return why the service refused rows of a phase, by number."""
     entries = phase.rows(first, last)
     return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
 
@@ -255,8 +245,9 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
         count = sum(phase.journal.counts().values())
         send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
-        for ordinal, why in failures(phase.journal, (ordinal for ordinal, _ in references.links())).items():
-            _fail(references, journal, ordinal, why)
+        for ordinal, _ in references.links():
+            for why in _failures(phase.journal, ordinal, ordinal).values():
+                _fail(references, journal, ordinal, why)
         phase.journal.set_state(JobState.FINISHED)
 
 
