@@ -170,7 +170,10 @@ MapFileOption = Annotated[
     str | None, typer.Option("--map-file", metavar="FILE", help="Mappings in a JSON, YAML or CSV file.", rich_help_panel=ADVANCED)
 ]
 ValueMapOption = Annotated[
-    list[str] | None, typer.Option("--value", metavar="COLUMN:FROM=TO", help="Replace a value, as Status:Software=technology; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--value", metavar="COLUMN:FROM=TO", help="Replace a value: Status:Software=technology; repeatable.", rich_help_panel=ADVANCED
+    ),
 ]
 ConstantOption = Annotated[list[str] | None, typer.Option("--set", metavar="SLUG=VALUE", help="Set the same value in every record.")]
 IgnoreOption = Annotated[bool, typer.Option("--ignore-unknown", help="Skip columns that match no attribute.")]
