@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.clock import Clock
+from crmctl.mirror.changes import create_triggers
 from crmctl.mirror.file import (
     FIXED_TABLES,
     MirrorFile,
@@ -99,6 +100,7 @@ class ObjectTable:
     def rebuild(self, without: Collection[str] = ()) -> None:
         """Recreate the table from its own records with the columns of the present attributes; drop the values of `without`."""
         old = quoted(f"_old_{self.name}")
+        is_logged = self._db.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (self.name,)).fetchone()
         self._db.execute(f"ALTER TABLE {self._table} RENAME TO {old}")
         for column in ("_created", "_updated"):
             for index in (f"_by_{self.name}{column}", f"{self.name}{column}"):  # older mirrors used the second name
@@ -110,6 +112,8 @@ class ObjectTable:
             last = rows[-1][0]
             self.write(without_values(Record.parse(jsontext.loads(row[1])), without) for row in rows)
         self._db.execute(f"DROP TABLE {old}")
+        if is_logged:
+            create_triggers(self._db, self.name)
 
     def write(self, records: Iterable[Record]) -> Written:
         done = Written()

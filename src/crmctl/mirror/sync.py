@@ -11,6 +11,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
 from crmctl.errors import DeniedError, NotFoundError, UsageError
+from crmctl.mirror.changes import begin_log, forget_log
 from crmctl.mirror.file import (
     ACTIVITIES,
     FIXED_TABLES,
@@ -333,12 +334,14 @@ class MirrorSync:
             write_objects(self._file, [found], state)
             write_attributes(self._file, found, attributes, state)
             self._remember_deleted(found, result)
+            begin_log(self._file, state, self._context.clock.now())
         self._report.results.append(result)
 
     def _leave_out(self, state: SyncState, attributes: Sequence[Attribute], slugs: Sequence[str]) -> None:
         """Remove values from the records in the mirror."""
         kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         with self._file.transaction():
+            forget_log(self._file, state)
             ObjectTable(self._file.db, state.table_name, kept, state.loose).rebuild(slugs)
             self._file.save(state)
         self._file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

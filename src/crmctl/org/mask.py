@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError, reason
+from crmctl.errors import DifferenceError, RejectedError, UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
 
@@ -40,11 +40,6 @@ HARMLESS = frozenset(
         AttributeType.REFERENCE,
     }
 )  # fmt: skip
-
-
-class LeakError(CrmctlError):
-    exit_code: ClassVar[ExitCode] = ExitCode.DIFFERENT
-    default_code: ClassVar[str] = "leak"
 
 
 class Mask:
@@ -171,10 +166,11 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def scan(mask: Mask, texts: Iterable[tuple[str, str]]) -> None:
-    """Raise LeakError if a written text, given with its place, contains a masked source value."""
+    """Raise DifferenceError if a written text, given with its place, contains a masked source value."""
     for place, text in texts:
         if mask.leak_in(text) is not None:
-            raise LeakError(
+            raise DifferenceError(
                 f"{place} contains a value that should be masked; the folder was removed",
                 hint='keep = ["OBJECT.ATTR"] in org.toml names attributes whose values may be shown',
+                code="leak",
             )

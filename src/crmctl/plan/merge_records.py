@@ -573,3 +573,13 @@ def _take(pages: Iterable[Sequence[Record]], candidates: MatchCandidates, advanc
 
 def _now(context: BulkContext) -> str:
     return to_timestamp(int(context.clock.now()) * MICROS)
+
+
+def survivors_of(context: BulkContext) -> dict[str, str]:
+    """Map the ids of records that merges on this machine deleted, in lower case, to their survivors."""
+    survivors: dict[str, str] = {}
+    for job in reversed(store_of(context).list()):
+        if job.header.mode == MODE and job.header.origin == context.origin:
+            with closing(MergeJournal(job.folder, context.clock)) as journal:
+                survivors.update(journal.survivors())
+    return survivors

@@ -175,6 +175,53 @@ def sql(
     return ExitCode.OK
 
 
+@app.command(
+    "changes",
+    examples=[
+        "crmctl mirror changes people -O people.jsonl",
+        "crmctl mirror changes --since 2h",
+        'crmctl mirror changes --since "$(cat token)" -O changes.parquet',
+    ],
+)
+def changes(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="OBJECT", help="Only this object; by default all in the mirror.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="MOMENT", help="A moment, or the token of the last call; by default everything.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("-O", "--out", metavar="FILE", help="Write to a .jsonl or .parquet file.")] = None,
+    no_sync: Annotated[bool, typer.Option("--no-sync", help="Emit what the mirror already knows, without a request.")] = False,
+) -> None:
+    """Emit inserts, updates, deletions and merges as JSON lines, each once.
+
+    Syncs the mirror first. The last line holds a token for the next call. The mirror remembers 30 days; exit 11 if it does not reach back
+    that far. Without --since, every record is an insert.
+    """
+    from crmctl.files.whole_files import whole_file
+    from crmctl.mirror.changes import read_changes, write_parquet
+    from crmctl.mirror.sync import SyncRequest, sync_mirror
+    from crmctl.models import jsontext
+    from crmctl.plan.merge_records import survivors_of
+
+    runtime: Runtime = ctx.obj
+    place = _existing(runtime)
+    context = _quiet_context(runtime)
+    if not no_sync:
+        sync_mirror(context, SyncRequest([name] if name else []))
+    with _open(place) as mirror:
+        found = read_changes(mirror, name, since, runtime.clock, survivors_of(context))
+        if file is None:
+            for change in found:
+                runtime.streams.write_out(jsontext.dumps(change) + "\n")
+        elif file.endswith(".parquet"):
+            write_parquet(Path(file), found, lambda token: runtime.done({"file": file, "token": token}, token))
+        else:
+            with whole_file(Path(file), mode=0o600) as text:
+                for change in found:
+                    text.write(jsontext.dumps(change) + "\n")
+            runtime.done({"file": file, "token": change["token"]}, str(change["token"]))
+
+
 @app.command("path", examples=["crmctl mirror path", 'sqlite3 "$(crmctl mirror path -o ids)"'])
 def path(ctx: typer.Context) -> None:
     """Show the path of the mirror's file."""

@@ -1,0 +1,104 @@
+"""`crmctl mirror changes` through the installed program."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+
+def emitted(*options: str) -> tuple[list[dict[str, Any]], str]:
+    *changes, last = run_crmctl("mirror", "changes", *options).ok().lines()
+    return changes, last["token"]
+
+
+@pytest.fixture
+def mirrored(crm: RunningService, people: list[str]) -> list[str]:
+    run_crmctl("mirror", "sync", "people").ok()
+    return people
+
+
+def test_each_change_is_emitted_once(crm: RunningService, mirrored: list[str]) -> None:
+    everything, token = emitted()
+    assert ({change["op"] for change in everything}, len(everything)) == ({"insert"}, 120)
+    assert emitted("--since", token) == ([], token)
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.patch(f"{path}/{mirrored[0]}", json={"data": {"score": 5000}})
+    crm.client.delete(f"{path}/{mirrored[1]}")
+    made = crm.client.post(path, json={"data": {"email": "new@example.org"}}).json()["id"]
+    changes, second = emitted("--since", token)
+    by_id = {change["id"]: change for change in changes}
+    assert len(changes) == 3
+    assert (by_id[mirrored[0]]["op"], by_id[mirrored[0]]["before"]["score"], by_id[mirrored[0]]["after"]["score"]) == ("update", 1, 5000)
+    assert (by_id[mirrored[1]]["op"], by_id[mirrored[1]]["before"]["score"], by_id[mirrored[1]]["after"]) == ("delete", 2, None)
+    assert (by_id[made]["op"], by_id[made]["before"], by_id[made]["after"]) == ("insert", None, {"email": "new@example.org"})
+    assert emitted("--since", second)[0] == []
+    crm.log.clear()
+    assert emitted("people", "--since", token, "--no-sync")[0] == changes
+    assert crm.log == []
+
+
+def test_a_new_attribute_and_a_full_reading_lose_no_change(crm: RunningService, mirrored: list[str]) -> None:
+    _, token = emitted()
+    attributes = f"/api/v1/objects/{crm.object_id('people')}/attributes"
+    made = crm.client.post(attributes, json={"name": "Shoe size", "type": "number"}).json()["id"]
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.patch(f"{path}/{mirrored[0]}", json={"data": {"shoe_size": 41}})
+    assert [change["after"]["shoe_size"] for change in emitted("--since", token)[0]] == [41]
+    crm.client.patch(f"{attributes}/{made}", json={"name": "Size"})
+    crm.client.patch(f"{path}/{mirrored[1]}", json={"data": {"score": 7000}})
+    run_crmctl("mirror", "sync", "--full").ok()
+    assert [change["id"] for change in emitted("--since", token)[0]] == [mirrored[0], mirrored[1]]
+
+
+def test_merges_name_the_survivor(crm: RunningService) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    for email in ("a@example.org", "b@example.org"):
+        crm.client.post(path, json={"data": {"email": email, "name": "Ada Lovelace"}})
+    run_crmctl("mirror", "sync", "people").ok()
+    _, token = emitted()
+    run_crmctl("bulk", "dedupe", "people", "--match", "name", "--plan", "plan.jsonl").ok()
+    run_crmctl("bulk", "apply", "plan.jsonl", "--yes").ok()
+    [survivor] = [record["id"] for record in crm.client.get(path).json()["records"]]
+    merged = [change for change in emitted("--since", token)[0] if change["op"] == "merge"]
+    assert [change["into"] for change in merged] == [survivor]
+
+
+def test_what_the_mirror_forgot_is_refused(crm: RunningService, mirrored: list[str]) -> None:
+    _, token = emitted()
+    assert run_crmctl("mirror", "changes", "--since", "2001-01-01").exits(11).error()["code"] == "too_old"
+    assert run_crmctl("mirror", "changes", "--since", "0123456789ab-3").exits(11).error()["code"] == "unknown_token"
+    run_crmctl("mirror", "changes", "--since", "whenever").exits(2)
+    run_crmctl("mirror", "changes", "cars").exits(3)
+    run_crmctl("mirror", "sync", "companies").ok()
+    assert "companies" in run_crmctl("mirror", "changes", "--since", token).exits(11).error()["message"]
+    assert emitted("people", "--since", token)[0] == []
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.patch(f"{path}/{mirrored[0]}", json={"data": {"phone": "+442079460958"}})
+    emitted("people")
+    run_crmctl("mirror", "sync", "people", "--exclude", "people.phone").ok()
+    with closing(sqlite3.connect(run_crmctl("mirror", "path").ok().json()["path"])) as db:
+        assert db.execute("SELECT count(*) FROM _changes WHERE coalesce(before, after) IS NOT NULL").fetchone() == (0,), (
+            "excluded values leave the log too"
+        )
+    assert run_crmctl("mirror", "changes", "people", "--since", token).exits(11).error()["code"] == "too_old"
+
+
+def test_files(crm: RunningService, mirrored: list[str]) -> None:
+    done = run_crmctl("mirror", "changes", "-O", "people.jsonl").ok().json()
+    lines = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]
+    assert (len(lines), lines[-1]["token"]) == (121, done["token"])
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    assert run_crmctl("mirror", "changes", "-O", "people.parquet").ok().json()["token"] == done["token"]
+    table = parquet.read_table("people.parquet").to_pylist()
+    assert len(table) == 120
+    assert json.loads(table[0]["after"])["email"] == "person001@acme.com"
