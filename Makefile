@@ -13,7 +13,7 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release site clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release sbom site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -72,14 +72,19 @@ $(RELEASE): requirements/release.txt $(INSTALLED)
 
 dist: $(RELEASE) ## Build wheel and sdist into dist/, and try the wheel in empty environments
 	rm -rf dist
-	$(BIN)/python -m hatchling build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
 	.ci/try-wheel dist/*.whl
 
 site: $(RELEASE) ## Build the documentation site into build/site, with checked links
 	$(BIN)/python docs/generate_site.py
 
-lint-release: $(RELEASE) ## Lint the Containerfile
+sbom: $(RELEASE) ## List every package of crmctl and its service in build/sbom.json
+	mkdir -p build
+	$(BIN)/cyclonedx-py requirements requirements/program.txt --pyproject pyproject.toml --output-reproducible -o build/sbom.json
+
+lint-release: $(RELEASE) ## Lint the Containerfile and the workflow of releases
 	$(BIN)/hadolint Containerfile
+	$(BIN)/zizmor --offline --persona pedantic --quiet .github
 
 release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
 	$(BIN)/python .ci/release.py $(VERSION)

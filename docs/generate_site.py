@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +18,10 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
-PAGES, SITE = ROOT / PROJECT["docs_dir"], ROOT / PROJECT["site_dir"]
+CONFIG = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads(CONFIG)["project"]
+BUILD = ROOT / "build"
+PAGES, SITE = BUILD / PROJECT["docs_dir"], BUILD / PROJECT["site_dir"]
 SOURCES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "docs", "benchmarks/README.md", "benchmarks/results")
 API = {
     "The client": ("api.Client", "api.Records", "api.Bulk"),
@@ -31,7 +35,8 @@ API = {
 
 
 def main() -> None:
-    shutil.rmtree(PAGES.parent, ignore_errors=True)
+    for folder in (PAGES, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
     for name in SOURCES:
         source, target = ROOT / name, PAGES / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +48,23 @@ def main() -> None:
     for heading, folder in (("Decisions", PAGES / "docs/decisions"), ("Measurements", PAGES / "benchmarks/results")):
         rows = [f"- [{title(path)}]({path.name})" for path in sorted(folder.glob("*.md"))]
         (folder / "README.md").write_text("\n".join([f"# {heading}\n", *rows, ""]), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, check=True)
+    nav = ", ".join(f"{{ {json.dumps(heading)} = {json.dumps(names)} }}" for heading, names in navigation().items())
+    (BUILD / "zensical.toml").write_text(CONFIG.replace("nav = []", f"nav = [{nav}]"), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=BUILD, check=True)
     (SITE / "llms.txt").write_text(llms_text(), encoding="utf-8")
     if broken := broken_links(SITE):
         sys.exit("\n".join(["links to nothing:", *broken]))
+
+
+def navigation() -> dict[str, list[str]]:
+    """Return the pages by heading: those of docs/README.md, and the generated ones."""
+    pages = {"Start": ["README.md", "docs/demo.md", "docs/README.md"]}
+    for section in (ROOT / "docs/README.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        targets = re.findall(r"^- \[[^\]]+\]\(([\w./-]+)", section, re.MULTILINE)
+        names = [os.path.normpath(f"docs/{target}") for target in targets]
+        pages[section.partition("\n")[0]] = [name if name.endswith(".md") else f"{name}/README.md" for name in names]
+    pages["Reference"].append("docs/python-api.md")
+    return pages
 
 
 def python_api() -> str:
@@ -72,12 +90,11 @@ def demo(folder: Path) -> str:
 def llms_text() -> str:
     """Return the list of all pages in the navigation, and put their sources beside them."""
     lines = [f"# {PROJECT['site_name']}", "", f"> {PROJECT['site_description']}"]
-    for section in PROJECT["nav"]:
-        for heading, names in section.items():
-            lines += ["", f"## {heading}", ""]
-            for name in names:
-                shutil.copyfile(PAGES / name, SITE / name)
-                lines.append(f"- [{title(PAGES / name)}]({name})")
+    for heading, names in navigation().items():
+        lines += ["", f"## {heading}", ""]
+        for name in names:
+            shutil.copyfile(PAGES / name, SITE / name)
+            lines.append(f"- [{title(PAGES / name)}]({name})")
     return "\n".join(lines) + "\n"
 
 

@@ -104,3 +104,11 @@ def test_the_changelog_fits_the_version() -> None:
     released = [tuple(map(int, name.split("."))) for name in sections[1:]]
     assert released == sorted(set(released), reverse=True)
     assert __version__ in (sections[1:2] or ["0.1.0"])
+
+
+def test_the_workflow_of_a_release_runs_targets_of_the_makefile_and_keeps_no_secret() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"run: make (\S+)", text)) == {"dist", "sbom"} <= targets
+    assert "secrets." not in text
+    assert all(re.search(r"@[0-9a-f]{40} # v\d", line) for line in text.splitlines() if "uses:" in line)
