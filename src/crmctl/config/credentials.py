@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -129,7 +130,8 @@ def check_key(text: str) -> str:
 
 
 def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential | None:
-    """Return the key for the settings' profile and origin, or None: from CRMCTL_API_KEY, else the private file, else the keyring.
+    """Return the key for the settings' profile and origin, or None: from CRMCTL_API_KEY, else the profile's key_command, else
+    the private file, else the keyring.
 
     The variable alone imports nothing. Raises ConfigError without a base URL, DeniedError if the keyring fails or the profile's key belongs
     to another origin.
@@ -137,6 +139,9 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
     origin = settings.require_origin()
     if environ.get(KEY_VARIABLE, "").strip():
         return Credential(check_key(environ[KEY_VARIABLE]), KEY_VARIABLE, origin)
+    own = settings.file.profiles.get(settings.profile.value, {}).get("base_url")
+    if settings.key_command.value and own and origin_of(own) == origin:
+        return Credential(run_key_command(settings.key_command.value), "key_command", origin)
     name = _entry(settings.profile.value, origin)
     if key := _read_file(paths).get(name):
         return Credential(check_key(key), str(paths.credentials_file), origin)
@@ -147,6 +152,37 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
             raise _no_key(settings, origin, owner) from unavailable
         raise
     return Credential(check_key(key), "keyring", origin) if key else None
+
+
+COMMAND_SECONDS = 10.0
+
+
+def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str:
+    """Return the one line that a command prints. Its output never appears in an error. Raises DeniedError."""
+    import subprocess
+
+    hint = "run it yourself: it must print the key alone, in one line, within 10 seconds"
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    try:
+        process = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
+    except OSError as error:
+        raise DeniedError(f"key_command {command[0]} cannot be run: {error.strerror}", hint=hint, code="key_command_failed") from error
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        # Its children as well: they may hold the pipe open.
+        os.killpg(process.pid, signal.SIGKILL) if POSIX else process.kill()
+        process.communicate()
+        message = f"key_command {command[0]} did not end within {seconds:g} seconds"
+        raise DeniedError(message, hint=hint, code="key_command_failed") from None
+    if process.returncode:
+        message = f"key_command {command[0]} ended with exit code {process.returncode}"
+        raise DeniedError(message, hint=hint, code="key_command_failed")
+    lines = printed.decode("utf-8", "replace").strip().splitlines()
+    if len(lines) != 1 or not _HEADER_SAFE.fullmatch(lines[0].strip()):
+        problem = "printed nothing" if not lines else f"printed {len(lines)} lines" if len(lines) > 1 else "printed what cannot be a key"
+        raise DeniedError(f"key_command {command[0]} {problem}", hint=hint, code="key_command_failed")
+    return str(lines[0].strip())
 
 
 def require_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential:

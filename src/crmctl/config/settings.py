@@ -108,6 +108,22 @@ def parse_base_url(value: Any) -> str:
     return origin_of(text) + path
 
 
+def parse_command(value: Any) -> list[str]:
+    """Return program and arguments of a list, a JSON list or a shell line. Raises ValueError with the reason."""
+    words = value
+    if isinstance(value, str):
+        import json
+        import shlex
+
+        try:
+            words = json.loads(value) if value.lstrip().startswith("[") else shlex.split(value)
+        except ValueError:
+            words = None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
+        raise ValueError('must be a list of words such as ["op", "read", "op://vault/crm/key"]')
+    return [str(word) for word in words]
+
+
 def origin_of(url: str) -> str:
     """Return scheme, host and port of a URL in normal form: lower case, no default port, international names in ASCII."""
     parts = urlsplit(url)
@@ -156,6 +172,7 @@ KEYS: dict[str, SettingKey] = {
         SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
         SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
         SettingKey("pager", _text, "command that shows lists on a terminal, for example less", "CRMCTL_PAGER"),
+        SettingKey("key_command", parse_command, "command that prints the API key of the profile's base_url"),
         SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
     )
 }
@@ -399,6 +416,7 @@ class Settings:
     read_only: Sourced[bool]
     protected: Sourced[bool]
     pager: Sourced[str | None]
+    key_command: Sourced[list[str] | None]
     file: ConfigFile
 
     def items(self) -> Iterator[tuple[str, Sourced[Any]]]:
