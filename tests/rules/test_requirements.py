@@ -92,6 +92,7 @@ def test_every_dependency_is_used_and_explained(name: str) -> None:
         "prometheus-client": "prometheus_client",
         "charset-normalizer": "charset_normalizer",
         "phonenumberslite": "phonenumbers",
+        "pyjwt": "jwt",
     }.get(name, name)
     imports = re.compile(rf"^\s*(?:import|from) {module}\b", re.MULTILINE)
     assert any(imports.search(path.read_text()) for path in package_files())

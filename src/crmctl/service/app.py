@@ -32,6 +32,7 @@ from crmctl.service.http.edge import Admission, Edge, Finished, Metrics, observe
 from crmctl.service.http.endpoints import build_document, route
 from crmctl.service.http.errors import answer_for
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
+from crmctl.service.oidc import token_endpoint as oidc
 from crmctl.service.routes import probes
 from crmctl.service.routes.interface import ENDPOINTS
 from crmctl.service.routes.probes import metrics_router
@@ -61,6 +62,7 @@ def create_app(
         Router([route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]),
         probes.router(context, metrics, document),
         serving.router(context),
+        oidc.router(context),
     ]
     if has_pages:
         from crmctl.service.console.routing import routers as page_routers

@@ -4,60 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.commands.serve import DatabaseOption, DataOption, data_directory, service_libraries
-from crmctl.errors import CrmctlError, NotFoundError, PartialError, RejectedError, ServiceError, UsageError, reason
+from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_libraries
+from crmctl.cli.commands.service_trust import trusts
+from crmctl.cli.service_data import opened, settings_for, write
+from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.service.context import DATABASE_FILE, ServiceSettings
+from crmctl.service.context import DATABASE_FILE
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.service.store.engine import Engine
     from crmctl.service.store.keys import ApiKey
     from crmctl.service.store.tx import Tx
-
-
-T = TypeVar("T")
-
-
-def settings_for(runtime: Runtime, data: Path | None, database_url: str | None) -> ServiceSettings:
-    return ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
-
-
-@contextlib.contextmanager
-def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
-    """Open a service's data, setting it up if it is new. Its faults become errors of the command line.
-
-    With `writes`, CRMCTL_READ_ONLY applies; a protected profile does not, because it protects its own service.
-    """
-    if writes:
-        runtime.guard_read_only()
-    from crmctl.service import faults
-    from crmctl.service.context import open_data
-
-    settings = settings_for(runtime, data, database_url)
-    try:
-        with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
-            yield engine
-    except faults.Fault as fault:
-        kinds: dict[type[faults.Fault], type[CrmctlError]] = {faults.NotFound: NotFoundError, faults.Unavailable: ServiceError}
-        raise kinds.get(type(fault), RejectedError)(fault.message, code=fault.error, details=fault.details) from fault
-
-
-def write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
-    """Do the work, or with --dry-run roll it back."""
-    from crmctl.service.store.engine import rehearse
-    from crmctl.service.store.logs import OPERATOR
-
-    return rehearse(engine, work, by=OPERATOR) if runtime.dry_run else engine.write(work, by=OPERATOR)
 
 
 ROLES = ("owner", "admin", "member", "viewer")
@@ -482,6 +447,7 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
         runtime.emitter.emit_result(sections)
 
 
+app.add_typer(trusts, name="trust")
 app.command("requests", examples=["crmctl service requests --errors --since -1h"])(list_requests)
 app.command("audit", examples=["crmctl service audit --action key"])(list_audit)
 app.command("backup", examples=["crmctl service backup crm.backup"])(backup)

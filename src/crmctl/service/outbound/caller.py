@@ -126,6 +126,9 @@ def _named(deadline: _Deadline, late: type[Exception], broken: type[Exception]) 
 KEPT_BODY = 16 * 1024
 """Bytes of an answer's body that the history keeps."""
 
+MOST_DOCUMENT = 256 * 1024
+"""Most bytes of a document that `get` reads."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -151,34 +154,49 @@ class Caller:
     seconds: float = ATTEMPT_SECONDS
     trusted: Callable[[], ssl.SSLContext] = trusted_authorities
 
+    def get(self, url: str) -> bytes:
+        """Return the body of a 200. Raises CallFailedError, also for another status or more than MOST_DOCUMENT."""
+        status, _, body = self._call("GET", url, {}, b"", MOST_DOCUMENT + 1)
+        if status != 200 or len(body) > MOST_DOCUMENT:
+            raise CallFailedError(f"status {status}" if status != 200 else "the answer is too large")
+        return body
+
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Return the answer, whatever its status. Raises CallFailedError."""
+        status, answered, received = self._call("POST", url, {**headers, "content-length": str(len(body))}, body, KEPT_BODY)
+        return Reply(status, answered, received.decode("utf-8", "replace"))
+
+    def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers, and the first bytes of the body. Raises CallFailedError."""
         deadline = _Deadline(self.seconds)
         try:
-            return self._post(self.guard.vet(url, deadline.left()), headers, body, deadline)
+            return self._exchange(method, self.guard.vet(url, deadline.left()), headers, body, (deadline, most))
         except (ForbiddenTargetError, UnresolvableTargetError) as problem:
             raise CallFailedError(str(problem)) from problem
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
             raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
 
-    def _post(self, target: VettedAddress, headers: Mapping[str, str], body: bytes, deadline: _Deadline) -> Reply:
-        own = {"host": _host_header(target), "content-length": str(len(body)), "connection": "close"}
+    def _exchange(
+        self, method: str, target: VettedAddress, headers: Mapping[str, str], body: bytes, limits: tuple[_Deadline, int]
+    ) -> tuple[int, dict[str, str], bytes]:
+        own = {"host": _host_header(target), "connection": "close"}
         sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
         url = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
-        backend, received = _Backend(target.address, deadline), b""
+        (deadline, most), received = limits, b""
+        backend = _Backend(target.address, deadline)
         authorities = self.trusted() if target.scheme == "https" else None
         with (
             httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
-            pool.stream("POST", url, headers=sent, content=body) as response,
+            pool.stream(method, url, headers=sent, content=body) as response,
         ):
             if backend.stream is not None:
                 backend.stream.is_answered = True
             for piece in response.iter_stream():
                 received += piece
-                if len(received) >= KEPT_BODY:
+                if len(received) >= most:
                     break
         answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        return Reply(response.status, answered, received[:KEPT_BODY].decode("utf-8", "replace"))
+        return response.status, answered, received[:most]
 
 
 class OutboundCaller:

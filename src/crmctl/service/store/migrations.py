@@ -198,4 +198,5 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("index of failed requests", ["CREATE INDEX request_log_failed ON request_log (at) WHERE status >= 400"]),
     Migration("tables of records that are vacuumed sooner", [record_tables.let_tables_grow]),
     Migration("links that work once", [_tables("used_link")]),
+    Migration("trust in issuers of tokens", [_tables("oidc_trust", "used_token")]),
 )

@@ -27,6 +27,11 @@ TABLES: dict[str, tuple[str, ...]] = {
         """CREATE TABLE api_key (id {text} PRIMARY KEY, name {text} NOT NULL, secret_hash {text} NOT NULL UNIQUE,
             scopes {text}, created_by {text}, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT)""",
     ),
+    "oidc_trust": (
+        """CREATE TABLE oidc_trust (id {text} PRIMARY KEY, name {text} NOT NULL UNIQUE, issuer {text} NOT NULL, claims {text} NOT NULL,
+            scopes {text} NOT NULL, ttl INTEGER NOT NULL, development INTEGER NOT NULL, created_at BIGINT NOT NULL)""",
+    ),
+    "used_token": ("CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)",),
     # On SQLite the windows have a file of their own, and this table of the database stays empty.
     "rate_window": (
         """{passing_table} rate_window (key_id {text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL,

@@ -1,0 +1,145 @@
+"""`crmctl service trust`: which tokens of other issuers get API keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from crmctl.cli.app import CommandApp
+from crmctl.cli.commands.serve import DatabaseOption, DataOption
+from crmctl.cli.service_data import opened, write
+from crmctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.service.store.tx import Tx
+
+trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
+
+GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.com"
+
+
+@trusts.command(
+    "add",
+    writes=None,
+    examples=[
+        "crmctl service trust add deploy --github acme/crm-data --repository-id 123456 --workflow import.yml --scope records:write",
+        "crmctl service trust add nightly --gitlab acme/crm-data --project-id 42 --claim ref_protected=true --scope records:read --ttl 30m",
+    ],
+)
+def add_trust(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust, for the audit log.")],
+    scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="Scope of the keys; repeatable.")],
+    github: Annotated[str | None, typer.Option("--github", metavar="OWNER/REPO", help="Trust a GitHub repository.")] = None,
+    repository_id: Annotated[str | None, typer.Option("--repository-id", metavar="N", help="Id of the GitHub repository.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", metavar="FILE", help="Only this workflow file.")] = None,
+    environment: Annotated[str | None, typer.Option("--environment", metavar="NAME", help="Only this environment.")] = None,
+    gitlab: Annotated[str | None, typer.Option("--gitlab", metavar="GROUP/PROJECT", help="Trust a GitLab project.")] = None,
+    project_id: Annotated[str | None, typer.Option("--project-id", metavar="N", help="Id of the GitLab project.")] = None,
+    issuer: Annotated[str | None, typer.Option("--issuer", metavar="URL", help="Issuer of the tokens.")] = None,
+    claims: Annotated[
+        list[str] | None, typer.Option("--claim", metavar="NAME=VALUE", help="Further claim a token must have; repeatable.")
+    ] = None,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="SPAN", help="How long a key lasts: 5m to 24h.")] = "15m",
+    dev: Annotated[bool, typer.Option("--dev", help="Allow an issuer on this machine, without TLS.")] = False,
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Trust the tokens of an issuer with certain claims.
+
+    Runs of pull requests are refused unless a --claim names event_name (GitHub) or pipeline_source (GitLab).
+    """
+    runtime: Runtime = ctx.obj
+    if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
+        raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
+    expected = _github(github, repository_id, workflow) if github else _gitlab(gitlab, project_id) if gitlab else {}
+    expected |= {"environment": environment} if environment else {}
+    expected |= dict(_claim(text) for text in claims or ())
+    address = _issuer(issuer or (GITHUB if github else GITLAB), dev=dev)
+    with opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.context import new_id
+        from crmctl.service.store import oidc_trusts
+        from crmctl.service.store.keys import parse_expiry
+
+        now = runtime.clock.now()
+        trust = oidc_trusts.Trust(name, address, expected, scopes, round(parse_expiry(ttl, now) - now), dev)
+
+        def add(tx: Tx) -> dict[str, object]:
+            return oidc_trusts.add_trust(tx, trust, ids=new_id, now=now)
+
+        added = write(runtime, engine, add)
+    runtime.emitter.emit_item({"dryRun": True} | added if runtime.dry_run else added)
+
+
+@trusts.command("list", examples=["crmctl service trust list"])
+def list_trusts(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+    """List the trusts with their claims and scopes."""
+    from crmctl.output.views import generic_view
+
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url) as engine:
+        from crmctl.service.store import oidc_trusts
+
+        rows = engine.read(oidc_trusts.list_trusts)
+    runtime.emitter.emit_items(rows, generic_view(rows, "trusts", first=("name", "issuer", "claims", "scopes", "ttl")))
+
+
+@trusts.command("remove", writes=None, examples=["crmctl service trust remove nightly"])
+def remove_trust(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust.")],
+    data: DataOption = None,
+    database_url: DatabaseOption = None,
+) -> None:
+    """Remove a trust; its keys work until they expire."""
+    runtime: Runtime = ctx.obj
+    with opened(runtime, data, database_url, writes=True) as engine:
+        from crmctl.service.store import oidc_trusts
+
+        removed = write(runtime, engine, lambda tx: oidc_trusts.remove_trust(tx, name, now=runtime.clock.now()))
+    runtime.done(removed, f"removed the trust {name}")
+
+
+def _github(repository: str, repository_id: str | None, workflow: str | None) -> dict[str, str]:
+    _check_path("--github", repository, 2)
+    if not (repository_id or "").isdigit():
+        hint = f"https://api.github.com/repos/{repository} shows the id"
+        raise UsageError("--github needs --repository-id N: names can be taken over, ids cannot", hint=hint)
+    claims = {"repository": repository, "repository_id": str(repository_id)}
+    return claims | ({"workflow_ref": f"{repository}/.github/workflows/{workflow}"} if workflow else {})
+
+
+def _gitlab(project: str | None, project_id: str | None) -> dict[str, str]:
+    path = str(project)
+    _check_path("--gitlab", path, None)
+    if not (project_id or "").isdigit():
+        hint = f"https://gitlab.com/api/v4/projects/{quote(path, safe='')} shows the id"
+        raise UsageError("--gitlab needs --project-id N: names can be taken over, ids cannot", hint=hint)
+    return {"project_path": path, "project_id": str(project_id)}
+
+
+def _check_path(option: str, path: str, parts: int | None) -> None:
+    words = path.split("/")
+    if len(words) < 2 or (parts is not None and len(words) != parts) or not all(words):
+        raise UsageError(f"{option} must be {'OWNER/REPO' if parts else 'GROUP/PROJECT'}, not {path!r}")
+
+
+def _claim(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign or not value:
+        raise UsageError(f"--claim must be NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def _issuer(url: str, *, dev: bool) -> str:
+    try:
+        parts = urlsplit(url)
+        is_address = bool(parts.hostname) and not (parts.query or parts.fragment) and parts.scheme in ("https", *(["http"] if dev else []))
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UsageError(f"--issuer must be an address with https, not {url!r}", hint="--dev allows http, for tests")
+    return url

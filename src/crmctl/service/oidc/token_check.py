@@ -1,0 +1,104 @@
+"""Check the identity token of another issuer. The only importer of PyJWT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from crmctl.service.oidc.issuer_keys import IssuerKeys
+from crmctl.service.oidc.refusal import TokenRefused
+from crmctl.service.store.oidc_trusts import Trust
+
+ALGORITHMS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
+"""The accepted signatures with the type of their keys."""
+
+LEEWAY = 60.0
+LONGEST = 16 * 1024
+PULL_REQUESTS = {"event_name": ("pull_request", "pull_request_target", "pull_request_review"), "pipeline_source": ("merge_request_event",)}
+"""Claims of runs that strangers can start. A trust that names the claim decides itself."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A token that a trust accepts. `expires_at` in Unix seconds."""
+
+    trust: Trust
+    token_id: str
+    expires_at: float
+    claims: Mapping[str, Any]
+
+
+def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float) -> Accepted:
+    """Return the trust that accepts a token and its claims. Raises TokenRefused naming the rule that failed."""
+    if len(token) > LONGEST or token.count(".") != 2:
+        raise TokenRefused("it is no signed token")
+    try:
+        header = jwt.get_unverified_header(token)
+        unproven = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        raise TokenRefused("it is no signed token") from None
+    issuer, algorithm, key_id = unproven.get("iss"), header.get("alg"), header.get("kid")
+    if algorithm not in ALGORITHMS or "crit" in header:
+        raise TokenRefused("its algorithm is not accepted")
+    candidates = [trust for trust in trusts if trust.issuer == issuer]
+    if not candidates:
+        raise TokenRefused("no trust names its issuer")
+    if not isinstance(key_id, str) or not key_id:
+        raise TokenRefused("it names no key")
+    claims = _proven(token, algorithm, keys.find(candidates[0].issuer, key_id))
+    if claims.get("iss") != issuer or claims.get("aud") not in (audience, [audience]):
+        raise TokenRefused("its audience is another service")
+    expires_at = _check_times(claims, now)
+    token_id = claims.get("jti")
+    if not isinstance(token_id, str) or not token_id:
+        raise TokenRefused("it has no jti")
+    problems = [problem for trust in candidates if (problem := _mismatch(claims, trust))]
+    if len(problems) == len(candidates):
+        raise TokenRefused("; ".join(problems))
+    trust = next(trust for trust in candidates if not _mismatch(claims, trust))
+    return Accepted(trust, token_id, expires_at, claims)
+
+
+def _proven(token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the claims if the signature fits the issuer's key."""
+    if key.get("kty") != ALGORITHMS[algorithm] or key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
+        raise TokenRefused("its key is for another algorithm")
+    unchecked: Any = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
+    try:
+        public = jwt.PyJWK(dict(key), algorithm).key
+        claims: Mapping[str, Any] = jwt.decode(token, public, algorithms=[algorithm], options=unchecked)
+    except (jwt.PyJWTError, ValueError, TypeError):
+        raise TokenRefused("its signature is not the issuer's") from None
+    return claims
+
+
+def _check_times(claims: Mapping[str, Any], now: float) -> float:
+    """Check exp, iat and nbf by the service's own clock, and return exp."""
+    for name in ("exp", "iat", "nbf"):
+        value = claims.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+        if not is_number and (value is not None or name != "nbf"):
+            raise TokenRefused(f"its {name} is missing or no time")
+    if claims["exp"] + LEEWAY <= now:
+        raise TokenRefused("it has expired")
+    if claims["iat"] - LEEWAY > now or claims.get("nbf", now) - LEEWAY > now:
+        raise TokenRefused("it is not valid yet")
+    return float(claims["exp"]) + LEEWAY
+
+
+def _mismatch(claims: Mapping[str, Any], trust: Trust) -> str | None:
+    """Return the first rule of a trust that the claims break."""
+    for name, expected in trust.claims.items():
+        actual = claims.get(name)
+        text = str(actual).lower() if isinstance(actual, bool) else str(actual)
+        # The workflow is followed by the branch it is taken from.
+        fits = text.startswith(f"{expected}@") if name == "workflow_ref" and "@" not in expected else text == expected
+        if actual is None or isinstance(actual, dict | list) or not fits:
+            return f"{trust.name}: {name} is not {expected}"
+    for name, values in PULL_REQUESTS.items():
+        if name not in trust.claims and claims.get(name) in values:
+            return f"{trust.name}: {name} is {claims[name]}"
+    return None
