@@ -147,10 +147,17 @@ class ClientContext:
         while self._open:
             self._open.pop().session.close()
 
-    def _connect(self, lane: str) -> Crm:
-        settings = self.settings
+    @cached_property
+    def _credential(self) -> Credential:
         key = check_key(self._key) if self._key is not None else None
-        credential = Credential(key, "api_key", self.origin) if key else require_credential(settings, self._environ, self.paths)
+        return Credential(key, "api_key", self.origin) if key else require_credential(self.settings, self._environ, self.paths)
+
+    @property
+    def key(self) -> str:
+        return self._credential.key
+
+    def _connect(self, lane: str) -> Crm:
+        settings, credential = self.settings, self._credential
         for warning in settings.warnings if not self._open else ():
             LOG.warning("%s", warning)
         crm = connect(settings, credential, self.paths, clock=self.clock, note=self.listener.note, lane=lane)

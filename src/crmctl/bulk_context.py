@@ -73,6 +73,11 @@ class BulkContext(Protocol):
     def profile(self) -> str: ...
 
     @property
+    def key(self) -> str:
+        """The API key; a mirror belongs to an origin and a key."""
+        ...
+
+    @property
     def state(self) -> Path:
         """The directory of jobs and incremental exports."""
         ...

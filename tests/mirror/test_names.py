@@ -54,7 +54,7 @@ def test_accents_are_found_however_they_are_written(stored: str, asked: str, tmp
     service.overwrite(one, {"n": unicodedata.normalize(stored, "Résumé of q\u0303uay"), "rowid": "7"})  # type: ignore[arg-type]
     context = MirrorContext(service, tmp_path, service.clock)
     sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
-    file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
+    file = MirrorFile.read(mirror_path(context.state, context.origin, context.key))
     assert file is not None
     with file:
         for form in ("NFC", "NFD"):

@@ -22,7 +22,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     service.create(12)
     context = MirrorContext(service, tmp_path_factory.mktemp("mirror"), service.clock)
     sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
-    return mirror_path(context.state, context.profile, context.origin)
+    return mirror_path(context.state, context.origin, context.key)
 
 
 @pytest.mark.parametrize(

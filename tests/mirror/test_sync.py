@@ -270,7 +270,7 @@ def test_what_is_counted_and_not_listed_is_not_proven(tmp_path: Path, monkeypatc
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     _, context = filled(20, tmp_path / "state")
-    path = mirror_path(context.state, context.profile, context.origin)
+    path = mirror_path(context.state, context.origin, context.key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
@@ -278,7 +278,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_nowhere_in_the_file(tmp_path: Path) -> None:
     service, context = filled(200, tmp_path)
-    path = mirror_path(context.state, context.profile, context.origin)
+    path = mirror_path(context.state, context.origin, context.key)
     assert b"note17" in path.read_bytes()
     service.begin()
     asked = service.requests
@@ -295,7 +295,7 @@ def test_what_is_left_out_is_nowhere_in_the_file(tmp_path: Path) -> None:
 
 def test_one_process_syncs_and_the_other_waits(tmp_path: Path) -> None:
     service, context = filled(20, tmp_path)
-    path = mirror_path(context.state, context.profile, context.origin)
+    path = mirror_path(context.state, context.origin, context.key)
     with writing_turn(path, service.clock, context.listener.note), pytest.raises(PendingError):
         sync_mirror(context, SyncRequest(patience=5))  # type: ignore[arg-type]
     assert "waiting" in context.listener.notes[0]

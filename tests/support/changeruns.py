@@ -346,6 +346,7 @@ class PlayContext:
     listener: QuietListener = field(default_factory=QuietListener)
     origin: str = ORIGIN
     profile: str = "default"
+    key: str = "key"
 
     def __post_init__(self) -> None:
         self.crm = self.service = self.client

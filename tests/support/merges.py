@@ -49,6 +49,7 @@ class MergeContext:
     clock: Clock = field(default_factory=SystemClock)
     listener: QuietListener = field(default_factory=QuietListener)
     profile: str = "test"
+    key: str = "key"
 
     def __post_init__(self) -> None:
         self.crm = self.service

@@ -30,6 +30,7 @@ class MirrorContext:
     listener: QuietListener = field(default_factory=QuietListener)
     origin: str = "http://127.0.0.1"
     profile: str = "default"
+    key: str = "key"
 
     @property
     def crm(self) -> Any:
@@ -176,7 +177,7 @@ class History:
 
     def is_wrong(self, part: HistoryService) -> bool:
         """Whether the mirror says that it holds a part, and holds what was never true since the first of the syncs that go on."""
-        with MirrorFile.read(mirror_path(self.context.state, self.context.profile, self.context.origin)) as file:  # type: ignore[union-attr]
+        with MirrorFile.read(mirror_path(self.context.state, self.context.origin, self.context.key)) as file:  # type: ignore[union-attr]
             state = file.state(part.object_id)
         return state is not None and state.proven and difference(self.context, part.truths[0], part.object_id) is not None
 
@@ -207,7 +208,7 @@ def difference(context: MirrorContext, truth: Truth, object_id: str = OBJECT_ID)
 
 def contents(context: MirrorContext, object_id: str = OBJECT_ID) -> dict[str, str]:
     """What the mirror holds of an object; nothing where there is none."""
-    file = MirrorFile.read(mirror_path(context.state, context.profile, context.origin))
+    file = MirrorFile.read(mirror_path(context.state, context.origin, context.key))
     if file is None:
         return {}
     with file:

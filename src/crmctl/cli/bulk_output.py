@@ -105,6 +105,10 @@ class RuntimeContext:
         return self._runtime.settings.profile.value
 
     @property
+    def key(self) -> str:
+        return self._runtime.credential.key
+
+    @property
     def state(self) -> Path:
         return self._runtime.paths.state
 

@@ -46,7 +46,7 @@ class LocalCopy:
     @classmethod
     def find(cls, context: BulkContext) -> Self | None:
         """Open the mirror of the context's service; None if there is none."""
-        return cls.at(mirror_path(context.state, context.profile, context.origin))
+        return cls.at(mirror_path(context.state, context.origin, context.key))
 
     @classmethod
     def at(cls, path: Path, patience: float = 60.0) -> Self | None:

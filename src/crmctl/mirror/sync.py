@@ -225,7 +225,7 @@ def sync_mirror(context: BulkContext, request: SyncRequest) -> SyncReport:
     Raises UsageError for unknown objects and attributes, PendingError if another sync takes too long, and what requests raise; objects
     synced before the error stay.
     """
-    path = mirror_path(context.state, context.profile, context.origin)
+    path = mirror_path(context.state, context.origin, context.key)
     with writing_turn(path, context.clock, context.listener.note, request.patience):
         is_new = not path.exists() or not path.stat().st_size
         try:

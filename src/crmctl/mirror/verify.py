@@ -64,7 +64,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
 
     Raises NotFoundError for an object that is not in it, and what requests raise.
     """
-    path = mirror_path(context.state, context.profile, context.origin)
+    path = mirror_path(context.state, context.origin, context.key)
     with (
         writing_turn(path, context.clock, context.listener.note, WAIT_SECONDS),
         MirrorFile.create(path, context.profile, context.origin) as file,

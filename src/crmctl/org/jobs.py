@@ -46,6 +46,7 @@ class StepContext:
     directory: Directory
     origin: str
     profile: str
+    key: str
     state: Path
     stdin: BinaryIO
     listener: Listener
@@ -54,7 +55,8 @@ class StepContext:
     @classmethod
     def of(cls, context: BulkContext, state: Path) -> StepContext:
         return cls(
-            context.service, context.crm, context.directory, context.origin, context.profile, state, context.stdin, context.listener,
+            context.service, context.crm, context.directory, context.origin, context.profile, context.key, state,
+            context.stdin, context.listener,
             context.clock,
         )  # fmt: skip
 

@@ -32,7 +32,7 @@ class MirroredRecords:
     def __init__(self, context: BulkContext, wish: str) -> None:
         self._context = context
         self._is_wanted = wish == ONLY
-        self._path = mirror_path(context.state, context.profile, context.origin)
+        self._path = mirror_path(context.state, context.origin, context.key)
         self._synced: dict[str, SyncState] = {}
         self._just_read: dict[str, JustRead] = {}
 

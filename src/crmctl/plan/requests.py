@@ -274,7 +274,7 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
 def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
     """Return the mirrored records; None if the user does not want the mirror or there is none."""
     check_choice("--mirror", wish, ("auto", "never", "only"))
-    is_there = wish == "only" or mirror_path(context.state, context.profile, context.origin).exists()
+    is_there = wish == "only" or mirror_path(context.state, context.origin, context.key).exists()
     if wish == "never" or not is_there:
         return None
     from crmctl.plan.mirrored_records import MirroredRecords

@@ -293,7 +293,7 @@ def _existing(runtime: Runtime) -> Path:
     """Return the path of the service's mirror. Raises NotFoundError if there is none."""
     from crmctl.mirror.place import mirror_path
 
-    place = mirror_path(runtime.paths.state, runtime.settings.profile.value, runtime.settings.require_origin())
+    place = mirror_path(runtime.paths.state, runtime.settings.require_origin(), runtime.credential.key)
     if not place.is_file() or not place.stat().st_size:
         _refuse_no_mirror()
     return place
