@@ -31,6 +31,7 @@ PLAYS = {
     "a person fills a value that the service dropped": ChangePlay(
         "undo", "drops an attribute", answers=((2, "403, applied all"),), lists="5 s late", unique=True, seed=92
     ),
+    "the lists show for ever what they showed before people edited records": ChangePlay("undo", lists="each record late", seed=45),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -188,11 +188,11 @@ def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
             filters = [Condition(marker.slug, operator, f"{marker.job}.")]
             page = reader.page(filters=filters)
             if page.items and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page.items):
-                yield from _walk(reader, filters, None, page)
+                yield from map(reader.current, _walk(reader, filters, None, page))
                 return
     for record in _walk(reader, (), baseline.earliest if baseline is not None else None):
         if baseline is None or baseline.is_new(record):
-            yield record
+            yield reader.current(record)
 
 
 def _walk(reader: Reader, filters: Sequence[Condition], since: float | None, page: Page[Record] | None = None) -> Iterator[Record]:

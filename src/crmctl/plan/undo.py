@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
-from crmctl.errors import UsageError
+from crmctl.clock import Backoff
+from crmctl.errors import RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import FEW
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.plan.audit import CreatedId, name_records
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.feed import FeedPlan, feed_of
@@ -24,15 +26,20 @@ from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, Updates, written_rows
 from crmctl.read.read_back import Reader
-from crmctl.read.records import fetch
+from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind, JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
-from crmctl.write.steps import StepOutcome, StepSender, StepStanding, deletions, take_steps
+from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, StepStanding, deletions, take_steps
 
 if TYPE_CHECKING:
     from crmctl.plan.unmerge import Separation
+
+LOOKS = 5
+"""Number of looks for the first undone record; GAPS are the seconds between them."""
+
+GAPS = Backoff(longest=4.0, jitter=0.0)
 
 LISTED = 1000
 """Maximum number of rows of each kind in a report; the counts are exact."""
@@ -77,6 +84,8 @@ class Undo(UndoReport):
     further: Listed = field(default_factory=Listed)
     unknown: Listed = field(default_factory=Listed)
     gone: Listed = field(default_factory=Listed)
+    tested: int = 0
+    """Number of records deleted to test the lists."""
     deleted: StepOutcome | None = None
     restored: StepOutcome | None = None
     parents: Parents | None = None
@@ -104,7 +113,7 @@ class Undo(UndoReport):
             "job": self.job,
             "object": self.object,
             "found": self.found,
-            "deleted": deleted.done - deleted.absent,
+            "deleted": deleted.done - deleted.absent + self.tested,
             "restorable": self.restorable,
             "restored": restored.done,
             "undoneBefore": self.done + self.back,
@@ -132,17 +141,26 @@ class Undo(UndoReport):
         }
 
 
+class Lists(Enum):
+    """Whether the lists of the service show what was just written: not known to be late; after a wait; not at all."""
+
+    UNTESTED = auto()
+    CURRENT = auto()
+    STALE = auto()
+
+
 @dataclass(frozen=True)
 class UndoRequest:
     """An undo of `job` (its id or part of it). `estimates`: also estimate the duration, which costs one request.
 
-    `include_changed`: also undo records that changed since.
+    `include_changed`: also undo records that changed since. `lists`: whether lists of records are known to be current.
     """
 
     job: str
     dry_run: bool = False
     estimates: bool = True
     include_changed: bool = False
+    lists: Lists = Lists.UNTESTED
 
 
 def undo(
@@ -167,22 +185,28 @@ def undo(
     with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
         parents = Parents(job, attributes, clock)
         parents.find(service)
-        written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed)
-        plan = plan_undo(written, Reader(service, journal.header.object_id), context.listener.progress.note)
+        reader = Reader(service, journal.header.object_id, singly=request.lists is Lists.STALE)
+        written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
+        plan = plan_undo(written, reader, context.listener.progress.note)
         if request.estimates:
             plan.seconds = current_limit(context).time_for(plan.requests)
-        if not request.dry_run:
-            approve(plan)
-        if not request.dry_run and journal.state is JobState.OPEN:
+        if request.dry_run:
+            return plan
+        approve(plan)
+        lists = request.lists
+        if journal.state is JobState.OPEN:
             abandon(context, job)
-        elif not request.dry_run:
+        else:
             with feed_of(journal, FeedPlan.from_document(journal.header.plan.get("feed")), attributes) as feed:
                 if feed is not None:
                     feed.bases.begin_undo(journal.header.job)
-                carry_out(written, plan, service, context.listener.progress)
-            return plan
-    # Rows in doubt are settled now and the user has agreed: collect the work of the job again.
-    return plan if request.dry_run else undo(context, replace(request, estimates=False), lambda _: None)
+                if lists is Lists.UNTESTED:
+                    lists = _test_lists(written, plan, reader, context)
+                if lists is request.lists:
+                    carry_out(written, plan, service, context.listener.progress)
+                    return plan
+    # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
+    return undo(context, replace(request, estimates=False, lists=lists), lambda _: None)
 
 
 def abandon(context: BulkContext, job: ImportJob) -> None:
@@ -207,7 +231,7 @@ class WrittenRecords:
     """Records written by a job, as an undo collects them.
 
     `ids`: records to delete; `updates`: records to restore; `parents`: parents found earlier. `again` reads all valid rows again.
-    `include_changed`: also delete or restore records that changed since.
+    `include_changed`: also delete or restore records that changed since. `singly`: lists are out of date.
     """
 
     journal: Journal
@@ -216,6 +240,7 @@ class WrittenRecords:
     updates: Updates
     parents: Parents | None = None
     include_changed: bool = False
+    singly: bool = False
 
 
 def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
@@ -257,7 +282,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
     journal, updates, clock = written.journal, written.updates, written.journal.clock
     header = journal.header
     undo.carried_out = True
-    if undo.restorable:
+    if undo.restorable and not written.singly:
         updates.look_again(Reader(service, header.object_id))
         _tell(undo, written)
     journal.note("undo", f"{undo.restorable} records to put back, {undo.found} to delete")
@@ -278,6 +303,45 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
         undo.error = undo.parents.error
     if not undo.left and undo.error is None:
         journal.set_state(JobState.UNDONE)
+
+
+def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: BulkContext) -> Lists:
+    """Undo one record and look whether the lists show that. If not, they may lack edits as well.
+
+    Return UNTESTED if they show it at once, or cannot show it.
+    """
+    journal, updates = written.journal, written.updates
+    step = next(updates.to_put_back(reader.object_id), None)
+    order: Literal["created_at", "updated_at"] = "created_at" if step is None else "updated_at"
+    listed = [one for one in _newest(reader, order) if one.id.lower() in written.ids] if step is None else []
+    if step is None and not listed:
+        return Lists.UNTESTED
+    step = step or Step(StepKind.DELETE, reader.object_id, listed[0].id)
+    current = read_one(reader, step.target)
+    is_restored = step.kind is StepKind.UPDATE
+    if current is None or (not updates.is_as_written(current) if is_restored else current.data != listed[0].data):
+        return Lists.STALE
+    if undo.found + undo.restorable == 1:
+        return Lists.UNTESTED
+    sender = StepSender(context.service, journal.clock, attributes={reader.object_id: updates.attributes})
+    outcome = take_steps(sender, context.listener.progress, [step], 1, journal.mark_undone)
+    if not outcome.done:
+        return Lists.UNTESTED
+    undo.tested += not is_restored
+    for look in range(1, LOOKS + 1):
+        there = {one.id: one for one in _newest(reader, order)}
+        found = there.get(step.target)
+        if (found is None) is not is_restored and (found is None or not updates.is_as_written(found)):
+            return Lists.UNTESTED if look == 1 else Lists.CURRENT
+        journal.clock.sleep(GAPS.gap(look))
+    return Lists.STALE
+
+
+def _newest(reader: Reader, order: Literal["created_at", "updated_at"]) -> Sequence[Record]:
+    try:
+        return reader.list_records(reader.object_id, sort=order, order="desc", limit=PAGE_LIMIT).items
+    except RejectedError:
+        return ()
 
 
 def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:

@@ -90,7 +90,7 @@ class Updates(Spill):
             lookup = Lookup(reader, reader.object_id)
             lookup.begin()
             self._as_of = lookup.as_of
-            for page in fetch(reader, ids, tell, self._is_as_written):
+            for page in fetch(reader, ids, tell, self.is_as_written):
                 self.see(page)
 
     def look_again(self, reader: Reader) -> None:
@@ -111,7 +111,7 @@ class Updates(Spill):
         sent, before = map(jsontext.loads, row)
         return standing(before, sent, record.data, self.attributes)
 
-    def _is_as_written(self, record: Record) -> bool:
+    def is_as_written(self, record: Record) -> bool:
         """Whether a listed record shows what the job wrote. A list that lags may still show the old values."""
         return (self._standing(record) or (None,))[0] is StepStanding.AFTER
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Getter
-from crmctl.errors import InterruptedByUser
+from crmctl.errors import InterruptedByUser, NotFoundError
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.models.jsontext import Json
@@ -115,16 +115,27 @@ class Baseline:
 
 @dataclass
 class Reader:
-    """The read calls of one job, with a count of requests. It stops waiting for an answer once `stop` returns true."""
+    """The read calls of one job, with a count of requests. It stops waiting for an answer once `stop` returns true.
+
+    `singly`: the lists are out of date, so records are read one by one.
+    """
 
     lister: Getter
     object_id: str
     stop: Callable[[], bool] = lambda: False
     requests: int = 0
+    singly: bool = False
 
     def page(self, offset: int = 0, *, filters: Sequence[Condition] = ()) -> Page[Record]:
         """Return a page of 100 records. Raises the errors of the call, and InterruptedByUser."""
         return self.list_records(self.object_id, filters=filters, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
+
+    def current(self, listed: Record) -> Record:
+        """Return a listed record as it is now. A deleted one stays as listed. Raises the errors of the call."""
+        try:
+            return self.record(listed.id) if self.singly else listed
+        except NotFoundError:
+            return listed
 
     def record(self, record_id: str) -> Record:
         """Return one record. Raises the errors of the call, and InterruptedByUser."""

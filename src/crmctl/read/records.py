@@ -178,10 +178,10 @@ def fetch(
     """
     with SeenIds() as found:
         total = None
-        if changed_last is not None and len(wanted) > FEW:
+        if changed_last is not None and len(wanted) > FEW and not reader.singly:
             total = yield from _changed_last(reader, wanted, found, changed_last)
         count = len(wanted) - len(found)
-        if count > FEW:
+        if count > FEW and not reader.singly:
             cost = reading_cost(reader, reader.object_id, count) if total is None else _cheaper(count, total)
         else:
             cost = Cost(count, as_a_whole=False)
@@ -196,7 +196,7 @@ def fetch(
             if rounds:
                 return
         for chunk in wanted.chunks(PAGE_LIMIT):
-            yield from ([record] for record_id in chunk if record_id not in found and (record := _one(reader, record_id)) is not None)
+            yield from ([record] for record_id in chunk if record_id not in found and (record := read_one(reader, record_id)) is not None)
 
 
 def _changed_last(
@@ -255,7 +255,8 @@ def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list
                 yield mine
 
 
-def _one(reader: Reader, record_id: str) -> Record | None:
+def read_one(reader: Reader, record_id: str) -> Record | None:
+    """Return a record, None if there is none. Raises other errors of reading."""
     try:
         return reader.record(record_id)
     except NotFoundError:
