@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.changeruns import COMPANIES, PEOPLE, ROWS, ChangePlay, Stage, data_of, play_change, small_batches
+from tests.support.changeruns import Stage, play_change, small_batches
+from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
 from tests.support.mishaps import deadly
 
 PLAYS = {
