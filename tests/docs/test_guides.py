@@ -97,9 +97,11 @@ def test_moving(tmp_path: Path, service: RunningService, program: Path) -> None:
         for email, number in works_at.items():
             create(service, "people", email=email, company=companies[number], shoe_size=38 + number)
         follow(shell, read_page("docs/guides/move-to-another-service.md"))
-        moved = {company["id"]: company["data"]["old_id"] for company in records_of(new, "companies")}
+        names = {company["id"]: company["data"]["name"] for company in records_of(new, "companies")}
         people = [person["data"] for person in records_of(new, "people")]
-        assert {person["email"]: moved[person["company"]] for person in people} == {email: companies[n] for email, n in works_at.items()}
+        assert {person["email"]: names[person["company"]] for person in people} == {
+            email: ("Acme", "Initech")[number] for email, number in works_at.items()
+        }
         assert {person["shoe_size"] for person in people} == {38, 39}
 
 
@@ -136,6 +138,17 @@ def test_asking_in_sql(shell: pexpect.spawn, service: RunningService) -> None:
         status = "new" if number % 4 else "customer"
         create(service, "people", email=f"p{number}@acme.com", score=number, status=status, company=companies[number % 2])
     follow(shell, read_page("docs/guides/questions-in-sql.md"))
+
+
+@pytest.mark.needs("git")
+def test_an_organization_in_git(shell: pexpect.spawn, service: RunningService) -> None:
+    type_line(shell, "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.org")
+    acme = create(service, "companies", name="Acme")
+    create(service, "people", email="ada@acme.com", name="Ada Lovelace", job_title="Engineer", company=acme)
+    for number in range(5):
+        create(service, "people", email=f"p{number}@acme.com", name=f"Person {number}", company=acme)
+    follow(shell, read_page("docs/guides/organization-in-git.md"))
+    assert "ada@acme.com" not in Path("test-data/records/people.jsonl").read_text()
 
 
 def test_checking_in_ci() -> None:

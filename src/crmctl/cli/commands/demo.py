@@ -96,7 +96,7 @@ class Stage:
         with subprocess.Popen(  # noqa: S603 - this very program
             [*CRMCTL, *command],
             cwd=self.folder,
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -116,7 +116,7 @@ class Stage:
         done = subprocess.run(  # noqa: S603 - this very program
             [*CRMCTL, *command],
             cwd=self.folder,
-            env=self._environment(),
+            env=self.environment(),
             input=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -129,7 +129,7 @@ class Stage:
             raise CrmctlError(f"crmctl {command[0]} {command[1]} ended with {done.returncode}", hint="its message is above")
         return done
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the user's environment without their crmctl settings."""
         kept = {name: value for name, value in self.environ.items() if not name.startswith("CRMCTL_")}
         homes = {f"CRMCTL_{kind}_DIR": str(self.folder / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}

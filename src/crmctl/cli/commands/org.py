@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.org.apply import ApplyPlan
+    from crmctl.org.folder import OrgFolder
 
 app = CommandApp("Keep an organization as a folder of text files: compare it, apply it, restore it.")
 
@@ -79,24 +80,61 @@ def pull_org(
         runtime.emitter.emit_result(report.to_document())
 
 
-@app.command("verify", local=True, examples=["crmctl org verify crm", "crmctl org verify crm || echo damaged"])
-def verify_org(ctx: typer.Context, folder: FolderArgument) -> int:
+@app.command("verify", local=True, examples=["crmctl org verify crm", "crmctl org verify crm --drill || echo 'cannot be restored'"])
+def verify_org(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    drill: Annotated[bool, typer.Option("--drill", help="Also restore the folder to a throw-away service, and compare.")] = False,
+) -> int:
     """Check checksums, JSON, schema, references and counts of a folder.
 
-    Exit 11 if something is wrong.
+    Exit 11 if something is wrong. --drill applies the folder to a throw-away service, pulls it again and compares every line.
     """
     from crmctl.org.verify import verify
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
     opened, problems = verify(Path(folder))
+    if drill and not problems:
+        problems = _drill(runtime, opened)
     runtime.emitter.emit_items(problems, generic_view(problems, "problems"))
     if problems:
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
     records = sum(opened.manifest["records"].values())
-    runtime.messages.note(f"{folder} is complete: {counted(records, 'record')}, as of {opened.manifest['asOf']}")
+    what = "was restored and is the same" if drill else "is complete"
+    runtime.messages.note(f"{folder} {what}: {counted(records, 'record')}, as of {opened.manifest['asOf']}")
     return ExitCode.OK
+
+
+def _drill(runtime: Runtime, folder: OrgFolder) -> list[Json]:
+    """Restore a folder to a throw-away service and return the differences. Raises CrmctlError if a command fails."""
+    import subprocess
+    import tempfile
+
+    from crmctl.cli.commands.demo import CRMCTL, Stage
+    from crmctl.errors import CrmctlError
+    from crmctl.models import jsontext
+    from crmctl.org.folder import OrgFolder
+    from crmctl.org.verify import drill_differences
+
+    source = str(folder.path.resolve())
+    parts = [part for part in folder.settings.parts if part != "members"]
+    with tempfile.TemporaryDirectory(prefix="crmctl-drill-") as place:
+        stage = Stage(Path(place), runtime.streams, "stderr", runtime.environ)
+        with stage.background("serve", "--data", "service", "--port", "0", "--dev", "--rate-limit", "0") as service:
+            ready = jsontext.loads(service.stdout.readline() if service.stdout else "")
+            environment = stage.environment() | {"CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
+            for command in (
+                ("org", "apply", source, "--edited", "--map", "ids.json"),
+                ("org", "pull", "restored", "--objects", ",".join(folder.objects), "--with", ",".join(parts)),
+            ):
+                stage.show(command)
+                done = subprocess.run([*CRMCTL, *command], cwd=place, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+                if done.returncode not in (ExitCode.OK, ExitCode.PARTIAL):
+                    raise CrmctlError(f"crmctl org {command[1]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        ids = Path(place, "ids.json")
+        return drill_differences(folder, OrgFolder(Path(place, "restored")), jsontext.loads(ids.read_bytes()) if ids.exists() else {})
 
 
 def _names(text: str | None) -> list[str]:
