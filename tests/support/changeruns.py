@@ -179,7 +179,7 @@ class Stage:
             elif succeeded:
                 self.fault(f"{what}: exit 0 and row {n} is {state}", when=state is not RowState.SKIPPED)
             mine = [record for record in records if record.versions[0][2] == "job"]
-            spare = len(extra.get(n, ())) + len(rivals.get(n, ((), ()))[1]) + doubtful
+            spare = len(extra.get(n, ())) + len(rivals.get(n, ((), ()))[1]) + doubtful + (state is RowState.REJECTED)  # as ambiguous
             self.fault(f"{what}: row {n} is doubled ({len(mine)})", when=len(mine) > 1 + spare)
             self.fault(f"{what}: exit 0 and row {n} exists {len(records)} times", when=succeeded and bool(mine) and len(records) > 1)
             record_id = rows[n].record_id if n in rows else None
