@@ -49,7 +49,7 @@ def test_no_lock_file_that_names_an_index() -> None:
     assert [path for path in repository_files() if path.name in LOCK_FILES or path.name.startswith("pylock")] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs"])
+@pytest.mark.parametrize("document", ["README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs"])
 def test_every_relative_link_in_the_documents_resolves(document: str) -> None:
     pages = [path for path in repository_files() if path.suffix == ".md" and path.is_relative_to(ROOT / document)]
     broken = []

@@ -230,4 +230,4 @@ TOPICS: dict[str, Callable[[], HelpPage]] = {
     "environment": lambda: ENVIRONMENT,
     "scheduling": lambda: SCHEDULING,
 }
-TOPIC_NAMES = ("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment", "scheduling")
+TOPIC_NAMES = ("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment", "scheduling", "agents")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,16 +16,28 @@ from crmctl.models.ids import suggestion
 app = CommandApp()
 
 
-@app.command("help", examples=["crmctl help exit-codes", "crmctl help records list"])
+@app.command("help", examples=["crmctl help exit-codes", "crmctl help records list", "crmctl help agents --install skills/crmctl"])
 def explain(
-    ctx: typer.Context, topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None
+    ctx: typer.Context,
+    topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None,
+    folder: Annotated[Path | None, typer.Option("--install", metavar="DIR", help="With agents: write SKILL.md into DIR.")] = None,
 ) -> None:
     """Explain a command or a topic.
 
-    Topics: exit-codes, filters, matching, matching-words, output, options, environment, scheduling.
+    Topics: exit-codes, filters, matching, matching-words, output, options, environment, scheduling, agents.
+
+    agents prints a skill file: instructions for programs that use crmctl on their own. --install says whether a copy was outdated.
     """
     runtime = ctx.obj
     words = topic or []
+    if folder is not None:
+        if words != ["agents"]:
+            raise UsageError("--install belongs to: crmctl help agents", hint="crmctl help agents --install DIR")
+        from crmctl.cli.help_agents import install
+
+        result = install(folder)
+        runtime.done(result, f"{result['path']}: {result['state']}")
+        return
     runtime.streams.write_out(_page(words, runtime.streams.width or WIDEST))
 
 
@@ -40,6 +53,10 @@ def _page(words: list[str], width: int) -> str:
         from crmctl.cli.help_match import matching_page, words_page
 
         return render(matching_page() if topic == "matching" else words_page(), width)
+    if topic == "agents":
+        from crmctl.cli.help_agents import skill_file
+
+        return skill_file()
     if topic in TOPICS:
         return render(TOPICS[topic](), width)
     page = command_help(words, width)
