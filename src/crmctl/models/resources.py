@@ -414,6 +414,20 @@ class Extensions(Resource):
     console_url: str | None = None
 
 
+class StoredFile(Resource):
+    bucket: str | None = None
+    path: str | None = None
+    content_type: str | None = None
+    size: int | None = None
+    uploaded_at: str | None = None
+    public_url: str | None = None
+
+
+class Replay(Resource):
+    delivery_id: str
+    is_new: bool = False
+
+
 class WorkflowObject(Resource):
     id: str | None = None
     plural_name: str | None = None

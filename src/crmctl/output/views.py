@@ -148,6 +148,7 @@ def table_view(noun: str, table: str, fields: str, **lists: View) -> View:
 
 
 SCHEMA_CHANGES = table_view("differences", "action object attribute summary", "action object attribute details reason summary")
+FILES = table_view("files", "path bucket size contentType uploadedAt publicUrl", "path bucket size contentType uploadedAt publicUrl")
 EVENT_TYPES = table_view("event types", "name description", "name description")
 MIRROR_SYNCS = table_view(
     "objects",

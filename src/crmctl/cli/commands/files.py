@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import AllOption, LimitOption, OffsetOption
 from crmctl.errors import PartialError, UsageError, reason
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from crmctl.models.jsontext import Json
 
 
-app = CommandApp("Upload files.")
+app = CommandApp("Upload and list files.")
 
 CONCURRENCY = 4
 MOST_AT_ONCE = 32
@@ -64,6 +65,26 @@ def upload_files(
         _preview(runtime, planned, bucket)
     else:
         _report(runtime, _upload(runtime, planned, bucket, concurrency))
+
+
+@app.command("list", examples=["crmctl files list", "crmctl files list -q '[].publicUrl'"])
+def list_files(ctx: typer.Context, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
+    """List uploaded files, newest first.
+
+    Shows 50 unless --limit or --all asks for more. Only crmctl's own service lists files.
+    """
+    from crmctl.cli.extensions import on_extension
+    from crmctl.cli.list_window import show_pages, window
+    from crmctl.client.answers import Page, read_page
+    from crmctl.models.resources import StoredFile
+    from crmctl.output.views import FILES
+
+    def fetch(limit: int, offset: int) -> Page[StoredFile]:
+        query = [("limit", str(limit)), ("offset", str(offset))]
+        answer = on_extension(ctx.obj, "GET /files", lambda: ctx.obj.crm.session.request("GET", "/files", query=query))
+        return read_page(answer, "files", StoredFile, limit, offset)
+
+    show_pages(ctx.obj, fetch, window(limit, every, offset), lambda _: FILES)
 
 
 def _check_fields(runtime: Runtime) -> None:

@@ -66,6 +66,27 @@ def show_portal(
         runtime.browse(url)
 
 
+@app.command("replay", writes=True, examples=["crmctl webhooks replay 01a20a8f-8ebc-771f-8c7e-82be6f08eca5 --dry-run"])
+def replay_delivery(
+    ctx: typer.Context,
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery, as the portal shows it.")],
+) -> None:
+    """Deliver an event to its endpoint again.
+
+    A delivery that still waits is tried now. Only crmctl's own service can replay by command; others have the portal.
+    """
+    from crmctl.cli.extensions import on_extension
+    from crmctl.client.answers import read_holder
+    from crmctl.client.crm import path_of
+    from crmctl.models.resources import Replay
+
+    path = path_of("webhooks", "deliveries", delivery, action="replay")
+    name = "POST /webhooks/deliveries/{deliveryId}/replay"
+    answer = on_extension(ctx.obj, name, lambda: ctx.obj.crm.session.request("POST", path))
+    replay = read_holder(answer, Replay, "deliveryId", "isNew")
+    ctx.obj.done(replay.wire, f"{'new delivery' if replay.is_new else 'tried now:'} {replay.delivery_id}")
+
+
 @app.command(
     "listen",
     examples=[

@@ -306,6 +306,20 @@ class Extensions(Shape):
     console_url: Url
 
 
+class StoredFile(Shape):
+    bucket: str
+    path: str
+    content_type: str
+    size: int
+    uploaded_at: Timestamp
+    public_url: Url
+
+
+class Replay(Shape):
+    delivery_id: Id
+    is_new: bool
+
+
 class UploadUrl(Shape):
     signed_url: Url
     public_url: Url

@@ -6,19 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.conditions import read_condition
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
-from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
+from crmctl.service.context import FILES_FOLDER
+from crmctl.service.faults import BadRequest
+from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
 from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
 from crmctl.service.http.endpoints import Call, Endpoint, Handler
 from crmctl.service.http.errors import present
 from crmctl.service.jobs.removal_jobs import after_removal
 from crmctl.service.reports.report_run import run_report
-from crmctl.service.store import activities, attributes, logs, members, objects, records, reports, workflow_runs, workflows
+from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
 from crmctl.service.store.record_history import read_history
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import start_by_hand
@@ -258,6 +261,30 @@ def create_upload_url(tx: Tx, call: Call) -> Json:
     bucket, path = check_bucket(call.body["bucket"]), normalise_path(call.body["path"])
     signed_url, public_url = open_storage(call.context.settings).upload_url(tx, bucket, path, now=call.now())
     return {"signedUrl": signed_url, "publicUrl": public_url}
+
+
+@endpoint("GET", "/files", "files:write", schemas.listed("FileList", files=schemas.StoredFile), query=page_parameters(), is_addition=True)
+def list_files(_tx: Tx, call: Call) -> Json:
+    """List uploaded files, newest first."""
+    settings, offset = call.context.settings, call.query["offset"]
+    if settings.files_s3 is not None:
+        raise BadRequest("this service keeps its files in S3, which lists them")
+    entries = Disk(settings.data_dir / FILES_FOLDER, settings.quotas.files).list_files(offset + call.query["limit"])
+    address = f"{settings.address}/files"
+    return {
+        "files": [
+            {to_camel(name): value for name, value in vars(entry).items()}
+            | {"publicUrl": f"{address}/{url_path(entry.bucket, entry.path)}"}
+            for entry in entries[offset:]
+        ]
+    }
+
+
+@endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.Replay, is_addition=True)
+def replay_delivery(tx: Tx, call: Call) -> Json:
+    """Deliver an event to the same endpoint again; one that still waits is tried now."""
+    delivery_id, is_new = deliveries.replay(tx, call.id("deliveryId"), **call.stamp())
+    return {"deliveryId": delivery_id, "isNew": is_new}
 
 
 @endpoint("GET", "/webhooks", "webhooks:manage", schemas.Webhooks)
