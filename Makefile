@@ -13,7 +13,7 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench dist lint-release release sbom site clean
+.PHONY: help install demo test coverage lint types contracts check generated requirements bench screenshots dist lint-release release sbom site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -52,6 +52,9 @@ requirements: $(RELEASE) ## Regenerate the pins in requirements/ (ARGS=--upgrade
 bench: install ## Measure start-up and import throughput
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/import_throughput.py
+
+screenshots: install ## Take pictures of every console page into build/screenshots: light and dark, wide and narrow
+	$(BIN)/python benchmarks/console_pages.py --screenshots build/screenshots
 
 install: $(INSTALLED) ## Create .venv with the pinned requirements of everything, and crmctl itself
 

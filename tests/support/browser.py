@@ -108,6 +108,11 @@ class Browser:
         field.clear()
         field.send_keys(text)
 
+    def choose(self, label: str, option: str, *, by_text: bool = False) -> None:
+        """An option of a select, by its value or by the beginning of its text."""
+        test = f"starts-with(normalize-space(), '{option}')" if by_text else f"@value='{option}'"
+        self.field(label).find_element(By.XPATH, f".//option[{test}]").click()
+
     def tick(self, label: str) -> None:
         self.field(label).click()
 

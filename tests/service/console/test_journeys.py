@@ -141,3 +141,164 @@ def test_two_records_are_merged_and_separated(browser: Browser, team: RunningSer
     browser.press("Undo")
     browser.wait_for("The change is undone")
     assert read(team, "companies", kept) == {"name": "Merge Kept", "domain": "kept.example"}
+
+
+def test_records_are_found_by_filters_as_people_write_them(browser: Browser, team: RunningService) -> None:
+    company = add(team, "companies", name="Filter AG")
+    add(team, "people", name={"first": "Filter"}, email="filter@example.com", status="customer", score=12500.5, company=company)
+    for slug, operator, value, chip in (
+        ("status", "is", "Customer", "Status is customer"),
+        ("score", "is at least", "12,500.50", "Score is at least"),
+        ("company", "is", "filter ag", "Company is Filter AG"),
+        ("created_at", "is today", "", "Created is today"),
+    ):
+        browser.get(f"{team.base_url}/console/records/people?q=filter")
+        browser.click("//summary[starts-with(normalize-space(), 'Filter')]")
+        browser.choose("Attribute of condition 1", slug)
+        browser.choose("Operator of condition 1", operator, by_text=True)
+        if value:
+            browser.fill("Value of condition 1", value)
+        browser.press("Filter")
+        browser.wait_for(rf"(?i){chip}")
+        browser.wait_for("1–1 of 1")
+    browser.press("Created is today")
+    browser.wait_for("1–1 of 1")
+    assert "op=" not in browser.driver.current_url
+
+
+def test_a_list_is_sorted_and_kept_as_a_view_for_everyone(browser: Browser, team: RunningService) -> None:
+    for name, employees in (("View A", 2), ("View B", 1)):
+        add(team, "companies", name=name, employees=employees)
+    browser.get(f"{team.base_url}/console/records/companies?q=view&column=name&column=employees")
+    browser.press("Employees")
+    browser.wait_for(r"(?s)View B.*View A")
+    browser.press("Employees")
+    browser.wait_for(r"(?s)View A.*View B")
+    browser.click("//summary[.='Save as a view']")
+    browser.fill("Name of the view", "Largest <first>")
+    browser.tick("Everyone sees it")
+    browser.press("Save the view")
+    browser.wait_for("The view is saved")
+    browser.press("All companies")
+    browser.press("Largest <first>")
+    browser.wait_for(r"(?s)View A.*View B")
+    browser.press("Delete this view")
+    browser.wait_for("The view is deleted")
+
+
+def test_a_duplicate_is_named_once_with_a_link_and_money_is_typed_as_lists_show_it(browser: Browser, team: RunningService) -> None:
+    add(team, "people", name={"first": "Original"}, email="same@example.com")
+    browser.get(f"{team.base_url}/console/records/people/new")
+    browser.fill("Email", "same@example.com")
+    browser.press("Create")
+    browser.wait_for("(?i)nothing was saved: correct 1 attribute")
+    assert browser.text.count("must be unique") == 1
+    assert violations(browser) == []
+    browser.press("Original")
+    browser.wait_for("same@example.com")
+    browser.get(f"{team.base_url}/console/records/deals/new")
+    browser.fill("Name", "Money deal")
+    browser.fill("Amount", "12,500.50")
+    browser.fill("Currency", "eur")
+    browser.press("Create")
+    browser.wait_for("€12,500.50")
+
+
+def test_a_record_gets_an_activity_is_deleted_and_restored_with_it(browser: Browser, team: RunningService) -> None:
+    add(team, "companies", name="Restored GmbH")
+    browser.get(f"{team.base_url}/console/records/companies?q=restored")
+    browser.press("Restored GmbH")
+    browser.click("//summary[.='Add an activity']")
+    browser.fill("Title", "First call")
+    browser.press("Add")
+    browser.wait_for(r"(?s)First call")
+    browser.wait_for("Operator")
+    assert "Owner" not in browser.text.partition("Sign out")[2]
+    browser.press("Delete…")
+    browser.press("Delete the record")
+    browser.press("Done")
+    browser.press("Deleted")
+    browser.press("Restore Restored GmbH")
+    browser.wait_for(r"(?s)The record is restored.*First call")
+
+
+def test_a_workflow_needs_a_value_for_what_it_sets(browser: Browser, team: RunningService) -> None:
+    browser.get(f"{team.base_url}/console/workflows/new")
+    browser.fill("Name", "Empty")
+    browser.choose("What it is to do", "Change the record", by_text=True)
+    browser.press("Add the action")
+    browser.wait_for("Action 1")
+    browser.choose("A value of", "Job title", by_text=True)
+    browser.press("Add the value")
+    browser.wait_for_focus("Job title")
+    browser.press("Save")
+    browser.wait_for("Job title has no value")
+    assert "The workflow is created" not in browser.text
+
+
+def test_an_administrator_changes_options_sees_who_did_it_and_makes_a_backup(browser: Browser, team: RunningService) -> None:
+    browser.visit("Objects")
+    browser.press("Deals")
+    browser.press("Stage")
+    browser.fill("New options", "on hold")
+    assert violations(browser) == []
+    browser.press("Save")
+    browser.wait_for("Saved")
+    browser.visit("Audit log")
+    browser.wait_for(r"Attribute updated\s+Stage\s+options: .*won, lost, on hold")
+    browser.visit("Health")
+    browser.press("Back up now")
+    browser.wait_for("The backup is made")
+    assert violations(browser) == []
+
+
+def test_a_member_is_invited_and_sets_a_password(browser: Browser, team: RunningService) -> None:
+    browser.visit("Members")
+    browser.press("Invite a member")
+    browser.fill("Name", "Grace")
+    browser.fill("Email address", "grace@example.com")
+    browser.tick("Member")
+    browser.press("Invite")
+    link = browser.wait_for(r"http\S+/console/password\?code=[\w-]+")[0]
+    browser.driver.delete_all_cookies()
+    browser.get(link)
+    browser.fill("Password", "correct horse battery")
+    browser.fill("Repeat password", "correct horse battery")
+    browser.press("Set the password")
+    browser.wait_for("Grace")
+    assert "API keys" not in browser.text
+
+
+def test_a_key_is_rotated(browser: Browser, team: RunningService) -> None:
+    browser.visit("API keys")
+    browser.press("Create a key")
+    browser.fill("Name", "rotating")
+    browser.tick("Full access")
+    browser.press("Create the key")
+    old = browser.wait_for(r"crs_[\w-]{43}")[0]
+    browser.press("Done")
+    browser.press("Rotate… rotating")
+    assert violations(browser) == []
+    browser.choose("The old key works for", "7 days", by_text=True)
+    browser.press("Create the new key")
+    assert browser.wait_for(r"crs_[\w-]{43}")[0] != old
+
+
+def test_a_report_adds_each_currency_by_itself(browser: Browser, team: RunningService) -> None:
+    for amount, currency in ((1, "EUR"), (2, "EUR"), (4, "USD")):
+        add(team, "deals", name=f"Report {amount}", amount={"amount": amount, "currency": currency}, stage="won")
+    definition = {"name": "By stage", "objectId": team.object_id("deals")}
+    browser.visit("Reports")
+    browser.press("New report")
+    browser.choose("Records of", "Deals", by_text=True)
+    browser.press("Choose")
+    browser.fill("Name", str(definition["name"]))
+    browser.tick("Figures")
+    browser.choose("Groups by", "Stage", by_text=True)
+    browser.choose("Figure 1", "Sum", by_text=True)
+    browser.choose("of attribute", "Amount", by_text=True)
+    browser.press("Save")
+    browser.press("Run")
+    browser.wait_for("completed")
+    browser.wait_for("EUR")
+    browser.wait_for("USD")

@@ -143,6 +143,6 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
     assert service.client.patch(f"{address}/{made[1]}", json={"data": {"email": "a@example.com"}}).status_code == 200
     assert service.client.post(address, json={"data": {"status": options[1]}}).status_code == 400
     audit = visitor.get("/console/audit").text
-    assert "options: [" in audit
+    assert "options: " in audit
     assert "fresh" in audit
     assert visitor.send(path, **fields | {"option": ["one"], "place": ["1"]}).status_code == 400

@@ -10,7 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.models.scopes import SCOPES
-from crmctl.service.console.cells import ListCell, value_cell
+from crmctl.service.console.cells import ListCell, value_cell, value_text
 from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
@@ -200,7 +200,7 @@ def changes_cell(entry: Json) -> ListCell:
 
 
 def _change_text(value: Any) -> str:
-    return shortened(value if isinstance(value, str) else jsontext.dumps(value), 200) or "nothing"
+    return shortened(value_text("", value), 200) or "nothing"
 
 
 def report_result(report: Json) -> ListCell:

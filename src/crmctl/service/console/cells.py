@@ -109,7 +109,8 @@ def grouped(value: Any) -> str:
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     if abs(exact.adjusted()) > 30:
         return jsontext.dumps(value)
-    return f"{exact:,f}"
+    # A whole number stored as a float has no decimals of its own.
+    return f"{exact:,f}".removesuffix(".0") if isinstance(value, float) else f"{exact:,f}"
 
 
 def _plain(value: Any) -> str:

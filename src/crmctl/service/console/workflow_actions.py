@@ -260,7 +260,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _written(tx: Tx, block: ActionBlock) -> Json:
-    """Return the data of the action: unchanged fields keep their value, an empty field clears the attribute. Raises ValueError."""
+    """Return the data of the action; unchanged fields keep their value. Raises ValueError, also for a field without a value."""
     before = _data(block.kept)
     written, problems = changes(block.known, before, block.stored, block.values, is_template)
     for attribute in block.known:
@@ -276,7 +276,11 @@ def _written(tx: Tx, block: ActionBlock) -> Json:
     for field in block.values:
         if field.slug in problems:
             raise ValueError(f"{field.label}: {problems[field.slug]}")
-    return {field.slug: written.get(field.slug, before.get(field.slug)) for field in block.values}
+    data = {field.slug: written.get(field.slug, before.get(field.slug)) for field in block.values}
+    for field in block.values:
+        if data[field.slug] is None and before.get(field.slug, "") is not None:
+            raise ValueError(f"{field.label} has no value; leave it out, or write null in the YAML tab to clear the attribute")
+    return data
 
 
 OF_THE_RUN = "the one the run is about"

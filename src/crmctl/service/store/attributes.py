@@ -111,8 +111,9 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
 def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
     """Rename an attribute. Raises NotFound, BadRequest."""
     attribute = get_attribute(tx, object_id, attribute_id)
-    update(tx, "attribute", {"name": require_name(name, "name"), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-    _note(tx, "updated", attribute, {"name": name}, now=now)
+    if require_name(name, "name") != attribute["name"]:
+        update(tx, "attribute", {"name": name, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute, {"name": name}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
