@@ -128,7 +128,7 @@ def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: R
         elif doubled := [name for name, count in names().items() if count > 1]:
             assert 10 in (first.returncode, second.returncode), ends
             told = "".join(err for _, err in ends)
-            assert "a key that somebody else's new record has too" in told
+            assert "a key that another client's new record has too" in told
             assert len(doubled) <= ROWS
 
 

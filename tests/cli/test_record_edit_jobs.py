@@ -96,7 +96,7 @@ def test_what_was_killed_overwrites_nobody_later(crm: RunningService, ada: str, 
     resumed = run_here("bulk", "resume", "--last")
     if point in BEFORE:
         error = resumed.exits(9).error()
-        assert "changed by somebody while you edited it: job_title" in error["message"]
+        assert "another client changed the record while you edited it: job_title" in error["message"]
         assert ("your text is in" in error["hint"], ["score: 40" in text for text in kept_texts()]) == (True, [True])
     else:
         assert resumed.ok().json()["updated"] == 1

@@ -153,7 +153,7 @@ def test_where_nobody_can_look_again_that_is_said(desk: KeyDesk) -> None:
     desk.server.refuse_batch = close
     result = desk.load(FILE, "email")
     assert (counts(result), result.exit_code) == ({"created": 150}, ExitCode.OK)
-    assert any("nobody can say" in note for note in result.notes)
+    assert any("crmctl cannot tell" in note for note in result.notes)
 
 
 def test_keys_that_a_job_just_created_are_found_while_lists_lag(desk: KeyDesk) -> None:

@@ -236,7 +236,7 @@ class _Differences:
 class StoredValues:
     """Tells edits from what the service made of the values written, by comparing the records of a job with each other.
 
-    Records that nobody changed share the alterations and defaults of the service; without usable times, most records do. An edit stands
+    Records that no client changed share the alterations and defaults of the service; without usable times, most records do. An edit stands
     alone. `known`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
     """
 
@@ -446,7 +446,9 @@ def refuse_unproven(journal: Journal) -> None:
     """Raise UsageError for a job whose records are recognised only by content: a duplicate may belong to another client."""
     if not is_provable(journal.header):
         hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
-        raise UsageError("these rows have neither marker nor unique attribute: they may be somebody else's", hint=hint, code="not_ours")
+        raise UsageError(
+            "these rows have neither marker nor unique attribute: another client may have created them", hint=hint, code="not_ours"
+        )
 
 
 def is_provable(header: Header) -> bool:

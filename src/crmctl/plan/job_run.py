@@ -143,7 +143,7 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
         return []
     notes = []
     if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
-        notes.append(f"nobody can say whether somebody else created records with the same keys meanwhile: {unknown}")
+        notes.append(f"crmctl cannot tell whether another client created records with the same keys meanwhile: {unknown}")
     reader = Reader(service, journal.header.object_id)
     again = rows_of(journal, job.rows)
     try:

@@ -290,7 +290,7 @@ def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]
 def _data(references: ReferenceMap, journal: Journal, ordinal: int, links: dict[str, Links]) -> dict[str, Any]:
     """Return the references in the second write of a row. Raises _CannotLink."""
     if _row(journal, ordinal).record_id is None:
-        raise _CannotLink("nobody can say which record it became")
+        raise _CannotLink("crmctl cannot tell which record it became")
     data: dict[str, Any] = {}
     for slug, (many, values) in links.items():
         ids = [_meant(references, journal, slug, value) for value in values]
@@ -310,7 +310,7 @@ def _meant(references: ReferenceMap, journal: Journal, slug: str, link: RowLink)
 
 
 _STATES = {
-    RowState.CREATED: "created, and nobody can say as which record",
+    RowState.CREATED: "created, but crmctl cannot tell as which record",
     RowState.FAILED: "refused by the service",
     RowState.REJECTED: "invalid",
     RowState.SKIPPED: "skipped",

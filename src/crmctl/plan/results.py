@@ -169,7 +169,7 @@ def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
     more = f"; and {len(rivals) - NAMED:,} more" if len(rivals) > NAMED else ""
     rows = "row has" if len(rivals) == 1 else "rows have"
     return PartialError(
-        f"{len(rivals):,} {rows} a key that somebody else's new record has too: {named}{more}",
+        f"{len(rivals):,} {rows} a key that another client's new record has too: {named}{more}",
         hint="merge the records, or delete one of each",
         code=DUPLICATE_KEYS,
         details={"duplicates": list(rivals[:LISTED])},

@@ -343,7 +343,7 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
             if request.delete_duplicates and found.duplicates:
                 deleted = _delete(context, journal, as_written, dry_run=request.dry_run)
             if not as_written or not audit.is_provable(journal.header) or deleted:
-                way = f"somebody changed them since, or made them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
+                way = f"another client changed or created them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
         left = len(audit.known_duplicates(journal))
         if request.clear_marker:
             context.listener.confirm(f"Clear the markers of job {job.id}")

@@ -216,7 +216,7 @@ class Editing:
         if changed or shown.updated_at != now.updated_at:
             what = f": {', '.join(changed)}" if changed else ""
             raise RejectedError(
-                f"the record was changed by somebody while you edited it{what}; {outcome}",
+                f"another client changed the record while you edited it{what}; {outcome}",
                 hint=f"crmctl records edit {self.object} {shown.id} shows it as it is now",
                 code="changed_meanwhile",
             )

@@ -83,7 +83,7 @@ LONG_WAIT = 5.0
 LAGS = 5
 
 ALIKE = "other rows are just like them"
-TAKEN = "records that have their key hold something else, and may be somebody else's"
+TAKEN = "records that have their key hold something else, and another client may have created them"
 
 MOST_ROUNDS = 2
 """Number of rounds in doubt and absent after which a single row stays unsent."""
@@ -295,7 +295,7 @@ class Reconciler:
                 return []
             found.update(dict.fromkeys(applied))
             gone = {*absent, *repeatable}
-            why = why or "somebody may have changed the record since it was sent"
+            why = why or "another client may have changed the record since it was sent"
         # An import by key looks again at failed rows: they update the records that have their key.
         failed = seen.taken if seen.by_key else frozenset[int]()
         open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed
