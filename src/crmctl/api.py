@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overl
 from crmctl.bulk_context import Listener
 from crmctl.client.crm import Crm, connect
 from crmctl.client.directory import SHIFTED, Directory
+from crmctl.client.oidc_keys import find_key
 from crmctl.client.query.clauses import FilterReader
 from crmctl.client.query.record_filter import Admits, ListOrder, QueryContext
 from crmctl.client.query.record_query import RecordQuery
 from crmctl.clock import Clock, SystemClock
-from crmctl.config.credentials import Credential, check_key, require_credential
+from crmctl.config.credentials import Credential, check_key
 from crmctl.config.settings import Flags, Paths, Settings, load_settings
 from crmctl.errors import UsageError
 from crmctl.models.findings import Finding
@@ -150,7 +151,7 @@ class ClientContext:
     @cached_property
     def _credential(self) -> Credential:
         key = check_key(self._key) if self._key is not None else None
-        return Credential(key, "api_key", self.origin) if key else require_credential(self.settings, self._environ, self.paths)
+        return Credential(key, "api_key", self.origin) if key else find_key(self.settings, self._environ, self.paths)
 
     @property
     def key(self) -> str:

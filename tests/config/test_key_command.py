@@ -64,7 +64,7 @@ def test_a_command_that_fails_has_one_error_without_its_output(service: RunningS
 def test_an_absent_program(service: RunningService) -> None:
     use(service, "absent-program", "crs_secret")
     refused = count().exits(4)
-    assert refused.error()["message"] == "key_command absent-program cannot be run: No such file or directory"
+    assert refused.error()["message"] == "key_command absent-program cannot be run: no such file or directory"
     assert "crs_secret" not in refused.err
 
 

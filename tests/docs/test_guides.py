@@ -117,6 +117,11 @@ def test_checking_the_data(shell: pexpect.spawn) -> None:
     follow(shell, read_page("docs/guides/check-data.md"))
 
 
+def test_keys_without_secrets(program: Path) -> None:
+    with open_shell(Path.cwd(), crmctl=program) as shell:
+        follow(shell, read_page("docs/guides/keys-without-secrets.md"))
+
+
 def test_a_test_double(program: Path) -> None:
     """pytest comes from this environment; naming the plugin covers an installation from before it was there."""
     (Path.cwd() / "accounts").mkdir()

@@ -8,7 +8,7 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Self
@@ -34,7 +34,8 @@ def encoded(part: Any) -> str:
 class Issuer:
     """Serves at `url`; `reads` are the paths asked for. A request to /token answers as GitHub's service for jobs does."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.now = now
         self.reads: list[str] = []
         self.keys = [public(RSA_KEY, "RS256", "rsa"), public(EC_KEY, "ES256", "ec"), public(ED_KEY, "EdDSA", "ed")]
         issuer = self
@@ -69,7 +70,7 @@ class Issuer:
 
     def claims(self, audience: str, **changes: Any) -> dict[str, Any]:
         """Claims that the test's trust accepts; None removes one."""
-        now = int(time.time())
+        now = int(self.now())
         claims = {
             "iss": self.url, "aud": audience, "iat": now, "nbf": now, "exp": now + 300, "jti": str(uuid.uuid4()),
             "repository": "acme/data", "repository_id": "123", "workflow_ref": "acme/data/.github/workflows/import.yml@refs/heads/main",

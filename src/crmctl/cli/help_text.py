@@ -190,6 +190,7 @@ ENVIRONMENT = HelpPage(
             [
                 ("CRMCTL_API_KEY", "the API key; wins over the keyring"),
                 ("CRMCTL_BASE_URL", "the service's address"),
+                ("CRMCTL_ID_TOKEN, CRMCTL_ID_TOKEN_FILE", "the identity token of a CI job, for auth login --oidc"),
                 ("CRMCTL_PROFILE", "the profile to use"),
                 ("CRMCTL_OUTPUT", "the default output format"),
                 ("CRMCTL_TIMEOUT", "longest wait for one answer, in seconds"),

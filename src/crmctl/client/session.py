@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random as randomness
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -151,6 +153,42 @@ class _Outcome:
     failure: Failure | None = None
 
 
+class _CurrentKey:
+    """The key of a session and its copies; one that expires is renewed. Thread-safe."""
+
+    def __init__(self, credential: Credential, clock: Clock) -> None:
+        self._credential = credential
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.redactor = Redactor(credential.key)
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers of every request. A key that cannot be renewed in time is used until the service refuses it."""
+        if self._clock.now() >= self._credential.renew_at:
+            try:
+                self.renew(self._credential.key)
+            except CrmctlError:
+                self._credential = replace(self._credential, renew_at=math.inf)
+        return (("Authorization", f"Bearer {self._credential.key}"), ("User-Agent", USER_AGENT), ("Accept", "application/json"))
+
+    def renew(self, refused: str) -> bool:
+        """Replace this key unless another thread has. Returns False for a key that cannot be renewed."""
+        with self._lock:
+            if self._credential.renew is None:
+                return False
+            if self._credential.key == refused:
+                self._credential = self._credential.renew()
+                self.redactor = Redactor(self._credential.key)
+            return True
+
+    def renewed(self, request: Request) -> Request | None:
+        """Return a refused request with a renewed key, None if there is none."""
+        sent = dict(request.headers)["Authorization"].removeprefix("Bearer ")
+        if not self.renew(sent):
+            return None
+        return replace(request, headers=(*self.headers()[:1], *(pair for pair in request.headers if pair[0] != "Authorization")))
+
+
 class Session:
     """Requests to one service with one key; safe for several threads.
 
@@ -182,8 +220,7 @@ class Session:
             )
         self.transport = transport
         self.clock = clock or SystemClock()
-        self._headers = (("Authorization", f"Bearer {credential.key}"), ("User-Agent", USER_AGENT), ("Accept", "application/json"))
-        self._redactor = Redactor(credential.key)
+        self._keys = _CurrentKey(credential, self.clock)
         self._random = random
         self._budget = budget or Budget()
         self.max_wait = max_wait
@@ -289,14 +326,14 @@ class Session:
     ) -> _Call:
         content = body if body is None or isinstance(body, bytes) else encode_json(body)
         kind = (("Content-Type", "application/json"),) if content is not None else ()
-        every = (*self._headers, *kind, *(headers or {}).items())
+        every = (*self._keys.headers(), *kind, *(headers or {}).items())
         request = Request(method, self.url(path, query), every, content, timeout or self._timeout)
         reads = reads or method in ("GET", "HEAD")
         return _Call(request, reads, reads or (is_repeatable(method) if idempotent is None else idempotent))
 
     def _answer(self, call: _Call, watch: AttemptObserver | None = None) -> tuple[Answer, bool]:
         """Return the last answer, and whether an earlier attempt had an unknown outcome. Raises the last failure without an answer."""
-        started, attempt, doubted = self.clock.monotonic(), 0, False
+        started, attempt, doubted, is_renewed = self.clock.monotonic(), 0, False, False
         while True:
             attempt += 1
             slot = self._budget.acquire(max(0.0, self.max_wait - (self.clock.monotonic() - started)))
@@ -306,6 +343,13 @@ class Session:
             if failure is not None:
                 limits = {"waited": self.clock.monotonic() - started, "max_wait": self.max_wait, "random": self._random()}
                 wait = next_wait(failure, attempt=attempt, repeatable=call.repeatable, **limits)
+            if not is_renewed and isinstance(outcome.result, Answer) and outcome.result.status == 401:
+                is_renewed = True
+                if (again := self._keys.renewed(call.request)) is not None:
+                    call = replace(call, request=again)
+                    if watch is not None:
+                        watch.refused()
+                    continue
             if failure is None or wait is None:
                 if isinstance(outcome.result, CrmctlError):
                     raise self._final(outcome.result, call)
@@ -368,7 +412,7 @@ class Session:
         if error.outcome_unknown and not call.repeatable:
             error.retryable = False
             error.hint = "; ".join(filter(None, ("the service may have done it all the same: look before you repeat it", error.hint)))
-        return self._redactor.error(error)
+        return self._keys.redactor.error(error)
 
     def _pause(self, wait: float, failure: Failure) -> None:
         if failure.status == 429:
@@ -398,12 +442,12 @@ class Session:
     def _log_body(self, arrow: str, body: bytes) -> None:
         if body and self.logs_bodies:
             # redact before cutting: half a key must not remain at the end of an excerpt
-            text = self._redactor.text(body.decode("utf-8", "replace"))
+            text = self._keys.redactor.text(body.decode("utf-8", "replace"))
             self._debug(f"{arrow} {text if len(text) <= _LOGGED_BODY else text[:_LOGGED_BODY] + '…'}")
 
     def _debug(self, line: str) -> None:
         if self._log is not None:
-            self._log(self._redactor.text(line))
+            self._log(self._keys.redactor.text(line))
 
 
 def encode_json(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -101,6 +102,9 @@ class Credential:
     key: str = field(repr=False)
     source: str
     origin: str
+    renew: Callable[[], Credential] | None = field(default=None, repr=False, compare=False)
+    """Returns the next key of one that expires; `renew_at` is when it should, in Unix seconds."""
+    renew_at: float = math.inf
 
     @property
     def masked(self) -> str:
@@ -166,7 +170,7 @@ def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) ->
     try:
         process = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
     except OSError as error:
-        raise DeniedError(f"key_command {command[0]} cannot be run: {error.strerror}", hint=hint, code="key_command_failed") from error
+        raise DeniedError(f"key_command {command[0]} cannot be run: {reason(error)}", hint=hint, code="key_command_failed") from error
     try:
         printed, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

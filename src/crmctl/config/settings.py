@@ -172,6 +172,7 @@ KEYS: dict[str, SettingKey] = {
         SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
         SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
         SettingKey("pager", _text, "command that shows lists on a terminal, for example less", "CRMCTL_PAGER"),
+        SettingKey("auth", _choice("key", "oidc"), "a stored key, or the identity token of a CI job", None, "key"),
         SettingKey("key_command", parse_command, "command that prints the API key of the profile's base_url"),
         SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
     )
@@ -416,6 +417,7 @@ class Settings:
     read_only: Sourced[bool]
     protected: Sourced[bool]
     pager: Sourced[str | None]
+    auth: Sourced[str]
     key_command: Sourced[list[str] | None]
     file: ConfigFile
 

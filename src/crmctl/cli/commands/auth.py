@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,13 +33,21 @@ def login(
     insecure_storage: Annotated[
         bool, typer.Option("--insecure-storage", help="Keep the key in a private file, without a keyring.")
     ] = False,
+    oidc: Annotated[bool, typer.Option("--oidc", help="Use the identity token of this CI job; nothing is stored but the profile.")] = False,
 ) -> None:
     """Check an API key with the service and store it for a profile.
 
-    crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers.
+    crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers. With --oidc the
+    service exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
     """
 
     runtime: Runtime = ctx.obj
+    if oidc:
+        if with_key or insecure_storage:
+            raise UsageError("--oidc needs no key", hint="leave out --with-key and --insecure-storage")
+        document = log_in_by_token(runtime)
+        runtime.done(document, f"profile {document['profile']} uses the identity token of this job at {document['baseUrl']}")
+        return
     result = log_in(runtime, from_stdin=with_key, insecure=insecure_storage)
     runtime.done(result, f"logged in to {result['baseUrl']} as profile {result['profile']}; the key is in {_place(result['keySource'])}")
 
@@ -175,6 +184,48 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
         "keySource": stored.source,
         "isDefault": file.default_profile == profile,
     }
+
+
+def log_in_by_token(runtime: Runtime) -> Json:
+    """Exchange the job's token, and let the profile do so. Raises DeniedError, and stores nothing, if the service refuses it."""
+    from crmctl.client.oidc_keys import OIDC, OidcKeys
+
+    settings = _with_address(runtime)
+    runtime.settings = settings
+    runtime.credential = OidcKeys(settings, runtime.environ, runtime.paths, runtime.clock).renew()
+    _explained(lambda: prove_key(runtime.crm.session), settings)
+    profile = settings.profile.value
+    file = settings.file.set_value("base_url", settings.require_base_url(), profile).set_value("auth", OIDC, profile)
+    if file.default_profile is None:
+        file = file.set_value("default_profile", profile, None)
+    is_default = file.default_profile == profile
+    return {"profile": profile, "baseUrl": settings.base_url.value, "keySource": OIDC, "isDefault": is_default}
+
+
+@app.command("explain", examples=["crmctl auth explain", "crmctl auth explain --data ./crm"])
+def explain(
+    ctx: typer.Context,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Compare with the trusts in this service's data.")] = None,
+) -> None:
+    """Show the claims of this job's identity token, without its signature.
+
+    --data compares them with each trust of an embedded service and names the first claim that differs.
+    """
+    from crmctl.client.oidc_keys import OidcKeys
+
+    runtime: Runtime = ctx.obj
+    token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
+    document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
+    if data is not None:
+        from crmctl.cli.service_data import opened
+
+        with opened(runtime, data, None) as engine:
+            from crmctl.service.oidc.claim_rules import mismatch
+            from crmctl.service.store.oidc_trusts import Trust, list_trusts
+
+            trusts = [Trust.of(wire) for wire in engine.read(list_trusts)]
+        document["trusts"] = [{"name": trust.name, "problem": mismatch(token.claims, trust)} for trust in trusts]
+    runtime.emitter.emit_result(document)
 
 
 def _with_address(runtime: Runtime) -> Settings:

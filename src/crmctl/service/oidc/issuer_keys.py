@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.oidc.refusal import TokenRefused
@@ -54,7 +55,7 @@ class IssuerKeys:
                 raise TokenRefused("the issuer's metadata does not fit it")
             keys = self._document(address).get("keys")
         except (CallFailedError, ValueError) as error:
-            raise TokenRefused(f"the issuer's keys cannot be read: {type(error).__name__}") from error
+            raise TokenRefused(f"the issuer's keys cannot be read: {reason(error)}") from error
         return [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
 
     def _document(self, address: str) -> Json:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jwt
 
+from crmctl.service.oidc.claim_rules import mismatch
 from crmctl.service.oidc.issuer_keys import IssuerKeys
 from crmctl.service.oidc.refusal import TokenRefused
 from crmctl.service.store.oidc_trusts import Trust
@@ -17,8 +18,6 @@ ALGORITHMS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
 
 LEEWAY = 60.0
 LONGEST = 16 * 1024
-PULL_REQUESTS = {"event_name": ("pull_request", "pull_request_target", "pull_request_review"), "pipeline_source": ("merge_request_event",)}
-"""Claims of runs that strangers can start. A trust that names the claim decides itself."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
     token_id = claims.get("jti")
     if not isinstance(token_id, str) or not token_id:
         raise TokenRefused("it has no jti")
-    problems = [problem for trust in candidates if (problem := _mismatch(claims, trust))]
+    problems = [problem for trust in candidates if (problem := mismatch(claims, trust))]
     if len(problems) == len(candidates):
         raise TokenRefused("; ".join(problems))
-    trust = next(trust for trust in candidates if not _mismatch(claims, trust))
+    trust = next(trust for trust in candidates if not mismatch(claims, trust))
     return Accepted(trust, token_id, expires_at, claims)
 
 
@@ -87,18 +86,3 @@ def _check_times(claims: Mapping[str, Any], now: float) -> float:
     if claims["iat"] - LEEWAY > now or claims.get("nbf", now) - LEEWAY > now:
         raise TokenRefused("it is not valid yet")
     return float(claims["exp"]) + LEEWAY
-
-
-def _mismatch(claims: Mapping[str, Any], trust: Trust) -> str | None:
-    """Return the first rule of a trust that the claims break."""
-    for name, expected in trust.claims.items():
-        actual = claims.get(name)
-        text = str(actual).lower() if isinstance(actual, bool) else str(actual)
-        # The workflow is followed by the branch it is taken from.
-        fits = text.startswith(f"{expected}@") if name == "workflow_ref" and "@" not in expected else text == expected
-        if actual is None or isinstance(actual, dict | list) or not fits:
-            return f"{trust.name}: {name} is not {expected}"
-    for name, values in PULL_REQUESTS.items():
-        if name not in trust.claims and claims.get(name) in values:
-            return f"{trust.name}: {name} is {claims[name]}"
-    return None

@@ -1,0 +1,147 @@
+"""`auth login --oidc` and `auth explain`: each source of identity tokens, kept keys, renewal, one error for each failure."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crmctl.clock import SystemClock
+from tests.support.cli import Result, run_crmctl
+from tests.support.issuer import Issuer
+from tests.support.service import RunningService, running_service
+
+
+class Ahead(SystemClock):
+    """A clock that the test moves ahead."""
+
+    offset = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.offset
+
+
+@pytest.fixture
+def clock() -> Ahead:
+    return Ahead()
+
+
+@pytest.fixture
+def issuer(clock: Ahead) -> Iterator[Issuer]:
+    with Issuer(clock.now) as running:
+        yield running
+
+
+@pytest.fixture
+def service(tmp_path: Path, issuer: Issuer, clock: Ahead) -> Iterator[RunningService]:
+    with running_service(tmp_path / "service", clock=clock) as running:
+        github = ("--github", "acme/data", "--repository-id", "123", "--issuer", issuer.url, "--dev", "--ttl", "5m")
+        scopes = [word for scope in ("objects:read", "attributes:read", "records:read", "records:write") for word in ("--scope", scope)]
+        run_crmctl("service", "trust", "add", "ci", *github, *scopes, "--data", running.data_dir).ok()
+        yield running
+
+
+def on_github(issuer: Issuer) -> dict[str, str]:
+    return {"ACTIONS_ID_TOKEN_REQUEST_URL": f"{issuer.url}/token?a=b", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": "runner-secret"}
+
+
+def log_in(service: RunningService, environ: dict[str, str], *options: str) -> Result:
+    address = () if "--base-url" in options else ("--base-url", service.base_url)
+    return run_crmctl("auth", "login", "--oidc", *address, *options, "-o", "json", env=environ)
+
+
+def exchanges(service: RunningService) -> int:
+    return sum(entry["path"] == "/oauth/token" and entry["status"] == 200 for entry in service.log)
+
+
+def test_a_job_of_github_logs_in_and_keeps_its_key(service: RunningService, issuer: Issuer) -> None:
+    environ = on_github(issuer)
+    done = log_in(service, environ).ok()
+    assert (done.json()["keySource"], exchanges(service)) == ("oidc", 1)
+    for _ in range(2):
+        assert run_crmctl("records", "count", "people", env=environ).ok().json() == {"count": 0}
+    assert exchanges(service) == 1
+    [kept] = Path(os.environ["CRMCTL_CACHE_DIR"]).glob("oidc-*.json")
+    assert kept.stat().st_mode & 0o077 == 0
+    document = json.loads(kept.read_text())
+    kept.write_text(json.dumps(document | {"renewAt": 0}))
+    said = run_crmctl("records", "count", "people", "--debug", env=environ).ok()
+    assert exchanges(service) == 2
+    assert document["key"] not in said.err
+    assert "runner-secret" not in said.err
+    run_crmctl("records", "count", "people", env={**environ, "CRMCTL_API_KEY": service.key}).ok()
+    assert exchanges(service) == 2
+
+
+def test_tokens_in_a_variable_and_in_a_file(service: RunningService, issuer: Issuer) -> None:
+    log_in(service, {"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok()
+    Path("token").write_text(issuer.token(service.base_url) + "\n")
+    log_in(service, {"CRMCTL_ID_TOKEN_FILE": "token", "CRMCTL_ID_TOKEN": "not this one"}).ok()
+    assert exchanges(service) == 2
+
+
+def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
+    environ = on_github(issuer)
+    log_in(service, environ).ok()
+    rows, read, admissions = 1200, service.engine.read, 0
+
+    def expire(fn: Any, **options: Any) -> Any:
+        nonlocal admissions
+        admissions += bool(options.get("single"))
+        if options.get("single") and admissions % 4 == 0:
+            clock.offset += 400
+        return read(fn, **options)
+
+    service.engine.read = expire
+    Path("people.csv").write_text("email\n" + "".join(f"p{number}@example.com\n" for number in range(rows)))
+    words = ("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never")
+    summary = run_crmctl(*words, env=environ).ok().json()
+    del service.engine.read
+    assert (summary["created"], summary["rows"]) == (rows, rows)
+    assert exchanges(service) >= 6
+    assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == rows
+
+
+def test_claims_are_explained_and_compared(service: RunningService, issuer: Issuer) -> None:
+    token = issuer.token(service.base_url, event_name="pull_request")
+    words = ("auth", "explain", "--base-url", service.base_url, "--data", service.data_dir, "-o", "json")
+    shown = run_crmctl(*words, env={"CRMCTL_ID_TOKEN": token}).ok()
+    document = shown.json()
+    assert (document["source"], document["claims"]["repository_id"]) == ("CRMCTL_ID_TOKEN", "123")
+    assert document["trusts"] == [{"name": "ci", "problem": "ci: event_name is pull_request"}]
+    assert token.rpartition(".")[2] not in shown.out
+    good = run_crmctl(*words, env={"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok().json()
+    assert good["trusts"] == [{"name": "ci", "problem": None}]
+
+
+def test_a_refused_token_stores_nothing(service: RunningService, issuer: Issuer) -> None:
+    token = issuer.token(service.base_url, repository_id="666")
+    refused = log_in(service, {"CRMCTL_ID_TOKEN": token}).exits(4)
+    assert refused.error()["message"] == f"{service.base_url} does not accept the identity token of this job (invalid_grant)"
+    assert token not in refused.err
+    assert list(Path(os.environ["CRMCTL_CACHE_DIR"]).glob("oidc-*.json")) == []
+    assert run_crmctl("auth", "list", "-o", "json").ok().json() == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "code", "said"),
+    [
+        ({}, (), 4, "this job has no identity token"),
+        ({"CRMCTL_ID_TOKEN_FILE": "absent"}, (), 4, "cannot read CRMCTL_ID_TOKEN_FILE absent"),
+        ({}, ("--with-key",), 2, "--oidc needs no key"),
+        ({"CRMCTL_ID_TOKEN": "x"}, ("--base-url", "http://crm.example.com"), 2, "identity tokens are not sent without TLS"),
+    ],
+)
+def test_without_a_token(service: RunningService, environ: dict[str, str], options: tuple[str, ...], code: int, said: str) -> None:
+    refused = log_in(service, environ, *options).exits(code)
+    assert said in refused.error()["message"]
+
+
+def test_text_that_is_no_token_is_not_explained(service: RunningService) -> None:
+    words = ("auth", "explain", "--base-url", service.base_url, "-o", "json")
+    refused = run_crmctl(*words, env={"CRMCTL_ID_TOKEN": "hello"}).exits(2)
+    assert refused.error()["message"] == "CRMCTL_ID_TOKEN holds no identity token"
