@@ -189,7 +189,7 @@ class Stage:
 
     def _holds(self, record: Kept, n: int, data: Data) -> bool:
         """Whether some version of the record has the row's values."""
-        stored = self.service.stored(n, data)
+        stored = {slug: value for slug, value in self.service.stored(n, data).items() if slug in data}
         return any(
             version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions
         )

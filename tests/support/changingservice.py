@@ -93,8 +93,8 @@ class ChangingService:
         if request.method == "GET":
             return self._read(path, parse_qs(parts.query))
         if self.writer != "none":
-            self._meddle()
             self.clock.advance(2)
+            self._meddle()
         fault = self.answers.pop(self.writes, Fault("none", "all"))
         if fault.reply.startswith("429"):  # it is believed: a person's value written since is repeated over
             self.repeated |= {row.get("id") for row in body.get("records", ())}

@@ -33,6 +33,17 @@ PLAYS = {
         "undo", "drops an attribute", answers=((2, "403, applied all"),), lists="5 s late", unique=True, seed=92
     ),
     "the lists show for ever what they showed before people edited records": ChangePlay("undo", lists="each record late", seed=45),
+    "the first deletion of an undo is refused after it was carried out, and the lists are old": ChangePlay(
+        "undo", answers=((0, "403, applied all"),), lists="each record late", unique=True, seed=89
+    ),
+    "the record of another client has the key of a row accepted without effect": ChangePlay(
+        "keyed",
+        "sorts lists",
+        answers=((3, "created, without effect"), (5, "no answer, applied all")),
+        lists="each record late",
+        writer="rivals",
+        seed=23,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -271,7 +271,7 @@ def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition:
         return all(slug in altered or _resembles(value, record.data.get(slug)) for slug, value in data.items())
 
     rows = [(_telling(entry, recognition), there.get(recognition.key(entry.data) or "", ())) for entry in entries]
-    return frozenset(record.id for data, found in rows for record in found if _is_untouched(record) and not holds(record, data))
+    return frozenset(record.id for data, found in rows for record in found if is_untouched(record) and not holds(record, data))
 
 
 def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
@@ -286,7 +286,7 @@ def _telling(entry: Entry, recognition: Recognition) -> dict[str, Any]:
     return {slug: value for slug, value in entry.data.items() if slug not in recognition.slugs and canonical(value) is not None}
 
 
-def _is_untouched(record: Record) -> bool:
+def is_untouched(record: Record) -> bool:
     """Whether a record is unchanged since its creation. A change within a second is ruled out."""
     created, updated = seconds_of(record.created_at), seconds_of(record.updated_at)
     return created is None or updated is None or updated - created < 1

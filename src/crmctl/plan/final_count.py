@@ -17,7 +17,7 @@ from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import pair_altered
-from crmctl.match.record_match import Recognition, by_content, pair_but_for_blanks, pair_equal, pair_forms
+from crmctl.match.record_match import Recognition, by_content, is_untouched, pair_but_for_blanks, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
@@ -359,6 +359,8 @@ class _Ledger:
         for recognition in recognitions(self._journal.header):
             by_key: dict[str, list[Record]] = defaultdict(list)
             for record in self.unexplained:
+                if is_untouched(record):
+                    continue  # another client may have created it
                 by_key[recognition.key(record.data) or ""].append(record)
             for ordinal, entry in self.rows.items():
                 is_missing = ordinal not in self.found and self.states[ordinal] is RowState.CREATED

@@ -308,7 +308,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
 def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: BulkContext) -> Lists:
     """Undo one record and look whether the lists show that. If not, they may lack edits as well.
 
-    Return UNTESTED if they show it at once, or cannot show it.
+    Return UNTESTED if they show it at once, or cannot show it. Raises the errors of reading and writing.
     """
     journal, updates = written.journal, written.updates
     step = next(updates.to_put_back(reader.object_id), None)
@@ -325,8 +325,11 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
         return Lists.UNTESTED
     sender = StepSender(context.service, journal.clock, attributes={reader.object_id: updates.attributes})
     outcome = take_steps(sender, context.listener.progress, [step], 1, journal.mark_undone)
+    if outcome.error is not None:
+        outcome.error.hint = outcome.error.hint or f"crmctl bulk undo {undo.job} goes on with it"
+        raise outcome.error
     if not outcome.done:
-        return Lists.UNTESTED
+        return Lists.STALE
     undo.tested += not is_restored
     for look in range(1, LOOKS + 1):
         there = {one.id: one for one in _newest(reader, order)}
