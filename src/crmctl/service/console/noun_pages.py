@@ -434,6 +434,7 @@ def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, th
         "action": f"{path}/{action.name}",
         "button": action.button or title,
         "fields": [(field, field.options(visit), "") for field in action.questions],
+        "is_primary": action.is_primary,
         "back": path if noun.form or noun.opens(visit, thing) else noun.list_path(visit),
     }
     return ConsolePage("confirm.html", values)

@@ -460,6 +460,7 @@ KEYS = ConsoleNoun(
             text="A new key with the same access is created and shown once. Both keys work until the old one expires.",
             button="Create the new key",
             act=administration.rotate_key,
+            is_primary=True,
             questions=(
                 NounField(
                     "hours", "The old key works for", "select", is_required=True, options=lambda _visit: administration.ROTATION_HOURS
@@ -561,7 +562,7 @@ AUDIT = ConsoleNoun(
     columns=(
         NounColumn("Change", lambda entry: entry["action"].replace(".", " ").replace("_", " ").capitalize()),
         NounColumn("Target", administration.subject_cell),
-        NounColumn("Old and new values", administration.changes_cell),
+        NounColumn("Changes", administration.changes_cell),
         NounColumn(
             "By", lambda entry: ListCell(actor_name(entry["by"]), note="API key" if (entry["by"] or {}).get("type") == "key" else "")
         ),
