@@ -47,7 +47,7 @@ def main() -> int:
             traceback.print_exc()
             wrong += 1
             continue
-        sums.update({name: int(getattr(outcome, name, 0)) for name in SUMS})
+        sums.update({name: int(getattr(outcome, name)) for name in SUMS if hasattr(outcome, name)})
         sums["plays"] += 1
         sums[getattr(told, "kind", "creations")] += 1
         sums["rows"] += outcome.rows
