@@ -53,6 +53,15 @@ def test_inspect_proposes_near_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("company", "key"), [("acme.com", "companies.domain"), ("Acme Inc", "companies.name"), ("01a20ab7-f3ff-7c22-8f85-45a1c1c4a73f", None)]
+)
+def test_inspect_proposes_ref_for_names_of_records(company: str, key: str | None) -> None:
+    Path("people.csv").write_text(f"email,company\na@x.org,{company}\n", encoding="utf-8")
+    columns = run_crmctl("bulk", "inspect", "people.csv", "--object", "people").ok().json()["columns"]
+    assert columns[1]["note"] == (f"no ids: --ref company={key} finds the records" if key else None)
+
+
+@pytest.mark.parametrize(
     ("option", "said"),
     [
         ("Software=technology", "--value takes COLUMN:FROM=TO"),

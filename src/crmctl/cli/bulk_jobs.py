@@ -291,8 +291,11 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     runtime.messages.note(f"{file}: {dialect.described}, {counted(report.rows, 'row')}, {report.problems:,} unreadable")
     for note in dialect.notes:
         runtime.messages.note(note)
-    shown = ("column", "target", "type", "fillRate", "distinct", "samples", "suggestions", "note")
-    rows = [{name: document[name] for name in shown} for document in report.column_documents()]
+    shown = ("column", "target", "type", "samples", "note", "fillRate", "distinct", "suggestions")
+    documents = report.column_documents()
+    for document in documents:
+        document["distinct"] = f"{document['distinct']:,}{'' if document['distinctExact'] else ' or more'}"
+    rows = [{name: document[name] for name in shown} for document in documents]
     runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
     if values := report.to_document()["value"]:
         runtime.messages.hint(" ".join(f"--value {shlex.quote(text)}" for text in values))

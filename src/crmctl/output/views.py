@@ -79,7 +79,7 @@ _KINDS = {
 _KINDS = {
     **dict.fromkeys(("id", "objectId", "userId", "workflowId", "recordId", "runId"), "id"),
     **dict.fromkeys(
-        ("createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt", "asOf"),
+        ("at", "createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt", "asOf"),
         "time",
     ),
     **dict.fromkeys(

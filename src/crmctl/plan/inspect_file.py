@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -281,10 +281,33 @@ def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport
     attributes = resolve_target(context, request.object).attributes if request.object is not None else None
     with temporary_input(store_of(context), request.file, context.stdin) as given:
         report = inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
+        for column, attribute in _named_references(report, attributes or ()):
+            example = f"--ref {attribute.slug}={_key_of(context, attribute, column)}"
+            column.note = column.note or f"no ids: {example} finds the records"
         if request.duplicates or request.match:
             again = open_source(given.path, request.source(), name=request.file)
             report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)
         return report
+
+
+def _named_references(report: InspectReport, attributes: Sequence[Attribute]) -> Iterator[tuple[ColumnReport, Attribute]]:
+    """Yield the columns that fill references with other texts than ids."""
+    by_slug = {attribute.slug: attribute for attribute in attributes if attribute.type == AttributeType.REFERENCE}
+    for column in report.columns:
+        if column.target in by_slug and column.samples and not any(is_uuid(text.strip()) for text in column.samples):
+            yield column, by_slug[column.target]
+
+
+def _key_of(context: BulkContext, attribute: Attribute, column: ColumnReport) -> str:
+    """Return the object of a reference and its attribute whose values the column seems to hold: `companies.domain`."""
+    if attribute.target_object_id is None:
+        return "OBJECT.KEY"
+    parent = context.directory.object(attribute.target_object_id)
+    slugs = {one.slug: one for one in context.directory.attributes(parent)}
+    kind = column.guessed_type
+    email = next((slug for slug, one in slugs.items() if kind == AttributeType.EMAIL and one.type == kind), None)
+    has_domains = "domain" in slugs and all("." in text and " " not in text for text in column.samples)
+    return f"{parent.slug}.{email or ('domain' if has_domains else 'name' if 'name' in slugs else 'KEY')}"
 
 
 def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
