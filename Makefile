@@ -4,7 +4,7 @@ VENV      := .venv
 BIN       := $(VENV)/bin
 PROGRAM   := $(VENV)/.program
 INSTALLED := $(VENV)/.installed
-RELEASE   := $(VENV)/.release
+RELEASE   := $(VENV)/release
 PIP       := $(BIN)/python -m pip -qq --disable-pip-version-check
 ARGS      ?=
 FLOOR     ?= 95
@@ -46,8 +46,8 @@ generated: install ## Regenerate the completion table and docs/reference/
 	$(BIN)/python completions/generate.py
 	$(BIN)/python docs/generate_reference.py
 
-requirements: $(RELEASE) ## Regenerate the pins in requirements/ (ARGS=--upgrade takes the newest versions)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
+requirements: $(RELEASE)/.installed ## Regenerate the pins in requirements/ (ARGS=--upgrade takes the newest versions)
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(BIN)/python requirements/compile.py $(ARGS)
 
 bench: install ## Measure start-up and import throughput
 	$(BIN)/python benchmarks/startup.py
@@ -69,25 +69,27 @@ $(INSTALLED): requirements/locked.txt $(PROGRAM)
 	@$(PIP) install --require-hashes --requirement requirements/locked.txt
 	@touch $@
 
-$(RELEASE): requirements/release.txt $(INSTALLED)
-	@$(PIP) install --require-hashes --requirement requirements/release.txt
+# The tools of a release have their own environment: the tests must not depend on them.
+$(RELEASE)/.installed: requirements/release.txt $(INSTALLED)
+	@$(BIN)/python -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes --requirement requirements/release.txt
 	@touch $@
 
-dist: $(RELEASE) ## Build wheel and sdist into dist/, and try the wheel in empty environments
+dist: $(RELEASE)/.installed ## Build wheel and sdist into dist/, and try the wheel in empty environments
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
 	.ci/try-wheel dist/*.whl
 
-site: $(RELEASE) ## Build the documentation site into build/site, with checked links
-	$(BIN)/python docs/generate_site.py
+site: $(RELEASE)/.installed ## Build the documentation site into build/site, with checked links
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(BIN)/python docs/generate_site.py
 
-sbom: $(RELEASE) ## List every package of crmctl and its service in build/sbom.json
+sbom: $(RELEASE)/.installed ## List every package of crmctl and its service in build/sbom.json
 	mkdir -p build
-	$(BIN)/cyclonedx-py requirements requirements/program.txt --pyproject pyproject.toml --output-reproducible -o build/sbom.json
+	$(RELEASE)/bin/cyclonedx-py requirements requirements/program.txt --pyproject pyproject.toml --output-reproducible -o build/sbom.json
 
-lint-release: $(RELEASE) ## Lint the Containerfile and the workflow of releases
-	$(BIN)/hadolint Containerfile
-	$(BIN)/zizmor --offline --persona pedantic --quiet .github
+lint-release: $(RELEASE)/.installed ## Lint the Containerfile and the workflow of releases
+	$(RELEASE)/bin/hadolint Containerfile
+	$(RELEASE)/bin/zizmor --offline --persona pedantic --quiet .github
 
 release: install ## Version, changelog, tag, wheel and sdist (VERSION=1.2.3); nothing leaves the machine
 	$(BIN)/python .ci/release.py $(VERSION)
