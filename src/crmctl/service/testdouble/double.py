@@ -102,6 +102,8 @@ class TestDouble:
             await self._app(scope, receive, send)
             return
         body = await _whole_body(receive)
+        if body is None:
+            return
         if scope["path"].startswith(f"{PREFIX}/"):
             await self._control(scope, body, receive, send)
             return
@@ -352,10 +354,13 @@ class _Answer:
         await self._send({"type": "http.response.body", "body": body[: min(size, max(0, len(body) - 1))], "more_body": True})
 
 
-async def _whole_body(receive: Receive) -> bytes:
+async def _whole_body(receive: Receive) -> bytes | None:
+    """Return the body; None if the client disconnects before its end."""
     parts = []
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         parts.append(message.get("body", b""))
         if not message.get("more_body"):
             return b"".join(parts)
