@@ -55,12 +55,15 @@ def test_coverage_names_what_is_not_contained(crm: RunningService, pulled: Path)
 def test_a_reference_to_a_deleted_record_is_left_out(crm: RunningService) -> None:
     made = crm.client.post(f"/api/v1/objects/{crm.object_id('companies')}/records", json={"data": {"name": "Acme"}}).json()["id"]
     crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "a@acme.com", "company": made}})
+    link = {"objectId": crm.object_id("companies"), "recordId": made}
+    crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [link], "participants": []})
     crm.client.delete(f"/api/v1/objects/{crm.object_id('companies')}/records/{made}")
     report = run_crmctl("org", "pull", "crm").ok().json()
     assert {"content": "people: references to deleted records", "contained": False, "count": None, "note": "1 left out"} in report[
         "coverage"
     ]
     assert "company" not in json.loads(Path("crm/records/people.jsonl").read_text())["data"]
+    assert "links" not in json.loads(Path("crm/activities.jsonl").read_text())
     run_crmctl("org", "verify", "crm").ok()
 
 

@@ -317,7 +317,7 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
 
     if resume_merges(runtime, request.job, last=request.last):
         return
-    if (job := find_org_job(RuntimeContext(runtime), request.job)) is not None:
+    if (job := find_org_job(RuntimeContext(runtime), request.job, last=request.last)) is not None:
         raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
     context = RuntimeContext(runtime)

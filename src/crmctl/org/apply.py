@@ -43,7 +43,10 @@ LISTED = 100
 
 @dataclass(frozen=True)
 class ApplyFolderRequest:
-    """An apply of a folder. `is_protected`: the profile refuses masked data. `new`: create records although none can be matched."""
+    """An apply of a folder. `is_protected`: the profile refuses masked data. `new`: create records although none can be matched.
+
+    `settle`: seconds that a request with a lost answer is watched.
+    """
 
     folder: Path
     dry_run: bool = False
@@ -54,6 +57,7 @@ class ApplyFolderRequest:
     new: bool = False
     edited: bool = False
     is_protected: bool = False
+    settle: float = 120.0
 
 
 @dataclass
@@ -143,7 +147,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         job: OrgJob | None = None
         if not request.dry_run and (info := unfinished(context, request.folder)) is not None:
             job = _held(stack, OrgJob(info.folder, context.clock))
-            settle(context, job)
+            settle(context, job, request.settle)
         compared, side = stack.enter_context(
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
         )
@@ -156,7 +160,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         job = job or _held(stack, OrgJob.begin(context, request.folder))
         result.job = job.id
         try:
-            _Run(context, compared, side, job, result).carry_out(request)
+            _Run(context, compared, side, job, result, request.settle).carry_out(request)
         except CrmctlError as error:
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
@@ -269,8 +273,11 @@ def _note_open_references(compared: OrgComparison, result: ApplyResult, pending:
 class _Run:
     """The steps of an apply."""
 
-    def __init__(self, context: BulkContext, compared: OrgComparison, side: ServiceSide, job: OrgJob, result: ApplyResult) -> None:
+    def __init__(
+        self, context: BulkContext, compared: OrgComparison, side: ServiceSide, job: OrgJob, result: ApplyResult, settle: float
+    ) -> None:
         self._context = context
+        self._settle = settle
         self._compared = compared
         self._tables = compared.tables
         self._folder = compared.right
@@ -340,7 +347,7 @@ class _Run:
     def _import(self, step: OrgStep, rows: Iterable[Json], mode: str) -> None:
         request = ImportRequest(
             object=self._object(step.object).id, file=f"records/{step.object}.jsonl", rows=rows, mode=mode, again=True, mirror="never",
-            on_error="continue", capture_ids=True, before_images="yes" if mode == "update" else "no",
+            on_error="continue", capture_ids=True, settle=self._settle, before_images="yes" if mode == "update" else "no",
         )  # fmt: skip
         result = import_records(StepContext.of(self._context, step.folder), request)
         with suppress(PartialError, RejectedError):

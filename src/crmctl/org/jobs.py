@@ -17,7 +17,7 @@ from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.plan.requests import store_of
-from crmctl.plan.resume import ResumeRequest, check_service, resume
+from crmctl.plan.resume import ResumeRequest, check_service, choose_job, resume
 from crmctl.plan.undo import UndoRequest, undo
 from crmctl.schema.schema_document import read_service
 from crmctl.values.filters import Condition
@@ -169,13 +169,14 @@ def org_jobs(store: JobStore, origin: str) -> list[JobInfo]:
     return [job for job in reversed(store.list()) if job.header.mode == MODE and job.header.origin == origin]
 
 
-def find_org_job(context: BulkContext, reference: str | None) -> JobInfo | None:
-    """Return the named job if it is an apply."""
+def find_org_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
+    """Return the named job, or the one that a resume would choose, if it is an apply."""
     try:
-        job = store_of(context).find(reference) if reference is not None else None
+        store = store_of(context)
+        job = store.find(reference) if reference is not None else choose_job(store, None, last=last)
     except (NotFoundError, UsageError):
         return None
-    return job if job is not None and job.header.mode == MODE else None
+    return job if job.header.mode == MODE else None
 
 
 def unfinished(context: BulkContext, path: Path) -> JobInfo | None:
@@ -197,12 +198,15 @@ def known_ids(context: BulkContext) -> dict[str, str]:
     return known
 
 
-def settle(context: BulkContext, job: OrgJob) -> None:
-    """Continue the step that an interrupted apply left. Raises the error that ends it early."""
+def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
+    """Continue the step that an interrupted apply left; watch requests with a lost answer for so many seconds.
+
+    Raises the error that ends it early.
+    """
     for step in job.steps():
         info = step.job(context.clock)
         if info is not None and info.is_resumable:
-            result = resume(StepContext.of(context, step.folder), ResumeRequest(job=info.id, capture_ids=True))
+            result = resume(StepContext.of(context, step.folder), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
             with suppress(PartialError):
                 result.raise_for_error()
             job.count(step)

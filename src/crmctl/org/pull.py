@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,12 +104,16 @@ class Organization:
     def attributes(self, object_id: str) -> list[Attribute]:
         return [attribute for attribute in self.copy.attributes(object_id) if attribute.is_active is not False]
 
+    @cached_property
+    def ids(self) -> dict[str, set[str]]:
+        """The ids of the records, by object id in lower case."""
+        return {one.id.lower(): self.copy.ids(one.id) if self.chosen is None else self.chosen[one.id] for one in self.objects}
+
     def lines(self) -> Iterator[tuple[Object, RecordLines]]:
         """Yield each object with its records as a folder holds them, unmasked."""
-        ids = {one.id.lower(): self.copy.ids(one.id) if self.chosen is None else self.chosen[one.id] for one in self.objects}
         for one in self.objects:
             records = self.copy.records_by_id(one.id, None if self.chosen is None else self.chosen[one.id])
-            yield one, RecordLines(records, self.attributes(one.id), ids)
+            yield one, RecordLines(records, self.attributes(one.id), self.ids)
 
     def masked(self, one: Object, lines: Iterable[Json]) -> Iterator[Json]:
         """Yield the records of an object as the folder may hold them."""
@@ -116,18 +121,21 @@ class Organization:
         return ({"id": each["id"], "data": mask.record(slug, attributes, each["data"])} if mask else each for each in lines)
 
     def activities(self) -> Iterator[Json]:
-        """Yield the activities as a folder holds them: those of a subset have links to its records only."""
+        """Yield the activities as a folder holds them, without links to deleted records; in a subset, those with links to its records."""
         slugs = {one.id.lower(): one.slug or one.id for one in self.every_object}
+        known = {slugs[object_id]: ids for object_id, ids in self.ids.items()}
+        every = set().union(*known.values()) if self.chosen is not None else set[str]()
         for activity in self.copy.activities():
             document = activity_document(activity, slugs)
+            pairs = [link.partition("/") for link in document.pop("links", ())]
+            kept = [
+                f"{slug}/{each}" for slug, _, each in pairs if (self.chosen is None and slug not in known) or each in known.get(slug, ())
+            ]
             if self.chosen is not None:
-                known = set().union(*self.chosen.values())
-                document["links"] = [link for link in document.get("links", ()) if link.partition("/")[2] in known]
-                kept = [each for each in document.pop("participants", ()) if each["type"] == "user" or each["id"] in known]
-                document |= {"participants": kept} if kept else {}
-                if not document["links"]:
-                    continue
-            yield document
+                people = [each for each in document.pop("participants", ()) if each["type"] == "user" or each["id"] in every]
+                document |= {"participants": people} if people else {}
+            if kept or self.chosen is None:
+                yield document | ({"links": kept} if kept else {})
 
     def masked_activities(self) -> Iterator[Json]:
         """Yield the activities as the folder may hold them."""

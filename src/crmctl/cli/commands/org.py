@@ -230,6 +230,9 @@ def apply_org(
     map_file: Annotated[str | None, typer.Option("--map", metavar="FILE", help="Keep the pairs of ids in this file too.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Create records although nothing matches them with existing ones.")] = False,
     edited: Annotated[bool, typer.Option("--edited", help="Accept files that have changed since the pull.")] = False,
+    settle: Annotated[
+        float, typer.Option("--settle", metavar="SECONDS", min=0, help="How long a request with a lost answer is watched.")
+    ] = 120.0,
 ) -> None:
     """Make a service hold what a folder holds, as one job.
 
@@ -244,7 +247,7 @@ def apply_org(
     context.service.session.logs_bodies = False
     request = ApplyFolderRequest(
         Path(folder), runtime.dry_run, prune, max_changes, _pairs(match), Path(map_file) if map_file else None, new, edited,
-        bool(runtime.settings.protected.value),
+        bool(runtime.settings.protected.value), settle,
     )  # fmt: skip
 
     def approve(plan: ApplyPlan) -> None:

@@ -1,0 +1,170 @@
+"""Measure `crmctl org`: random organizations, processor time and memory of a large pull, kills, and leaks of a mask.
+
+    python benchmarks/organizations.py random [200]      pull, apply to an empty service, pull; identical apart from ids
+    python benchmarks/organizations.py pull [100000]     the pull after a sync: 10 s of processor time, 150 MB; apply against bulk import
+    python benchmarks/organizations.py kills [30]        kill -9 at random moments of pull and apply
+    python benchmarks/organizations.py leaks [20000]     scan a masked copy of that many people for every value of the source
+
+Exits with 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.measuring import CRMCTL
+from tests.org.test_apply import by_new_ids
+from tests.support.organizations import furnish
+from tests.support.service import RunningService, running_service
+
+PULL_SECONDS, PULL_BYTES = 10.0, 150_000_000
+
+
+def run(service: RunningService, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+    done = subprocess.run([str(CRMCTL), *words], env=env, capture_output=True, text=True, check=False)
+    assert code is None or done.returncode == code, (words, done.returncode, done.stderr[-2000:])
+    return done
+
+
+def fresh(name: str) -> Path:
+    folder = Path(name).resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def random_organizations(count: int) -> bool:
+    differing = []
+    for seed in range(count):
+        for name in ("one", "two", "first", "second", "map.json", "STATE"):
+            shutil.rmtree(name, ignore_errors=True)
+        Path("map.json").unlink(missing_ok=True)
+        with running_service(fresh("one")) as one, running_service(fresh("two")) as two:
+            furnish(one, 1000 + seed)
+            run(one, "org", "pull", "first")
+            applied = run(two, "org", "apply", "first", "--map", "map.json", code=None)
+            run(two, "org", "pull", "second")
+            same = by_new_ids(Path("first"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
+        if applied.returncode or not same:
+            differing.append(seed)
+    print(f"{count} random organizations, {len(differing)} differ: {differing[:10]}")
+    return not differing
+
+
+def person(n: int) -> dict[str, str]:
+    email, name = f"p{n}@corp{n % 997}.net", f"Given{n} Family{n * 7}"
+    return {"email": email, "name": name, "phone": f"+4420{n:08}", "job_title": f"Job {n}"}
+
+
+def add_people(service: RunningService, count: int) -> None:
+    path = f"/api/v1/objects/{service.object_id('people')}/records/bulk"
+    for start in range(0, count, 100):
+        rows = [{"data": person(number)} for number in range(start, min(start + 100, count))]
+        assert service.client.post(path, json={"records": rows}).json()["created"] == len(rows)
+
+
+def large_pull(count: int) -> bool:
+    with running_service(fresh("one")) as one, running_service(fresh("two")) as two, running_service(fresh("three")) as three:
+        add_people(one, count)
+        run(one, "mirror", "sync", "people", "companies", "deals")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run(one, "org", "pull", "crm", "--with", "")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        largest = peak(one, "org", "pull", "again", "--with", "")
+        begun = time.monotonic()
+        run(two, "org", "apply", "crm")
+        applied, begun = time.monotonic() - begun, time.monotonic()
+        lines = Path("crm/records/people.jsonl").read_text().splitlines()
+        Path("people.jsonl").write_text("".join(json.dumps(json.loads(line)["data"]) + "\n" for line in lines))
+        run(three, "bulk", "import", "people", "people.jsonl", "--capture-ids")
+        imported = time.monotonic() - begun
+    print(f"{count:,} records: pull {seconds:.1f} s of processor time, {largest / 1e6:.0f} MB")
+    print(f"apply {applied:.0f} s, bulk import of the same rows {imported:.0f} s")
+    return seconds <= PULL_SECONDS and largest <= PULL_BYTES
+
+
+def peak(service: RunningService, *words: str) -> int:
+    """Return the peak memory of a command, measured by itself."""
+    code = f"import resource, sys; sys.argv[1:] = {list(words)!r}; from crmctl.main import main\ntry:\n main()\nexcept SystemExit: pass\n"
+    code += "print('PEAK', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return int(done.stdout.rpartition("PEAK ")[2]) * 1024
+
+
+def kills(count: int) -> bool:
+    wrong, choose = 0, random.Random(7)
+    for number in range(count):
+        with running_service(fresh("one")) as one, running_service(fresh("two")) as two:
+            for name in ("crm", "second", "STATE"):
+                shutil.rmtree(name, ignore_errors=True)
+            furnish(one, 2000 + number)
+            run(one, "org", "pull", "crm")
+            old = (Path("crm") / "MANIFEST.json").read_bytes()
+            one.client.post(f"/api/v1/objects/{one.object_id('people')}/records", json={"data": {"email": "late@example.org"}})
+            killed_after(one, choose.uniform(0.3, 1.2), "org", "pull", "crm")
+            wrong += run(one, "org", "verify", "crm", code=None).returncode != 0
+            is_old = (Path("crm") / "MANIFEST.json").read_bytes() == old
+            wrong += is_old == ("late@example.org" in (Path("crm") / "records" / "people.jsonl").read_text())
+            killed_after(two, choose.uniform(0.3, 2.5), "org", "apply", "crm")
+            run(two, "org", "apply", "crm", "--settle", "2", "--map", "map.json")
+            run(two, "org", "pull", "second")
+            wrong += by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) != by_new_ids(Path("second"), {})
+            Path("map.json").unlink()
+    print(f"{count} kills of pull and of apply, {wrong} wrong")
+    return not wrong
+
+
+def killed_after(service: RunningService, seconds: float, *words: str) -> None:
+    env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+    with subprocess.Popen([str(CRMCTL), *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def leaks(count: int) -> bool:
+    with running_service(fresh("one")) as one:
+        add_people(one, count)
+        run(one, "org", "pull", "plain", "--with", "")
+        begun = time.monotonic()
+        run(one, "org", "pull", "masked", "--with", "", "--mask")
+        seconds = time.monotonic() - begun
+    text = Path("masked/records/people.jsonl").read_text().lower()
+    lines = Path("plain/records/people.jsonl").read_text().splitlines()
+    sources = {str(value).lower() for line in lines for value in json.loads(line)["data"].values()}
+    found = [source for source in sources if len(source) >= 5 and source in text]
+    print(f"{count:,} people: {len(found)} of {len(sources):,} source values in the masked folder; {seconds:.0f} s")
+    return not found
+
+
+COMMANDS: dict[str, tuple[Callable[[int], bool], int]] = {
+    "random": (random_organizations, 200), "pull": (large_pull, 100_000), "kills": (kills, 30), "leaks": (leaks, 20_000),
+}  # fmt: skip
+
+
+def main() -> int:
+    measure, count = COMMANDS[sys.argv[1]]
+    with tempfile.TemporaryDirectory(prefix="organizations-") as place:
+        os.chdir(place)
+        for kind in ("CONFIG", "STATE", "CACHE"):
+            os.environ[f"CRMCTL_{kind}_DIR"] = str(Path(place, kind))
+        return not measure(int(sys.argv[2]) if len(sys.argv) > 2 else count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
