@@ -147,7 +147,8 @@ def leaks(count: int) -> bool:
     text = Path("masked/records/people.jsonl").read_text().lower()
     lines = Path("plain/records/people.jsonl").read_text().splitlines()
     sources = {str(value).lower() for line in lines for value in json.loads(line)["data"].values()}
-    found = [source for source in sources if len(source) >= 5 and source in text]
+    pieces = {text[start : start + 5] for start in range(len(text))}
+    found = [source for source in sources if len(source) >= 5 and source[:5] in pieces and source in text]
     print(f"{count:,} people: {len(found)} of {len(sources):,} source values in the masked folder; {seconds:.0f} s")
     return not found
 
