@@ -150,7 +150,7 @@ def test_records_are_found_by_filters_as_people_write_them(browser: Browser, tea
         ("status", "is", "Customer", "Status is customer"),
         ("score", "is at least", "12,500.50", "Score is at least"),
         ("company", "is", "filter ag", "Company is Filter AG"),
-        ("created_at", "is today", "", "Created is today"),
+        ("created_at", "is in the last 30", "", "Created is in the last 30 days"),
     ):
         browser.get(f"{team.base_url}/console/records/people?q=filter")
         browser.click("//summary[starts-with(normalize-space(), 'Filter')]")
@@ -161,7 +161,7 @@ def test_records_are_found_by_filters_as_people_write_them(browser: Browser, tea
         browser.press("Filter")
         browser.wait_for(rf"(?i){chip}")
         browser.wait_for("1–1 of 1")
-    browser.press("Created is today")
+    browser.press("Created is in the last 30 days")
     browser.wait_for("1–1 of 1")
     assert "op=" not in browser.driver.current_url
 
