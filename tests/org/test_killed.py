@@ -70,7 +70,7 @@ def test_an_apply_killed_after_some_writes_continues(crm: RunningService, other:
             pass
         process.kill()
         process.wait(timeout=PATIENCE)
-    run_crmctl("org", "apply", "crm", "--settle", "1", "--map", "map.json", env=at(other)).ok()
+    run_crmctl("org", "apply", "crm", "--settle", "15", "--map", "map.json", env=at(other)).ok()
     assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["changes"] == 0
     shutil.rmtree("second", ignore_errors=True)
     run_crmctl("org", "pull", "second", env=at(other)).ok()
