@@ -19,6 +19,7 @@ from crmctl.service.context import new_id
 from crmctl.service.store import members
 from crmctl.service.store.members import SessionOwner
 from crmctl.service.store.tx import Tx
+from tests.support.browser import Browser, open_browser
 from tests.support.clock import FakeClock
 from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService, make_client, running_service
@@ -78,6 +79,12 @@ def cookie_name(service: RunningService, area: str = CONSOLE) -> str:
 
 def link_to(service: RunningService, area: str = CONSOLE) -> str:
     return service.engine.read(lambda tx: make_link(tx, service.base_url, area, now=service.clock.now())).url
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
 
 
 @pytest.fixture

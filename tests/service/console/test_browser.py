@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from crmctl.service.console.visits import PORTAL
 from crmctl.service.store import deliveries
 from tests.service.console.conftest import link_to
-from tests.support.browser import NARROW, WIDE, Browser, open_browser
+from tests.support.browser import NARROW, WIDE, Browser
 from tests.support.cli import run_crmctl
 from tests.support.consolepages import furnish, unknown_pages
 from tests.support.receiver import Receiver
@@ -65,12 +65,6 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
     """A service that delivers, to this machine too."""
     with running_service(tmp_path / "data", development=True) as service:
         yield service
-
-
-@pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -17,10 +17,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.console.conftest import link_to
-from tests.service.console.test_browser import WIDE, Browser, chromium, violations
+from tests.service.console.test_browser import WIDE, Browser, violations
 from tests.support.service import RunningService, running_service
-
-__all__ = ["chromium"]
 
 pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
 
