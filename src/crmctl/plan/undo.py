@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
@@ -25,7 +25,7 @@ from crmctl.plan.results import UndoReport
 from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, Updates, written_rows
-from crmctl.read.read_back import Reader
+from crmctl.read.read_back import Reader, Unusable
 from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind, JobState, RowState
@@ -187,7 +187,10 @@ def undo(
         parents.find(service)
         reader = Reader(service, journal.header.object_id, singly=request.lists is Lists.STALE)
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
-        plan = plan_undo(written, reader, context.listener.progress.note)
+        try:
+            plan = plan_undo(written, reader, context.listener.progress.note)
+        except Unusable as failure:
+            raise ServiceError(f"the records of the job cannot be read: {failure}", code="unreadable_list") from failure
         if request.estimates:
             plan.seconds = current_limit(context).time_for(plan.requests)
         if request.dry_run:
