@@ -55,8 +55,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("examples")
     with running_service(root / "service") as crm:
         people = add_people(crm)
-        grace = crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "grace@acme.com"}})
-        assert grace.status_code == 201
+        for email in ("grace@acme.com", "grace@navy.mil"):
+            grace = crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": email}})
+            assert grace.status_code == 201
+        for domain in ("acme.com", "acme.org"):
+            acme = crm.client.post(
+                f"/api/v1/objects/{crm.object_id('companies')}/records", json={"data": {"name": "Acme", "domain": domain}}
+            )
+            assert acme.status_code == 201
         made = crm.client.post("/api/v1/objects", json=PROJECTS).json()
         stage = {"name": "Stage", "type": "select", "isRequired": False, "isUnique": False, "config": {"options": ["new", "done"]}}
         assert crm.client.post(f"/api/v1/objects/{made['id']}/attributes", json=stage).status_code == 201

@@ -282,7 +282,7 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     "merge",
     writes=True,
     examples=[
-        "crmctl records merge people email=grace@acme.com email=ada@acme.com --dry-run",
+        "crmctl records merge people email=grace@acme.com email=grace@navy.mil --dry-run",
         "crmctl records merge companies domain=acme.com domain=acme.org --keep domain=acme.org --set name=Acme --dry-run",
     ],
 )
