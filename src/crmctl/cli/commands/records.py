@@ -283,7 +283,7 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     writes=True,
     examples=[
         "crmctl records merge people email=grace@acme.com email=grace@navy.mil --dry-run",
-        "crmctl records merge companies domain=acme.com domain=acme.org --keep domain=acme.org --set name=Acme --dry-run",
+        "crmctl records merge people email=grace@acme.com score=2 --keep score=2 --set name.first=Grace --dry-run",
     ],
 )
 def merge_records(
