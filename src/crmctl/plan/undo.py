@@ -86,6 +86,8 @@ class Undo(UndoReport):
     gone: Listed = field(default_factory=Listed)
     tested: int = 0
     """Number of records deleted to test the lists."""
+    restored_first: int = 0
+    """Number of records restored to test the lists."""
     deleted: StepOutcome | None = None
     restored: StepOutcome | None = None
     parents: Parents | None = None
@@ -115,7 +117,7 @@ class Undo(UndoReport):
             "found": self.found,
             "deleted": deleted.done - deleted.absent + self.tested,
             "restorable": self.restorable,
-            "restored": restored.done,
+            "restored": restored.done + self.restored_first,
             "undoneBefore": self.done + self.back,
             "failed": deleted.left + restored.left,
             "conflicts": self.edited.count + self.changed.count,
@@ -294,7 +296,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
         progress.start("putting back", undo.restorable, BULK_LIMIT)
         steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
         sender = StepSender(service, clock, attributes={header.object_id: updates.attributes})
-        undo.restored = take_steps(sender, progress, steps, undo.restorable, journal.mark_undone)
+        undo.restored = take_steps(sender, progress, steps, undo.restorable - undo.restored_first, journal.mark_undone)
         undo.error = undo.restored.error
     if undo.found and undo.error is None:
         progress.start("deleting", undo.found, BULK_LIMIT)
@@ -334,6 +336,7 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     if not outcome.done:
         return Lists.STALE
     undo.tested += not is_restored
+    undo.restored_first += is_restored
     for look in range(1, LOOKS + 1):
         there = {one.id: one for one in _newest(reader, order)}
         found = there.get(step.target)
@@ -406,7 +409,8 @@ def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked
 def _tell(undo: Undo, written: WrittenRecords) -> None:
     """Update the report from the updated records."""
     updates = written.updates
-    undo.restorable, undo.back = updates.count(StepStanding.AFTER), updates.count(StepStanding.BEFORE)
+    undo.restorable = updates.count(StepStanding.AFTER) + undo.restored_first
+    undo.back = updates.count(StepStanding.BEFORE) - undo.restored_first
     undo.changed, undo.gone = Listed(), Listed()
     if written.include_changed:
         undo.restorable += updates.count(StepStanding.CHANGED)
