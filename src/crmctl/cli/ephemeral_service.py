@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from crmctl.service.testdouble.double import TestDouble
 
 SCHEMA = "schema.yaml"
+SETTINGS = "org.toml"
+"""In a folder that `crmctl org pull` wrote."""
 OWN_DATA = ("data", "database_url", "public_url", "ready_file", "files_s3")
 """Options that contradict --ephemeral."""
 
@@ -123,16 +125,22 @@ class _Opening:
 
 @dataclass(frozen=True)
 class Fixture:
-    """A folder with a schema and one CSV file per object."""
+    """A folder of `crmctl org pull`, or one with a schema and one CSV file per object."""
 
     folder: Path
     tables: dict[str, Path]
 
+    @property
+    def is_organization(self) -> bool:
+        return (self.folder / SETTINGS).is_file()
+
     @classmethod
     def read(cls, folder: Path) -> Fixture:
-        """Raises UsageError for a folder without schema and CSV files, or with other files."""
+        """Raises UsageError for a folder that is neither."""
         if not folder.is_dir():
             raise UsageError(f"the fixture {folder} is no folder", hint=f"--fixture DIR holds {SCHEMA} and OBJECT.csv files")
+        if (folder / SETTINGS).is_file():
+            return cls(folder, {})
         files = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
         if other := next((name for name in files if name != SCHEMA and not name.endswith(".csv")), None):
             hint = suggestion(other, [SCHEMA], f"a fixture holds {SCHEMA} and OBJECT.csv files")
@@ -145,6 +153,9 @@ class Fixture:
         """Load everything with crmctl's own commands, referenced objects first. Raises RejectedError naming the file."""
         homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
         environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
+        if self.is_organization:
+            _run(environ, self.folder, "org", "apply", str(self.folder), "--edited", "--yes")
+            return
         if (schema := self.folder / SCHEMA).exists():
             _run(environ, schema, "schema", "apply", str(schema))
         keys, references = self._references(environ)

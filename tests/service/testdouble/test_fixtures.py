@@ -45,6 +45,16 @@ def test_a_schema_and_tables_in_the_order_of_their_references() -> None:
         assert double.client.get(double.people()).json()["records"] == [person]
 
 
+def test_a_pulled_organization() -> None:
+    with ephemeral() as double:
+        double.create(name="Ada", email="ada@acme.com")
+        env = {"CRMCTL_BASE_URL": double.url, "CRMCTL_API_KEY": double.ready["apiKey"]}
+        run_crmctl("org", "pull", "crm", env=env).ok()
+    with ephemeral("--fixture", "crm") as double:
+        [person] = double.client.get(double.people()).json()["records"]
+        assert person["data"]["email"] == "ada@acme.com"
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import counted
 from crmctl.errors import ExitCode, UsageError
 
@@ -54,6 +55,7 @@ def pull_org(
     max_records: Annotated[int | None, typer.Option("--max-records", metavar="N", min=0, help="Refuse more records than N.")] = None,
     mask: Annotated[bool, typer.Option("--mask", help="Replace personal values by invented ones.")] = False,
     mask_key: Annotated[str | None, typer.Option("--mask-key", metavar="FILE", help="A secret that repeats the same replacements.")] = None,
+    ping: PingOption = None,
 ) -> None:
     """Write the organization into a folder.
 
@@ -65,6 +67,7 @@ def pull_org(
     from crmctl.org.pull import PullRequest, pull
 
     runtime: Runtime = ctx.obj
+    runtime.start_ping(ping)
     context = RuntimeContext(runtime)
     context.service.session.logs_bodies = False
     chosen = None if parts is None else _names(parts)
@@ -85,6 +88,7 @@ def verify_org(
     ctx: typer.Context,
     folder: FolderArgument,
     drill: Annotated[bool, typer.Option("--drill", help="Also restore the folder to a throw-away service, and compare.")] = False,
+    ping: PingOption = None,
 ) -> int:
     """Check checksums, JSON, schema, references and counts of a folder.
 
@@ -94,6 +98,7 @@ def verify_org(
     from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
+    runtime.start_ping(ping)
     opened, problems = verify(Path(folder))
     if drill and not problems:
         problems = _drill(runtime, opened)

@@ -61,7 +61,12 @@ QuotaOption = Annotated[
 EphemeralOption = Annotated[bool, typer.Option("--ephemeral", help="Run a test double with data that disappears; controls under /_test.")]
 FixtureOption = Annotated[
     Path | None,
-    typer.Option("--fixture", metavar="DIR", help="Load schema.yaml and OBJECT.csv into the test double.", rich_help_panel=ADVANCED),
+    typer.Option(
+        "--fixture",
+        metavar="DIR",
+        help="Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 SeedOption = Annotated[
     int | None,
@@ -73,7 +78,7 @@ ClockOption = Annotated[
 FaultOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--fault", metavar="RULE", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.", rich_help_panel=ADVANCED
+        "--fault", metavar="FAULT", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.", rich_help_panel=ADVANCED
     ),
 ]
 PREFIX = "CRMCTL_SERVE"
