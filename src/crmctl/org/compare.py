@@ -284,7 +284,7 @@ def opened(name: str) -> Iterator[OrgFolder]:
         yield OrgFolder(Path(name))
         return
     with tempfile.TemporaryDirectory(prefix="crmctl-org-") as place:
-        command = ["git", "-C", path, "archive", "--format=tar", f"{revision}:./"]
+        command = ["git", "-C", path, "archive", "--format=tar", revision]
         try:
             done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - the revision is one argument
         except OSError as error:
