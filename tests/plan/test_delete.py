@@ -13,12 +13,13 @@ import pytest
 from crmctl import Client
 from crmctl.client.answers import Page
 from crmctl.client.crm import Crm
-from crmctl.clock import SystemClock
+from crmctl.clock import Backoff, SystemClock
 from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import Recreation, link_referrers
+from crmctl.write import steps
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.outcomes import error_of
@@ -51,7 +52,7 @@ def test_a_deletion_is_in_a_private_file_and_comes_back_once(client: Client, tmp
     done.raise_for_error()
     summary = done.summary
     assert summary is not None
-    assert (summary.deleted, summary.not_found, summary.requests) == (COUNT, 0, 7), "five reads and two deletions"
+    assert (summary.deleted, summary.not_found, summary.requests) == (COUNT, 0, 9), "five reads, two deletions, and a look after each"
     assert [method for method, _ in mishaps.bulk] == ["DELETE", "DELETE"]
     assert summary.backup == tmp_path / "copy.jsonl"
     assert summary.backup.stat().st_mode & 0o777 == 0o600
@@ -113,6 +114,28 @@ def test_what_the_service_keeps_in_silence_is_not_called_deleted_and_not_made_tw
     assert [data["score"] for data in held(client)] == [3, 7]
     undone(client, done.summary.job)
     assert held(client) == before
+
+
+@pytest.mark.parametrize("count", [True, False], ids=["a count", "no count"])
+def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monkeypatch: pytest.MonkeyPatch, count: bool) -> None:
+    people(client)
+    monkeypatch.setattr(steps, "LOOKS", Backoff(first=0.0, jitter=0.0))
+    delete = Crm.bulk_delete
+
+    def bulk_delete(crm: Crm, object_id: str, ids: Sequence[str], **options: Any) -> int | None:
+        if len(ids) == 100:
+            return delete(crm, object_id, ids, **options)
+        options["watch"].sending()
+        return len(ids) if count else None
+
+    monkeypatch.setattr(Crm, "bulk_delete", bulk_delete)
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.failed, len(held(client))) == (100, COUNT - 100, COUNT - 100)
+    assert done.summary.refusals == (steps.UNTRUE,)
+    assert isinstance(error_of(done), PartialError)
+    monkeypatch.setattr(Crm, "bulk_delete", delete)
+    client.bulk.delete("people", filter="score>=0").raise_for_error()
 
 
 def test_what_the_service_keeps_in_silence_is_not_called_undone(client: Client, stubborn: set[str]) -> None:

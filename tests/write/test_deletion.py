@@ -126,7 +126,7 @@ def test_ids_go_in_requests_of_100() -> None:
         assert [len(request) for request in server.deletes] == [100, 100, 31]
         assert [record["id"] for record in server.records] == ids[230:]
     assert (outcome.done, outcome.absent, outcome.left) == (231, 1, 0)
-    assert outcome.requests == 3 + 31, "the records of the last request are looked at, because one was gone before"
+    assert outcome.requests == 3 + 2 + 31, "one look after a full count; after the last request one at each record, because one was gone"
 
 
 @pytest.mark.parametrize("applies", [True, False])

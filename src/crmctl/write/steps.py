@@ -190,7 +190,11 @@ def _changed_last(reader: Reader) -> Mapping[str, Record]:
     return {record.id.lower(): record for record in page.items}
 
 
+LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
+"""How crmctl looks again for a record that should be gone."""
+
 UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
+UNTRUE = "the service answered that it deleted this record, and still returns it"
 STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
 
 
@@ -336,14 +340,21 @@ class StepSender:
 def still_there(
     service: Crm, object_id: str, ids: Sequence[str], deleted: int | None, begin: Callable[[], None] = lambda: None
 ) -> dict[int, str]:
-    """Return why some ids do not count as deleted, by index, if the service `deleted` fewer records than requested.
+    """Return why some ids do not count as deleted, by index.
 
-    Sends no request if all were deleted or the service gives no count.
+    If the service `deleted` fewer records than requested, crmctl reads them until it has found the others. If it deleted all or gives no
+    count, crmctl looks for the last one only: an answer without effect leaves that one too.
     """
+    problem = STILL_THERE
+    if deleted is None or deleted >= len(ids):
+        begin()
+        if not _is_left(service, object_id, ids[-1]):
+            return {}
+        deleted, problem = 0, UNTRUE
     kept: dict[int, str] = {}
     unread: dict[int, str] = {}
     for index, record_id in enumerate(ids):
-        if deleted is None or len(kept) >= len(ids) - deleted:
+        if len(kept) >= len(ids) - deleted:
             return kept
         begin()
         try:
@@ -353,8 +364,22 @@ def still_there(
         except CrmctlError:
             unread = dict.fromkeys(range(index, len(ids)), UNREADABLE)
             break
-        kept[index] = STILL_THERE
+        kept[index] = problem
     return kept | unread
+
+
+def _is_left(service: Crm, object_id: str, record_id: str) -> bool:
+    """Whether the service still returns a deleted record, for longer than its reads lag."""
+    looks = 0
+    while True:
+        try:
+            service.get_record(object_id, record_id)
+        except CrmctlError:
+            return False  # gone, or a key that may not read
+        looks += 1
+        if looks > MOST_LOOKS:
+            return True
+        service.session.clock.sleep(LOOKS.gap(looks))
 
 
 @dataclass
