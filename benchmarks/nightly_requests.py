@@ -162,6 +162,7 @@ class Context:
     def __init__(self, service: Service, folder: Path) -> None:
         self.service = self.crm = service
         self.clock, self.state, self.profile, self.origin = service.clock, folder / "state", "test", "http://crm.example.com"
+        self.key = "key"
         self.directory = Directory(service, folder / "cache", self.profile, self.origin, service.clock)  # type: ignore[arg-type]
         self.listener, self.stdin = QuietListener(), sys.stdin.buffer
 

@@ -21,7 +21,7 @@ def test_ids_and_undo_are_read_by_lists_of_100(people: list[str], crm: RunningSe
     undone = run_crmctl("bulk", "undo", done["job"], "--yes").ok().json()
     assert undone["restored"] == 90
     reads = [path for method, path in requests_of(crm) if method == "GET" and "/records" in path]
-    assert len(reads) <= 4, reads
+    assert len(reads) <= 6, reads  # two of them learn whether the lists are late
     assert run_crmctl("records", "count", "people", "--filter", "status=new").ok().json() == {"count": 0}
 
 

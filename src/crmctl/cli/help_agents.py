@@ -11,8 +11,8 @@ from crmctl.models.jsontext import Json
 from crmctl.version import __version__
 
 OTHER_COMMANDS = ("crmctl auth status", "crmctl auth can-i", "crmctl doctor", "crmctl api", "crmctl help")
-FOR_PEOPLE = ("crmctl records edit", "crmctl mirror remove", "crmctl webhooks listen", "crmctl webhooks portal")
-"""Commands that prompt, open an editor or run until they are stopped."""
+FOR_PEOPLE = ("crmctl records edit", "crmctl mirror remove", "crmctl webhooks listen", "crmctl webhooks portal", "crmctl webhooks trigger")
+"""Commands that prompt, open an editor, run until they are stopped, or need a receiver."""
 MARK = "Written by `crmctl help agents --install`"
 
 RULES = """\

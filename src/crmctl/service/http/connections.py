@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import select
 import signal
 import socket
 import sys
@@ -265,6 +266,15 @@ def raise_file_limit(connections: int) -> int:
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(soft - RESERVED_FILES, soft // 2))
 
 
+def _is_awaited(listener: socket.socket) -> bool:
+    """Whether a client waits to be accepted. Linux refuses an accept without a free descriptor before it looks."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class ListeningServer(uvicorn.Server):
     """uvicorn's server with its own accept loops, one for each application. A signal ends it quietly."""
 
@@ -335,8 +345,9 @@ class ListeningServer(uvicorn.Server):
             except ConnectionError:
                 continue
             except OSError as error:
-                FAILURES.tell(error, briefly=True)
-                self._registry.evict()
+                if _is_awaited(listener):
+                    FAILURES.tell(error, briefly=True)
+                    self._registry.evict()
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
