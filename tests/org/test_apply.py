@@ -67,6 +67,9 @@ def test_undo_takes_the_whole_apply_back(crm: RunningService, other: RunningServ
     kept = other.client.post(path, json={"data": {"email": first["email"], "job_title": "Before"}}).json()["id"]
     job = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"]
     assert [row["job"] for row in run_crmctl("bulk", "jobs", env=at(other)).ok().json()] == [job]
+    for command in ("repair", "resume"):
+        refused = run_crmctl("bulk", command, job, env=at(other)).exits(2).error()
+        assert (refused["message"], refused["hint"]) == (f"job {job} applies a folder", "crmctl org apply crm continues it")
     assert run_crmctl("bulk", "undo", job, "--dry-run", env=at(other)).ok().json()["records"] > 30
     undone = run_crmctl("bulk", "undo", job, "--yes", env=at(other)).ok().json()
     assert undone["left"] == []

@@ -77,6 +77,7 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
     """Look again for rows that were in doubt. Raises PartialError for duplicates."""
     from crmctl.plan.resume import repair
 
+    _refuse_folder_job(runtime, request.job)
     done = repair(RuntimeContext(runtime), request)
     found = done.found
     text = f"job {done.job}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
@@ -309,17 +310,22 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
         runtime.messages.hint(f"crmctl bulk import {request.object} {shlex.quote(file)} {pairs}")
 
 
+def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = False) -> None:
+    """Raise UsageError for the job of `org apply`, which compares everything when it runs again."""
+    from crmctl.org.jobs import find_org_job
+
+    if (job := find_org_job(RuntimeContext(runtime), reference, last=last)) is not None:
+        raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
+
+
 def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     """Continue a job, or show the rest of it with --dry-run."""
     from crmctl.cli.bulk_output import resume_merges
-    from crmctl.org.jobs import find_org_job
     from crmctl.plan.resume import preview_resume, resume
 
     if resume_merges(runtime, request.job, last=request.last):
         return
-    if (job := find_org_job(RuntimeContext(runtime), request.job, last=request.last)) is not None:
-        raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
-
+    _refuse_folder_job(runtime, request.job, last=request.last)
     context = RuntimeContext(runtime)
     if not runtime.dry_run:
 

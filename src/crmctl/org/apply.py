@@ -62,7 +62,7 @@ class ApplyFolderRequest:
 
 @dataclass
 class ObjectPlan:
-    """What happens to the records of one object."""
+    """The changes to the records of one object."""
 
     create: int = 0
     update: int = 0
@@ -76,7 +76,7 @@ class ObjectPlan:
 
 @dataclass
 class ApplyPlan:
-    """What an apply will do. `coverage` are the rows of the folder's table that name what it does not contain."""
+    """The changes that an apply will make. `coverage` are the rows of the folder's table that name what it does not contain."""
 
     folder: Path
     schema: Sequence[SchemaChange]

@@ -220,7 +220,7 @@ def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, 
 
 @dataclass(frozen=True)
 class ServiceSide:
-    """What was read from the service: its schema, the mirrored organization, and the number of requests."""
+    """A service as crmctl read it: the schema, the mirrored organization, and the number of requests."""
 
     present: Present
     organization: Organization

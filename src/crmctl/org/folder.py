@@ -38,7 +38,7 @@ MOST_BYTES = 1 << 30
 MOST_LINE = 16_000_000
 MOST_PROBLEMS = 100
 PARTS = ("activities", "members")
-"""What a folder may hold besides schema and records."""
+"""The parts that a folder can contain besides schema and records."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _HINT = "crmctl org verify DIR names every problem"
@@ -102,7 +102,7 @@ class OrgSettings:
                 "# Settings of this folder. crmctl org pull writes this file once; edit it as you like.",
                 f"format = {FORMAT}",
                 "",
-                "# Objects to pull; [] means all. What to pull besides records: activities, members.",
+                "# Objects to pull; [] means all. The parts to pull besides records: activities, members.",
                 f"objects = {listed(self.objects)}",
                 f"with = {listed(self.parts)}",
                 "",

@@ -89,7 +89,7 @@ class PullReport:
 
 @dataclass
 class Organization:
-    """What a pull writes: a mirror as of one moment, the chosen objects with their active attributes, and members."""
+    """The contents of a pull: a mirror as of one moment, the chosen objects with their active attributes, and members."""
 
     copy: LocalCopy
     objects: Sequence[Object]

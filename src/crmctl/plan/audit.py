@@ -269,7 +269,7 @@ class StoredValues:
 
     @cached_property
     def habits(self) -> dict[str, Any]:
-        """What the service makes of the values written. Records without a later change tell, where others have one."""
+        """How the service stores the written values. Records without a later change tell, where others have one."""
         if self._known is not None:
             return self._known
         touched, untouched = self._counts[False], self._counts[True]

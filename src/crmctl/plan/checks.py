@@ -45,7 +45,7 @@ class DataCheck:
 
 @dataclass
 class Outcome:
-    """What a check found: the failing records, or rows without an id."""
+    """The result of a check: the failing records, or rows without an id."""
 
     check: DataCheck
     failures: list[tuple[str | None, str]] = field(default_factory=list)

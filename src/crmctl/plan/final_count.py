@@ -106,7 +106,7 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
 def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
     """Wait until lists show what jobs of the last minutes created in these objects. Return whether crmctl had to wait.
 
-    An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. Where a job saw late
+    An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. If a job saw late
     lists, some of the service's nodes may still be late.
     """
     clock, waits = store.clock, False

@@ -144,7 +144,7 @@ class Undo(UndoReport):
 
 
 class Lists(Enum):
-    """Whether the lists of the service show what was just written: not known to be late; after a wait; not at all."""
+    """How the lists of the service show a new change: without a known delay, after a wait, or never."""
 
     UNTESTED = auto()
     CURRENT = auto()

@@ -73,7 +73,7 @@ SeedOption = Annotated[
     typer.Option("--seed", metavar="N", min=0, help="Let ids, times and faults of the test double repeat.", rich_help_panel=ADVANCED),
 ]
 ClockOption = Annotated[
-    str | None, typer.Option("--clock", metavar="MOMENT", help="Where the clock of the test double begins.", rich_help_panel=ADVANCED)
+    str | None, typer.Option("--clock", metavar="MOMENT", help="The time at which the test double begins.", rich_help_panel=ADVANCED)
 ]
 FaultOption = Annotated[
     list[str] | None,

@@ -26,7 +26,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What happens to one request. Durations in seconds; `cut` in bytes of the body."""
+    """The fault of one request. Durations in seconds; `cut` in bytes of the body."""
 
     rule: str
     status: int | None = None

@@ -8,7 +8,7 @@ import threading
 from crmctl.clock import SystemClock
 
 SEEDED_START = 1_767_225_600.0
-"""Where the clock of a seeded double stands: 2026-01-01T00:00:00Z."""
+"""The time at which a seeded double begins: 2026-01-01T00:00:00Z."""
 
 
 class MovableClock(SystemClock):
