@@ -139,8 +139,9 @@ class Fixture:
         """Raises UsageError for a folder that is neither."""
         if not folder.is_dir():
             raise UsageError(f"the fixture {folder} is no folder", hint=f"--fixture DIR holds {SCHEMA} and OBJECT.csv files")
-        if (folder / SETTINGS).is_file():
-            return cls(folder, {})
+        fixture = cls(folder, {})
+        if fixture.is_organization:
+            return fixture
         files = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
         if other := next((name for name in files if name != SCHEMA and not name.endswith(".csv")), None):
             hint = suggestion(other, [SCHEMA], f"a fixture holds {SCHEMA} and OBJECT.csv files")

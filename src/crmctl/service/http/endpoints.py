@@ -379,6 +379,6 @@ def render_docs(document: Json) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>:root {{ color-scheme: light dark; font-family: system-ui }}</style></head><body><h1>{title}</h1>"
-        f'<p>{escape(document["info"]["description"])} The same for programs: <a href="openapi.json">openapi.json</a>.</p>'
+        f'<p>{escape(document["info"]["description"])} Programs read <a href="openapi.json">openapi.json</a>.</p>'
         f"<table><thead><tr><th>Call</th><th>What it does</th><th>Scope</th></tr></thead><tbody>{rows}</tbody></table></body></html>"
     )
