@@ -16,6 +16,7 @@ from crmctl.service.console import record_import
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService
+from tests.support.stored_records import add
 
 PATH = "/console/records/people/import"
 CSV = "E-Mail,Last,Company,Points,Mood\nada@example.com,Lovelace,acme,12.5,=good\ngrace@example.com,Hopper,,many,\n"
@@ -29,10 +30,6 @@ def reader(visitor: Visitor) -> PlainReader:
 def people(service: RunningService) -> dict[str, Any]:
     found = service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["records"]
     return {record["data"].get("email"): record["data"] for record in found}
-
-
-def add(service: RunningService, slug: str, **data: Any) -> str:
-    return str(service.client.post(f"/api/v1/objects/{service.object_id(slug)}/records", json={"data": data}).json()["id"])
 
 
 def upload(reader: PlainReader, name: str, content: bytes) -> PlainReader:

@@ -19,6 +19,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.service.console.conftest import link_to
 from tests.service.console.test_browser import WIDE, Browser, violations
 from tests.support.service import RunningService, running_service
+from tests.support.stored_records import add, read
 
 pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
 
@@ -39,16 +40,6 @@ def browser(chromium: Browser, team: RunningService) -> Browser:
     chromium.get(link_to(team))
     chromium.wait_for("Log in from a terminal")
     return chromium
-
-
-def add(service: RunningService, slug: str, **data: Any) -> str:
-    answer = service.client.post(f"/api/v1/objects/{service.object_id(slug)}/records", json={"data": data})
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
-
-
-def read(service: RunningService, slug: str, record_id: str) -> Any:
-    return service.client.get(f"/api/v1/objects/{service.object_id(slug)}/records/{record_id}").json()["data"]
 
 
 def cell(browser: Browser, label: str, row: str) -> Any:

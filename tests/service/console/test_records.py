@@ -14,6 +14,7 @@ from crmctl.values.operators import Operator
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService
+from tests.support.stored_records import add, read
 
 
 @pytest.fixture
@@ -21,16 +22,6 @@ def member(service: RunningService, newcomer: Newcomer) -> Visitor:
     made = newcomer(service)
     made.enter_as("member")
     return made
-
-
-def add(service: RunningService, slug: str, **data: Any) -> str:
-    answer = service.client.post(f"/api/v1/objects/{service.object_id(slug)}/records", json={"data": data})
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
-
-
-def read(service: RunningService, slug: str, record_id: str) -> Any:
-    return service.client.get(f"/api/v1/objects/{service.object_id(slug)}/records/{record_id}").json()["data"]
 
 
 def fields_of(page: str) -> dict[str, str]:
