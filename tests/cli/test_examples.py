@@ -76,7 +76,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert crm.client.post("/api/v1/activities", json={"title": "First call"}).status_code == 201
         deal = crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": "Deal"}})
         assert deal.status_code == 201
-        load_document(crm.engine, parse_document(DEFINITIONS), clock=crm.clock, ids=new_id)
+        members = "members: [{name: Ada, email: ada@acme.com}]\n"
+        load_document(crm.engine, parse_document(members + DEFINITIONS), clock=crm.clock, ids=new_id)
         report = next(one["id"] for one in crm.client.get("/api/v1/reports").json()["reports"] if one["name"] == "Deals by stage")
         assert crm.client.post(f"/api/v1/reports/{report}/run").is_success
     _write_files(root / "work", people)
@@ -125,6 +126,9 @@ def furnished(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_example(furnished: RunningService, command: str, example: str) -> None:
     if example in NOT_RUN:
         return
+    if command == "crmctl files download":
+        run_crmctl("files", "upload", "logo.png", "--bucket", "assets").ok()
+        Path("logo.png").unlink()
     if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl bulk apply":

@@ -19,6 +19,7 @@ DEPENDS_ON_THE_DATA = (
     "delete_record",
     "search_records",
     "create_attribute",
+    "edit_attribute_options",
     "create_activity",
     "update_activity",
     "create_upload_url",

@@ -231,4 +231,7 @@ TOPICS: dict[str, Callable[[], HelpPage]] = {
     "environment": lambda: ENVIRONMENT,
     "scheduling": lambda: SCHEDULING,
 }
-TOPIC_NAMES = ("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment", "scheduling", "agents")
+TOPIC_NAMES = (
+    *("exit-codes", "filters", "matching", "matching-words", "output", "options", "environment"),
+    *("report-files", "workflow-files", "scheduling", "agents"),
+)

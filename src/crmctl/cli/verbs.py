@@ -95,7 +95,7 @@ NOUNS = {
         Noun(
             "members",
             "member",
-            "List the members of the organization.",
+            "List the members of the organization, change their roles, remove them.",
             "user.name user.email role user.id",
             "id role createdAt user",
             verbs=("list",),

@@ -6,7 +6,8 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,6 +195,19 @@ class HttpTransport:
         body = _reported(upload.content, upload.progress)
         return self._exchange(Request("PUT", upload.url, headers, timeout=upload.timeout), body)
 
+    def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
+        """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
+        headers = (("User-Agent", self._user_agent), ("Accept", "*/*"))
+        with self._exchanged(Request("GET", url, headers, timeout=timeout)) as (answer, head):
+            if head.status == 200 and "content-encoding" not in head.headers:
+                for piece in answer.iter_raw():
+                    take(piece)
+                return head
+            response = replace(head, body=read_body(answer.iter_raw(), head.headers, self._bound, head.status))
+        if response.status == 200:
+            take(response.body)
+        return response
+
     def close(self) -> None:
         with self._lock:
             clients, self._clients = self._clients, {}
@@ -201,6 +215,12 @@ class HttpTransport:
             client.close()
 
     def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
+        with self._exchanged(request, body) as (answer, head):
+            return replace(head, body=read_body(answer.iter_raw(), head.headers, self._bound, head.status))
+
+    @contextmanager
+    def _exchanged(self, request: Request, body: Iterator[bytes] | None = None) -> Iterator[tuple[httpx.Response, Response]]:
+        """Send a request and yield the answer, and its head, before its body is read."""
         from crmctl.client import http_exchange
 
         scheme = http_exchange.read_address(request.url).scheme
@@ -209,8 +229,7 @@ class HttpTransport:
                 authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or scheme == "https" else None
                 client = self._clients[scheme] = http_exchange.open_client(authorities)
         with http_exchange.exchange(client, request, body) as answer:
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return Response(answer.status_code, headers, read_body(answer.iter_raw(), headers, self._bound, answer.status_code))
+            yield answer, Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 
 
 def _reported(content: Iterable[bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:

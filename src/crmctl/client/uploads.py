@@ -1,4 +1,4 @@
-"""Upload files through signed addresses, and detect their type."""
+"""Upload files through signed addresses, detect their type, and download them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import mimetypes
 import os
 import random as randomness
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html import unescape
@@ -15,10 +15,21 @@ from urllib.parse import urljoin, urlsplit
 
 from crmctl.client.answers import Answer, explanation
 from crmctl.client.crm import Crm
+from crmctl.client.session import Session
 from crmctl.client.transport import UploadBody
 from crmctl.clock import Backoff, Clock, retry_after
 from crmctl.config.settings import is_loopback
-from crmctl.errors import ConfigError, CrmctlError, DeniedError, InterruptedByUser, NetworkError, RejectedError, ServiceError, reason
+from crmctl.errors import (
+    ConfigError,
+    CrmctlError,
+    DeniedError,
+    InterruptedByUser,
+    NetworkError,
+    NotFoundError,
+    RejectedError,
+    ServiceError,
+    reason,
+)
 
 CHUNK = 256 * 1024
 TRIES = 4
@@ -171,13 +182,26 @@ class Uploader:
         return address
 
 
-def _refused(answer: Answer, address: str) -> CrmctlError:
+def download(session: Session, address: str, take: Callable[[bytes], object], timeout: float) -> Mapping[str, str]:
+    """Pass the content of a public address to `take`, without sending the key. Return the headers of the answer.
+
+    Raises NotFoundError, NetworkError, and the storage's refusal.
+    """
+    response = session.transport.download(address, take, timeout)
+    if response.status == 404:
+        raise NotFoundError(f"there is no file at {address}", status=404)
+    if response.status != 200:
+        raise _refused(Answer(response.status, response.headers, response.body), address, "a download")
+    return response.headers
+
+
+def _refused(answer: Answer, address: str, action: str = "an upload") -> CrmctlError:
     """Return the storage's refusal with its host and words, never the signed address."""
     said = _words(answer, address)
     host = urlsplit(address).netloc.rpartition("@")[2]
     text = f"the storage at {host} answered {answer.status}{f': {said}' if said else ''}"
     if 300 <= answer.status < 400:
-        return ServiceError(f"{text}; an upload follows no redirect", code="redirected", status=answer.status)
+        return ServiceError(f"{text}; {action} follows no redirect", code="redirected", status=answer.status)
     if answer.status >= 500:
         return ServiceError(text, code="storage_failed", status=answer.status, retryable=answer.status in _PASSING)
     return RejectedError(text, code="storage_refused", status=answer.status)

@@ -12,6 +12,8 @@ from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import RejectedError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Attribute
@@ -96,19 +98,67 @@ def _check_config(fields: Json) -> None:
         raise UsageError(f"an attribute of this kind needs {', '.join(missing)}", hint="crmctl attributes create --help")
 
 
-@app.command("update", writes=True, examples=["crmctl attributes update projects stage --name Phase"])
+@app.command(
+    "update",
+    writes=True,
+    examples=[
+        "crmctl attributes update projects stage --name Phase",
+        "crmctl attributes update deals stage --option add=paused --option rename=won:signed --option retire=lead --dry-run",
+    ],
+)
 def update_attribute(
     ctx: typer.Context,
     object_name: ObjectArgument,
     attribute: AttributeArgument,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The new name.")],
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The new name.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--option", metavar="EDIT", help="Of a select: add=NEW, rename=OLD:NEW or retire=OLD; repeatable.")
+    ] = None,
 ) -> None:
-    """Rename an attribute; the service changes nothing else."""
+    """Rename an attribute, or change the options of a select.
+
+    Records with a renamed option get its new name, at most 10,000. Records keep a retired option; new values cannot use it. Reports and
+    workflows that name an option stay as they are. Only crmctl's own service changes options by command; others have their own pages.
+    """
     runtime: Runtime = ctx.obj
-    renamed = on_attribute(
-        runtime, object_name, attribute, lambda target, found: runtime.crm.update_attribute(target, found, {"name": name})
-    )
-    _emit(runtime, renamed)
+    if (name is None) == (options is None):
+        raise UsageError("give --name or --option: they are two changes", hint="crmctl attributes update --help")
+    edits = _option_edits(options or ())
+
+    def update(target: str, item: str) -> Attribute:
+        return _edit_options(runtime, target, item, edits) if edits else runtime.crm.update_attribute(target, item, {"name": name})
+
+    _emit(runtime, on_attribute(runtime, object_name, attribute, update))
+
+
+def _edit_options(runtime: Runtime, object_id: str, attribute_id: str, edits: Json) -> Attribute:
+    from crmctl.cli.extensions import on_extension
+    from crmctl.client.answers import read_one
+    from crmctl.client.crm import path_of
+    from crmctl.models.resources import Attribute
+
+    path = path_of("objects", object_id, "attributes", attribute_id, action="options")
+    return read_one(on_extension(runtime, OPTIONS, lambda: runtime.crm.session.request("POST", path, body=edits)), "attribute", Attribute)
+
+
+OPTIONS = "POST /objects/{objectId}/attributes/{attributeId}/options"
+
+
+def _option_edits(texts: Sequence[str]) -> Json:
+    """Return the request body for the values of --option. Raises UsageError."""
+    edits: Json = {}
+    for text in texts:
+        action, _, option = text.partition("=")
+        old, _, new = option.partition(":")
+        if action == "rename" and old and new and ":" not in new:
+            if edits.setdefault("rename", {}).setdefault(old, new) != new:
+                raise UsageError(f"--option renames {old!r} twice")
+        elif action in ("add", "retire") and option:
+            edits.setdefault(action, []).append(option)
+        else:
+            hint = "add=NEW, rename=OLD:NEW or retire=OLD; crmctl api renames options with a colon in their name"
+            raise UsageError(f"--option {text!r} is no change of an option", hint=hint)
+    return edits
 
 
 def _emit(runtime: Runtime, attribute: Attribute) -> None:

@@ -1,4 +1,4 @@
-"""`crmctl files`: upload files through signed addresses."""
+"""`crmctl files`: upload files through signed addresses, list and download them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import AllOption, LimitOption, OffsetOption
-from crmctl.errors import PartialError, UsageError, reason
+from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
+    from crmctl.client.answers import Page
     from crmctl.client.uploads import LocalFile, UploadOutcome
     from crmctl.models.jsontext import Json
+    from crmctl.models.resources import StoredFile
 
 
-app = CommandApp("Upload and list files.")
+app = CommandApp("Upload, list and download files.")
 
 CONCURRENCY = 4
 MOST_AT_ONCE = 32
+LONGEST_DOWNLOAD = 600.0
+"""Seconds that a download may take, unless --timeout allows more."""
 MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.ASCII)
 
 
@@ -73,18 +78,67 @@ def list_files(ctx: typer.Context, limit: LimitOption = None, every: AllOption =
 
     Shows 50 unless --limit or --all asks for more. Only crmctl's own service lists files.
     """
-    from crmctl.cli.extensions import on_extension
     from crmctl.cli.list_window import show_pages, window
-    from crmctl.client.answers import Page, read_page
-    from crmctl.models.resources import StoredFile
     from crmctl.output.views import FILES
 
-    def fetch(limit: int, offset: int) -> Page[StoredFile]:
-        query = [("limit", str(limit)), ("offset", str(offset))]
-        answer = on_extension(ctx.obj, "GET /files", lambda: ctx.obj.crm.session.request("GET", "/files", query=query))
-        return read_page(answer, "files", StoredFile, limit, offset)
+    show_pages(ctx.obj, lambda limit, offset: _list_page(ctx.obj, limit, offset), window(limit, every, offset), lambda _: FILES)
 
-    show_pages(ctx.obj, fetch, window(limit, every, offset), lambda _: FILES)
+
+def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
+    from crmctl.cli.extensions import on_extension
+    from crmctl.client.answers import read_page
+    from crmctl.models.resources import StoredFile
+
+    query = [("limit", str(limit)), ("offset", str(offset))]
+    answer = on_extension(runtime, "GET /files", lambda: runtime.crm.session.request("GET", "/files", query=query))
+    return read_page(answer, "files", StoredFile, limit, offset)
+
+
+@app.command(
+    "download",
+    examples=["crmctl files download assets/logo.png", "crmctl files download assets/logo.png -O copy.png --yes"],
+)
+def download_file(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="BUCKET/PATH|URL", help="The file, as `files list` shows it, or its public address.")],
+    target: Annotated[Path | None, typer.Option("--out", "-O", metavar="FILE", help="Write to this file, not to the file's name.")] = None,
+) -> None:
+    """Download a file.
+
+    The API key is not sent. --yes replaces an existing file. Services other than crmctl's own need the public address.
+    """
+    from crmctl.client.uploads import download
+    from crmctl.files.whole_files import check_place, is_special, whole_bytes
+    from crmctl.output.views import UPLOADS
+
+    runtime: Runtime = ctx.obj
+    runtime.emitter.check_fields(UPLOADS)
+    address = file if "://" in file else _public_address(runtime, file)
+    path = target or Path(unquote(urlsplit(address).path).rpartition("/")[2] or "download")
+    check_place(path)
+    if path.exists() and not is_special(path) and not runtime.assume_yes:
+        raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
+    with runtime.progress as progress, whole_bytes(path) as stream:
+        progress.start("downloading (bytes)")
+
+        def take(piece: bytes) -> None:
+            stream.write(piece)
+            progress.advance(len(piece))
+
+        headers = download(runtime.crm.session, address, take, max(runtime.settings.timeout.value, LONGEST_DOWNLOAD))
+        size = stream.tell()
+    kind = headers.get("content-type")
+    runtime.emitter.emit_item({"file": str(path), "publicUrl": address, "bytes": size, "contentType": kind}, UPLOADS)
+
+
+def _public_address(runtime: Runtime, name: str) -> str:
+    """Return the address of BUCKET/PATH, which differs from that of any other file only behind the storage's."""
+    answer = _list_page(runtime, 1, 0)
+    for stored in answer.items:
+        place = quote(f"{stored.bucket}/{stored.path}")
+        if stored.public_url and stored.public_url.endswith(place):
+            return stored.public_url.removesuffix(place) + quote(name.removeprefix("/"))
+    raise NotFoundError(f"there is no file {name}", hint="crmctl files list")
 
 
 def _check_fields(runtime: Runtime) -> None:

@@ -24,7 +24,7 @@ def explain(
 ) -> None:
     """Explain a command or a topic.
 
-    Topics: exit-codes, filters, matching, matching-words, output, options, environment, scheduling, agents.
+    Topics: exit-codes, filters, matching, matching-words, output, options, environment, report-files, workflow-files, scheduling, agents.
 
     agents prints a skill file: instructions for programs that use crmctl on their own. --install says whether a copy was outdated.
     """
@@ -57,6 +57,10 @@ def _page(words: list[str], width: int) -> str:
         from crmctl.cli.help_agents import skill_file
 
         return skill_file()
+    if topic in ("report-files", "workflow-files"):
+        from crmctl.cli.help_files import REPORT_FILES, WORKFLOW_FILES
+
+        return render(REPORT_FILES if topic == "report-files" else WORKFLOW_FILES, width)
     if topic in TOPICS:
         return render(TOPICS[topic](), width)
     page = command_help(words, width)

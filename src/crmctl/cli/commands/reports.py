@@ -61,6 +61,17 @@ def show_results(
     _emit(runtime, results_of(found.wire), chart=chart)
 
 
+@app.command("init", examples=["crmctl reports init > reports.yaml"])
+def print_example(ctx: typer.Context) -> None:
+    """Print a file of example reports in YAML.
+
+    `crmctl help report-files` explains it, `crmctl service load` loads it into crmctl's own service. Sends no request.
+    """
+    from crmctl.cli.help_files import REPORT_FILE
+
+    ctx.obj.streams.write_out(REPORT_FILE)
+
+
 def _newest(runtime: Runtime, identity: str, report: str) -> str:
     from crmctl.client.runs import newest_report_run
     from crmctl.errors import NotFoundError

@@ -15,7 +15,7 @@ from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
-from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
+from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
 from crmctl.service.store.keys import ApiKey, parse_expiry
@@ -51,29 +51,18 @@ def role_options(visit: Visit) -> dict[str, tuple[str, str]]:
 
 
 def invite(tx: Tx, visit: Visit) -> Outcome:
-    role, email = _role(visit), visit.text("email")
+    role, email = members.role_named(visit.text("role")), visit.text("email")
+    if not visit.may(role):
+        raise Forbidden("only an owner makes an owner")
     member = members.create_member(tx, name=visit.text("name"), email=email, role=role.label, **visit.stamp())
     return password_link(tx, visit, member)
 
 
 def change_member(tx: Tx, visit: Visit, member: Json) -> Outcome:
-    role = _role(visit)
-    if role is not MemberRole.OWNER:
-        owners = [other["id"] for other in members.list_members(tx) if role_of(other["role"]) is MemberRole.OWNER]
-        if owners == [member["id"]]:
-            raise Conflict("the organization needs an owner; make another member an owner first", {"field": "role"})
+    role = members.role_named(visit.text("role"))
+    members.check_change(tx, member, visit.session.role, role)
     members.update_member(tx, member["id"], name=visit.text("name"), role=role.label, image=member["user"]["image"])
     return Redirect("/members", "saved")
-
-
-def _role(visit: Visit) -> MemberRole:
-    """Return the role of the form. Raises BadRequest without one, Forbidden for a role above the visitor's own."""
-    role = next((role for role in MEANINGS if role.label == visit.text("role")), None)
-    if role is None:
-        raise BadRequest("choose a role", {"field": "role"})
-    if not visit.may(role):
-        raise Forbidden("only an owner makes an owner")
-    return role
 
 
 def password_link(tx: Tx, visit: Visit, member: Json) -> Outcome:

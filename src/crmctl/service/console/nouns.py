@@ -20,6 +20,7 @@ from crmctl.service.definitions.definitions_file import report_entry, workflow_e
 from crmctl.service.roles import MEANINGS, MemberRole
 from crmctl.service.store import attributes, keys, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
+from crmctl.service.store.select_options import options_of
 from crmctl.service.store.tx import Tx
 
 NAME = NounField("name", "Name", is_required=True)
@@ -294,7 +295,7 @@ ATTRIBUTES = ConsoleNoun(
             NounField("flag", "Rules", "ticks", on="new", options=lambda _visit: objects.RULES),
             SLUG,
         ),
-        stored=lambda attribute: {"name": attribute["name"], "options": objects.options_of(attribute)},
+        stored=lambda attribute: {"name": attribute["name"], "options": options_of(attribute)},
         create=objects.create_attribute,
         change=objects.change_attribute,
         template="attribute_form.html",

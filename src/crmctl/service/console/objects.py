@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import BULK_LIMIT, AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit
@@ -15,6 +15,7 @@ from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute
 from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.records import Paging
 from crmctl.service.store.removals import StillLeaving
+from crmctl.service.store.select_options import change_options, options_of
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -33,8 +34,6 @@ TYPES = {
     AttributeType.LIST: "List of texts",
     AttributeType.REFERENCE: "Link to a record",
 }
-MOST_RENAMED = 10_000
-"""Records that get the new name of an option."""
 RULES = {
     "required": ("A value is required", ""),
     "unique": ("No two records have the same value", ""),
@@ -130,10 +129,6 @@ def create_attribute(tx: Tx, visit: Visit) -> Outcome:
     return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
 
 
-def options_of(attribute: Json) -> list[str]:
-    return list((attribute["config"] or {}).get("options", ()))
-
-
 def option_values(_tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
     """Return the options with their texts and places in the form."""
     old = stored.get("options", [])
@@ -151,28 +146,9 @@ def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
             raise BadRequest("someone changed the options meanwhile; open the page again", {"field": "options"})
         kept = [text for _, text in sorted(zip(places, texts, strict=True), key=lambda pair: pair[0]) if text]
         added = [line.strip() for line in visit.raw("options").splitlines() if line.strip()]
-        items = _renamed_records(tx, attribute, {was: text for was, text in zip(old, texts, strict=True) if text not in ("", was)})
-        attributes.set_options(tx, object_id, attribute["id"], [*kept, *added], now=visit.now())
-        stamp = visit.stamp()
-        for start in range(0, len(items), BULK_LIMIT):
-            if failed := records.bulk_write(tx, object_id, "upsert", items[start : start + BULK_LIMIT], **stamp)["failed"]:
-                raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
+        renamed = {was: text for was, text in zip(old, texts, strict=True) if text not in ("", was)}
+        change_options(tx, attribute, [*kept, *added], renamed, **visit.stamp())
     return Redirect(f"/objects/{visit.id('objectId')}", "saved")
-
-
-def _renamed_records(tx: Tx, attribute: Json, renamed: Mapping[str, str]) -> list[Json]:
-    """Return the changes that give records with a renamed option its new name. Raises BadRequest for too many records."""
-    slug, items = attribute["slug"], list[Json]()
-    for was in renamed:
-        rows, total = records.list_records(tx, attribute["objectId"], [Condition(slug, Operator.EQUALS, was)], Paging(limit=MOST_RENAMED))
-        if total > MOST_RENAMED:
-            problem = f"{total:,} records have the option {was!r}, which is too many to rename on a page"
-            raise BadRequest(f"{problem}; add a new option and use crmctl bulk update", {"field": "options"})
-        for row in rows:
-            value = row["data"][slug]
-            new = [renamed.get(each, each) for each in value] if isinstance(value, list) else renamed[value]
-            items.append({"id": row["id"], "data": {slug: new}})
-    return items
 
 
 def switch_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:

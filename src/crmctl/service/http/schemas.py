@@ -13,6 +13,7 @@ from crmctl.service.conditions import MAX_CONDITIONS
 from crmctl.service.faults import Body
 from crmctl.service.files.storage import BUCKET, MAX_PATH
 from crmctl.service.http.bodies import LARGEST_OFFSET, OPERATORS
+from crmctl.service.roles import MEANINGS
 from crmctl.service.store.activities import MOST_LINKS
 from crmctl.service.store.attributes import MAX_OPTIONS
 from crmctl.service.store.record_tables import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
@@ -149,6 +150,15 @@ class Member(Shape):
 
 
 MemberList = listed("MemberList", members=Member)
+
+
+class NamedKey(Shape):
+    id: Id
+    name: str
+
+
+class RemovedMember(Deleted):
+    keys: list[NamedKey]
 
 
 class Person(Shape):
@@ -393,6 +403,14 @@ class AttributeUpdate(Body):
     name: Name
 
 
+class OptionsEdit(Body):
+    """`rename` maps old names to new ones; records with an option that `retire` names keep it, and it takes no new ones."""
+
+    add: list[Name] = Field(default_factory=list, max_length=MAX_OPTIONS)
+    rename: dict[str, Name] = Field(default_factory=dict, max_length=MAX_OPTIONS)
+    retire: list[str] = Field(default_factory=list, max_length=MAX_OPTIONS)
+
+
 class RecordWrite(Body):
     data: Json
 
@@ -423,6 +441,10 @@ class BulkWrite(Body):
 
 class BulkDelete(Body):
     ids: list[str] = Field(max_length=BULK_LIMIT)
+
+
+class MemberUpdate(Body):
+    role: Annotated[str, _documented(enum=[role.label for role in MEANINGS])]
 
 
 class ActivityUpdate(Body):

@@ -13,7 +13,7 @@ from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.conditions import read_condition
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
 from crmctl.service.context import FILES_FOLDER
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
 from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
@@ -21,8 +21,10 @@ from crmctl.service.http.endpoints import Call, Endpoint, Handler
 from crmctl.service.http.errors import present
 from crmctl.service.jobs.removal_jobs import after_removal
 from crmctl.service.reports.report_run import run_report
+from crmctl.service.roles import MemberRole, role_of
 from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
 from crmctl.service.store.record_history import read_history
+from crmctl.service.store.select_options import edit_options
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.values.filters import Condition
@@ -114,6 +116,12 @@ def create_attribute(call: Call) -> Json:
 def update_attribute(tx: Tx, call: Call) -> Json:
     """Rename an attribute."""
     return attributes.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
+
+
+@endpoint("POST", ATTRIBUTE + "/options", "attributes:write", schemas.Attribute, body=schemas.OptionsEdit, is_long=True, is_addition=True)
+def edit_attribute_options(tx: Tx, call: Call) -> Json:
+    """Add, rename and retire options of a select; records with a renamed option get its new name."""
+    return edit_options(tx, call.id("objectId"), call.id("attributeId"), call.body, **call.stamp())
 
 
 @endpoint("DELETE", ATTRIBUTE, "attributes:write", schemas.Deleted, conflicts=True, is_long=True)
@@ -214,6 +222,38 @@ def list_extensions(_tx: Tx, call: Call) -> Json:
 def list_members(tx: Tx, _: Call) -> Json:
     """List the members of the organization."""
     return {"members": [member | {"user": present(member["user"], "image")} for member in members.list_members(tx)]}
+
+
+MEMBER = "/members/{memberId:uuid}"
+MEMBER_CHANGE: Json = {"conflicts": True, "is_addition": True}
+
+
+@endpoint("PATCH", MEMBER, "members:read", schemas.Member, body=schemas.MemberUpdate, **MEMBER_CHANGE)
+def update_member(tx: Tx, call: Call) -> Json:
+    """Change the role of a member; the key needs full access."""
+    member, role = members.get_member(tx, call.id("memberId")), members.role_named(call.body["role"])
+    members.check_change(tx, member, _role_of(tx, call), role)
+    changed = members.update_member(tx, member["id"], name=member["user"]["name"], role=role.label, image=member["user"]["image"])
+    return changed | {"user": present(changed["user"], "image")}
+
+
+@endpoint("DELETE", MEMBER, "members:read", schemas.RemovedMember, **MEMBER_CHANGE)
+def remove_member(tx: Tx, call: Call) -> Json:
+    """Remove a member; the key needs full access. The API keys that the member made keep working and are named."""
+    member = members.get_member(tx, call.id("memberId"))
+    members.check_change(tx, member, _role_of(tx, call))
+    return DELETED | {"keys": members.remove_member(tx, member["id"], now=call.now())}
+
+
+def _role_of(tx: Tx, call: Call) -> MemberRole:
+    """Return the role of the member who made the key; a key of the operator has an owner's. Raises Forbidden without full access: no scope
+    of the interface stands for changing members."""
+    if call.key.scopes is not None:
+        raise Forbidden("changing members needs an API key with full access")
+    maker = call.key.created_by
+    if maker is None:
+        return MemberRole.OWNER
+    return next((role_of(member["role"]) for member in members.list_members(tx) if member["id"] == maker), MemberRole.NOBODY)
 
 
 ACTIVITY = "/activities/{activityId:uuid}"

@@ -11,8 +11,8 @@ from typing import Unpack
 from uuid import uuid4
 
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, Conflict
-from crmctl.service.roles import MemberRole, role_of
+from crmctl.service.faults import BadRequest, Conflict, Forbidden
+from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import logs
 from crmctl.service.store.attributes import NewAttribute, create_attribute
 from crmctl.service.store.objects import STANDARD, NewObject, create_object
@@ -47,7 +47,7 @@ def find_member_by_email(tx: Tx, email: str) -> Json | None:
 def author(tx: Tx, member_id: str | None = None) -> Json:
     """Return the author of something as `{id, name, email}`: the member who made the key, else the owner."""
     row = tx.one("SELECT user_id, name, email FROM member WHERE id = ?", (member_id,)) if member_id else None
-    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY created_at, id LIMIT 1")
+    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY CASE role WHEN 'owner' THEN 0 ELSE 1 END, created_at, id LIMIT 1")
     user_id, name, email = required(row)
     return {"id": user_id, "name": name, "email": email}
 
@@ -77,6 +77,43 @@ def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | 
     update(tx, "member", values, "id = ?", member["id"])
     logs.note(tx, "member.updated", member["id"], {"name": name, "role": role} | changed)
     return get_member(tx, member_id)
+
+
+def role_named(text: str) -> MemberRole:
+    """Return the role with this label. Raises BadRequest."""
+    role = next((role for role in MEANINGS if role.label == text), None)
+    if role is None:
+        labels = [role.label for role in MEANINGS]
+        raise BadRequest(f"choose a role: {', '.join(labels)}", {"field": "role", "valid": labels})
+    return role
+
+
+def check_change(tx: Tx, member: Json, by: MemberRole, becomes: MemberRole = MemberRole.NOBODY) -> None:
+    """Raise Forbidden if `by` may not give the member this role or, for NOBODY, remove it; Conflict for the last owner."""
+    was = role_of(member["role"])
+    if by < MemberRole.ADMIN:
+        raise Forbidden("only admins and owners change members")
+    if MemberRole.OWNER in (was, becomes) and by is not MemberRole.OWNER:
+        raise Forbidden("only an owner changes an owner" if was is MemberRole.OWNER else "only an owner makes an owner")
+    # Locks the row: of two requests that each demote one of two owners, the second sees the first.
+    tx.execute("UPDATE organisation SET name = name")
+    owners = [other["id"] for other in list_members(tx) if role_of(other["role"]) is MemberRole.OWNER]
+    if becomes is not MemberRole.OWNER and owners == [member["id"]]:
+        raise Conflict("the organization needs an owner; make another member an owner first", {"field": "role"})
+
+
+def remove_member(tx: Tx, member_id: str, *, now: float) -> list[Json]:
+    """Delete a member with its password and sessions. Returns the API keys it made that still work, as `{id, name}`: they belong to the
+    organization. Raises NotFound."""
+    member = get_member(tx, member_id)
+    end_sessions_of(tx, member["id"])
+    tx.execute("DELETE FROM member_password WHERE member_id = ?", (member["id"],))
+    tx.execute("DELETE FROM member WHERE id = ?", (member["id"],))
+    about = {"name": member["user"]["name"], "email": member["user"]["email"], "role": member["role"]}
+    logs.note(tx, "member.removed", member["id"], about, now=now)
+    working = "created_by = ? AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)"
+    keys = tx.all(f"SELECT id, name FROM api_key WHERE {working} ORDER BY created_at, id", (member["id"], to_micros(now)))
+    return [{"id": key_id, "name": name} for key_id, name in keys]
 
 
 LINK_SECONDS = 3 * 86400

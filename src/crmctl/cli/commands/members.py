@@ -1,0 +1,77 @@
+"""`crmctl members`: list the members of the organization, change their roles, remove them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crmctl.cli.verbs import NOUNS, noun_app
+
+if TYPE_CHECKING:
+    from crmctl.cli.runtime import Runtime
+    from crmctl.models.resources import Member
+
+NOUN = NOUNS["members"]
+app = noun_app("members")
+
+MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Email address, id or exact name of the member.")]
+
+
+@app.command("role", writes=True, examples=["crmctl members role ada@acme.com admin", "crmctl members role ada@acme.com viewer --dry-run"])
+def change_role(
+    ctx: typer.Context,
+    who: MemberArgument,
+    role: Annotated[str, typer.Argument(metavar="owner|admin|member|viewer", help="The new role.")],
+) -> None:
+    """Change the role of a member.
+
+    Needs a key with full access that an owner or admin made; only owners change owners. Only crmctl's own service changes members.
+    """
+    from crmctl.cli.extensions import on_extension
+    from crmctl.client.answers import read_one
+    from crmctl.client.crm import path_of
+    from crmctl.models.resources import Member
+
+    runtime: Runtime = ctx.obj
+    path = path_of("members", find_member(runtime, who).id)
+    answer = on_extension(runtime, "PATCH /members/{memberId}", lambda: runtime.crm.session.request("PATCH", path, body={"role": role}))
+    runtime.emitter.emit_item(read_one(answer, "member", Member), NOUN.view)
+
+
+@app.command("remove", writes=True, examples=["crmctl members remove ada@acme.com --dry-run"])
+def remove_member(ctx: typer.Context, who: MemberArgument) -> None:
+    """Remove a member from the organization; asks first.
+
+    What the member made stays, API keys included: crmctl names those that still work. Needs a key with full access that an owner or admin
+    made; only owners remove owners. Only crmctl's own service removes members.
+    """
+    from crmctl.cli.extensions import on_extension
+    from crmctl.client.crm import path_of
+
+    runtime: Runtime = ctx.obj
+    member = find_member(runtime, who)
+    user, path = member.user, path_of("members", member.id)
+    what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"
+    runtime.confirm(f"Remove {what}")
+    answer = on_extension(runtime, "DELETE /members/{memberId}", lambda: runtime.crm.session.request("DELETE", path))
+    keys = answer.json().get("keys") or []
+    runtime.done({"deleted": 1, "keys": keys}, f"removed {what}")
+    if keys:
+        named = ", ".join(f"{key['name']} ({key['id']})" for key in keys)
+        runtime.messages.warn(f"API keys that this member made still work: {named}; the console revokes keys")
+
+
+def find_member(runtime: Runtime, who: str) -> Member:
+    """Return the member with this id, user id, email address in any case, or exact name. Raises NotFoundError, UsageError for several."""
+    from crmctl.client.directory import find_by_name
+    from crmctl.models.resources import NamedResource
+
+    members = {member.id: member for member in runtime.crm.list_members()}
+    identity = runtime.shown_ids.whole(who)
+    for member in members.values():
+        user = member.user
+        if identity == member.id or (user and (identity == user.id or who.casefold() == (user.email or "").casefold())):
+            return member
+    names = [NamedResource.parse({"id": member.id, "name": member.user.name}) for member in members.values() if member.user]
+    return members[find_by_name(names, NOUN.name, who).id]
