@@ -180,30 +180,44 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("applied", [0, 50, 100])
-def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: int) -> None:
-    """Even where nothing else comes back as it was sent, and nothing was confirmed yet."""
+def spelt(key: str, value: Any) -> Any:
+    return {"phone": {"number": str(value).replace(" ", "-")}, "email": str(value).upper()}.get(key, value)
 
-    def spelt(value: Any) -> Any:
-        return {"phone": {"number": str(value).replace(" ", "-")}, "email": str(value).upper()}.get(key, value)
+
+def lose_first_batch(desk: KeyDesk, key: str, applied: int, note: str) -> None:
+    """Let the first write end without an answer; the first rows have records with this note."""
 
     def write(rows: list[dict[str, Any]]) -> tuple[int, str] | None:
         if len(desk.server.writes) > 1:
             return None
         for row in rows[:applied]:
-            desk.server.add({"note": "altered", key: spelt(row["data"][key])})
+            desk.server.add({"note": note, key: spelt(key, row["data"][key])})
         return 502, "bad gateway"
 
     desk.server.refuse_batch = write
     desk.server.seed([{"note": "there before"}])
-    result = desk.load(f"{key},note\n" + "".join(f"{value},x\n" for value in KEYS[key]), key)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("applied", [0, 50, 100])
+def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: int) -> None:
+    """Even where values come back altered, and nothing was confirmed yet."""
+    lose_first_batch(desk, key, applied, "a no")
+    result = desk.load(f"{key},note\n" + "".join(f"{value},a note\n" for value in KEYS[key]), key)
     if not applied:  # a list that shows nothing newer proves nothing
         assert (counts(result), result.exit_code) == ({"inDoubt": 100}, ExitCode.PARTIAL)
         assert desk.server.values("note") == Counter({"there before": 1})
         return
     assert (counts(result), result.exit_code) == ({"created": 100}, ExitCode.OK)
-    assert desk.server.values("note") == Counter({"there before": 1, "altered": applied, "x": 100 - applied})
+    assert desk.server.values("note") == Counter({"there before": 1, "a no": applied, "a note": 100 - applied})
+
+
+def test_records_that_another_client_created_from_the_same_rows_are_updated(desk: KeyDesk) -> None:
+    """They have the keys of all rows in doubt and another note: crmctl does not take them for its own."""
+    lose_first_batch(desk, "email", 100, "theirs")
+    result = desk.load("email,note\n" + "".join(f"{value},a note\n" for value in KEYS["email"]), "email")
+    assert (counts(result), result.exit_code) == ({"updated": 100}, ExitCode.OK)
+    assert desk.server.values("note") == Counter({"there before": 1, "a note": 100})
 
 
 def test_a_job_goes_on_by_what_it_had_found(desk: KeyDesk) -> None:

@@ -24,8 +24,9 @@ from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import encoded_payloads, entry_of, payloads
+from crmctl.match.agreement import canonical
 from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import canonical, key_form
+from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
 from crmctl.plan.import_plan import ImportPlan, before_image
 from crmctl.plan.plan_file import fingerprint

@@ -83,6 +83,13 @@ def test_a_row_without_a_record_does_not_take_that_of_its_twin_in_doubt() -> Non
     assert outcome.is_right, outcome
 
 
+def test_a_lost_row_does_not_take_the_copy_of_its_twin_in_a_service_that_changes_capitals() -> None:
+    """Row 5 was accepted without effect. Row 6, other capitals and no blanks, exists twice. Rows 9 and 10 show that blanks stay."""
+    faults = ((0, "created, without effect"), (1, "created twice by a proxy"))
+    outcome = play(AnswerPlay("capitals", "lowers text", answers=faults, seed=749))
+    assert (outcome.is_right, outcome.duplicates) == (True, 5), outcome
+
+
 def test_lists_that_jump_between_two_states_do_not_keep_a_job_reading() -> None:
     told = AnswerPlay(
         "capitals", "collapses blanks", 8, ((2, "no answer, applied no"),), "every second read late", "others", False, 6, seed=14

@@ -44,6 +44,26 @@ PLAYS = {
         writer="rivals",
         seed=23,
     ),
+    "the record of another client has the key of a refused row, and the service alters the value that differs": ChangePlay(
+        "keyed",
+        "truncates text",
+        12,
+        ((3, "no answer, applied no"),),
+        writer="rivals",
+        unique=True,
+        kill=("after settle", 1),
+        seed=103,
+    ),
+    "most rows of a batch in doubt have records of another client with their keys, and no batch was confirmed": ChangePlay(
+        "keyed",
+        "adds a default",
+        answers=((4, "404, applied all"),),
+        lists="every second read late",
+        writer="rivals",
+        unique=True,
+        kill=("before settle", 2),
+        seed=72,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

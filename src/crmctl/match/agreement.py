@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from crmctl.files.validation import Entry
-from crmctl.match.record_match import canonical
 from crmctl.models import jsontext
+from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Record
 from crmctl.values.moments import micros_of
 
@@ -38,6 +39,8 @@ MOST_COMPARED = 20_000
 
 COMMON = 20
 """A value shared by more records does not help to find candidates."""
+
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,23 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
     return {slug: data[slug] for slug in sorted(data) if data[slug] not in (None, "", [], {})}
 
 
+def canonical(value: Any) -> Any:
+    """Return a value without the details that services change. None for an empty value."""
+    if isinstance(value, str):
+        text = unicodedata.normalize("NFC", value.strip().casefold())
+        midnight = _MIDNIGHT.fullmatch(text.upper())
+        return (midnight[1] if midnight else text) or None
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float | Decimal):
+        return canonical_number(value)
+    if isinstance(value, dict):
+        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
+    if isinstance(value, list):
+        return [item for one in value if (item := canonical(one)) is not None] or None
+    return value
+
+
 def agreement(sent: Any, there: Any) -> float:
     """Return how likely a stored value is an altered form of a sent one: 1 for equal values, 0 for different ones."""
     if sent == there:
@@ -259,7 +279,7 @@ def _agree_texts(sent: str, there: str) -> float:
         return 0.9
     if (written := _letters(sent)) == _letters(there):
         return 0.9
-    first, second = written.casefold(), _letters(there).casefold()
+    first, second = (text.casefold().lstrip("0") for text in (written, _letters(there)))
     if first == second:
         return 0.75
     short, long = sorted((first, second), key=len)

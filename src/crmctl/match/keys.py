@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from crmctl.errors import UsageError
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import Spill
-from crmctl.match.record_match import canonical, key_form, key_of
+from crmctl.match.agreement import canonical
+from crmctl.match.record_match import key_form, key_of
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number

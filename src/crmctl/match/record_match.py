@@ -16,14 +16,14 @@ from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from crmctl.files.validation import Entry
+from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.models import jsontext
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import AttributeType, Record
 from crmctl.values.attribute_types import Trait, types_with
-from crmctl.values.moments import micros_of, seconds_of
+from crmctl.values.moments import seconds_of
 
 _FOLDED = types_with(Trait.FOLDED)
-_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
 
 class Twins(NamedTuple):
@@ -53,18 +53,16 @@ class Recognition:
     """The attributes that decide whether a record matches a row.
 
     `unique`: no two rows of a job match each other. `key_types`: the types of key attributes, in order, to compare rows and records as an
-    import by key does. `shared`: other clients may create matching records with different values. The service shows `held` attributes as
-    written, and changes `altered` ones.
+    import by key does. `shared`: other clients may create matching records with different values. `altered`: attributes that the service
+    changes, `spelled`: more attributes in which rows with one key may differ.
     """
 
     slugs: frozenset[str]
     unique: bool
     key_types: tuple[tuple[str, str], ...] = ()
     shared: bool = False
-    held: frozenset[str] = frozenset()
     altered: frozenset[str] = frozenset()
     spelled: frozenset[str] = frozenset()
-    """More attributes in which rows with one key may differ."""
 
     @classmethod
     def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
@@ -115,7 +113,7 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
     for entry in entries:
         if (key := recognition.key(entry.data)) is not None:
             rows[key][entry.ordinal] = recognition.form(entry.data)
-    theirs = _of_others(entries, records, recognition) if recognition.shared else frozenset[str]()
+    theirs = _of_others(entries, records, recognition) if recognition.shared or recognition.spelled else frozenset[str]()
     there: dict[str, dict[str, str]] = {}
     for key, alike in _by_key(records, recognition).items():
         if key in rows:
@@ -248,30 +246,32 @@ def _without_blanks(form: str) -> str:
     return re.sub(r"\s+", "", form)
 
 
-def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition, *, least: int = 1) -> Recognition:
-    """Return the recognition with attributes classified as held or altered, judged by rows that have records.
+def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> Recognition:
+    """Return the recognition with the attributes that the service alters, judged by rows that have records.
 
-    An attribute is held if at least half of those rows have a record with the written value. It is altered only if at least `least` rows
-    were compared.
+    An attribute is altered if fewer than half of those rows have a record with the written value.
     """
     there = _by_key(records, recognition)
-    rows = [(_telling(entry, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
+    rows = [(_telling(entry.data, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
     given = Counter(slug for data, _ in rows for slug in data)
     same = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
-    held = recognition.held | {slug for slug, count in given.items() if 2 * same[slug] >= count}
-    return replace(recognition, held=held, altered=recognition.altered | {slug for slug, count in given.items() if count >= least} - held)
+    return replace(recognition, altered=recognition.altered | {slug for slug, count in given.items() if 2 * same[slug] < count})
 
 
 def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
-    """Return records that have the key of a row but different values and are unchanged since creation: another client created them."""
-    altered = comparable(entries, records, recognition, least=3).altered
+    """Return records that have the key of a row but cannot have become of it: another client created them."""
     there = _by_key(records, recognition)
+    pairs = [(record, entry) for entry in entries for record in there.get(recognition.key(entry.data) or "", ())]
+    own = {record.id for record, entry in pairs if may_be_row(record, entry.data, recognition)}
+    return frozenset(record.id for record, _ in pairs) - own
 
-    def holds(record: Record, data: Mapping[str, Any]) -> bool:
-        return all(slug in altered or _resembles(value, record.data.get(slug)) for slug, value in data.items())
 
-    rows = [(_telling(entry, recognition), there.get(recognition.key(entry.data) or "", ())) for entry in entries]
-    return frozenset(record.id for data, found in rows for record in found if is_untouched(record) and not holds(record, data))
+def may_be_row(record: Record, data: Mapping[str, Any], recognition: Recognition) -> bool:
+    """Whether a record with the key of a row may be that row: it has changed since its creation, or has values like those sent."""
+    return not is_untouched(record) or all(
+        slug in recognition.altered or _resembles(value, there := record.data.get(slug)) or (there is None and slug in recognition.spelled)
+        for slug, value in _telling(data, recognition).items()
+    )
 
 
 def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
@@ -282,8 +282,8 @@ def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str,
     return there
 
 
-def _telling(entry: Entry, recognition: Recognition) -> dict[str, Any]:
-    return {slug: value for slug, value in entry.data.items() if slug not in recognition.slugs and canonical(value) is not None}
+def _telling(data: Mapping[str, Any], recognition: Recognition) -> dict[str, Any]:
+    return {slug: value for slug, value in data.items() if slug not in recognition.slugs and canonical(value) is not None}
 
 
 def is_untouched(record: Record) -> bool:
@@ -293,21 +293,10 @@ def is_untouched(record: Record) -> bool:
 
 
 def _resembles(sent: Any, there: Any) -> bool:
-    """Whether a stored value may be an altered form of the sent one: fewer digits, cut off, or spelled differently.
-
-    A value of another type may be.
-    """
-    if isinstance(sent, dict) and isinstance(there, dict):
-        return all(_resembles(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None)
-    if all(isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in (sent, there)):
-        one, other = (Decimal(str(number)) for number in (sent, there))
-        return abs(one - other) <= max(Decimal("0.01"), abs(one) / 1_000_000)
-    if isinstance(sent, str) and isinstance(there, str):
-        if (moment := micros_of(sent)) is not None and moment == micros_of(there):
-            return True
-        short, long = sorted(("".join(filter(str.isalnum, str(canonical(text) or ""))).lstrip("0") for text in (sent, there)), key=len)
-        return short == long or (short != "" and short in long)
-    return canonical(there) is not None and (type(sent) is not type(there) or bool(canonical(sent) == canonical(there)))
+    """Whether a stored value may be an altered form of the sent one. A value of another type may be."""
+    types = {type(sent), type(there)}
+    is_other_type = canonical(there) is not None and len(types) > 1 and not types <= {int, float, Decimal}
+    return is_other_type or agreement(sent, there) >= EXPLAINED
 
 
 def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:
@@ -353,20 +342,3 @@ def _written(value: Any) -> Any:
     if isinstance(value, list):
         return [item for one in value if (item := _written(one)) is not None] or None
     return None if value == "" else value
-
-
-def canonical(value: Any) -> Any:
-    """Return a value without the details that services change. None for an empty value."""
-    if isinstance(value, str):
-        text = unicodedata.normalize("NFC", value.strip().casefold())
-        midnight = _MIDNIGHT.fullmatch(text.upper())
-        return (midnight[1] if midnight else text) or None
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float | Decimal):
-        return canonical_number(value)
-    if isinstance(value, dict):
-        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
-    if isinstance(value, list):
-        return [item for one in value if (item := canonical(one)) is not None] or None
-    return value

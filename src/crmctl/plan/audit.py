@@ -18,8 +18,8 @@ from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import open_spill
-from crmctl.match.agreement import EXPLAINED, agreement
-from crmctl.match.record_match import Recognition, RecordMatch, by_content, canonical, match
+from crmctl.match.agreement import EXPLAINED, agreement, canonical
+from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.read.read_back import Baseline, ByPrefix, Reader, Unusable, Walk, is_after

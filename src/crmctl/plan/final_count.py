@@ -17,7 +17,7 @@ from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import pair_altered
-from crmctl.match.record_match import Recognition, by_content, is_untouched, pair_but_for_blanks, pair_equal, pair_forms
+from crmctl.match.record_match import Recognition, by_content, is_untouched, may_be_row, pair_but_for_blanks, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
@@ -299,8 +299,16 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
                 yield entry, row
 
 
-PAIRINGS = ((pair_equal, True), (pair_equal, False), (pair_but_for_blanks, True), (pair_but_for_blanks, False), (pair_forms, True))
-"""Ways to pair rows with records, the surest first. Each says whether it is for created rows."""
+PAIRINGS = (
+    (pair_equal, True, False),
+    (pair_equal, False, False),
+    (pair_but_for_blanks, True, False),
+    (pair_but_for_blanks, False, False),
+    (pair_equal, True, True),
+    (pair_forms, True, False),
+)
+"""Ways to pair rows with records, the surest first: the function, whether it is for created rows, and whether it compares only attributes
+in which the service keeps the difference between twins."""
 
 
 class _Copy(NamedTuple):
@@ -370,31 +378,40 @@ class _Ledger:
         self.unexplained = [record for record in self.unexplained if record.id not in taken]
 
     def _match(self, slugs: frozenset[str], records: Sequence[Record]) -> list[Record]:
-        content, rows, alike = Recognition(slugs, unique=False), self._by_key[slugs], defaultdict[str, list[Record]](list)
-        rest = []
+        content, rows = Recognition(slugs, unique=False, spelled=self._altered), self._by_key[slugs]
+        alike, rest = defaultdict[str, list[Record]](list), []
         for record in records:
             key = content.key(record.data) or ""
-            if key in rows:
+            if any(may_be_row(record, self.rows[row].data, content) for row in rows.get(key, ())):
                 alike[key].append(record)
             else:
                 rest.append(record)
+        telling = {key: self._telling(rows[key], group) for key, group in alike.items()}
+        kept = {slug for key, group in alike.items() for slug in telling[key].slugs if self._shows_twins(slug, rows[key], group)}
         for key, group in alike.items():
             every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
             exact = {every.form(self.rows[row].data) for row in rows[key]}
             by_id = {record.id: record for record in sorted(group, key=lambda record: every.form(record.data) not in exact)}
-            telling = self._telling(rows[key], group)
-            for pair, created in PAIRINGS:
+            for pair, created, is_kept in PAIRINGS:
+                compared = replace(telling[key], slugs=telling[key].slugs & kept) if is_kept else telling[key]
+                if is_kept and not compared.slugs:
+                    continue
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
-                forms = {row: telling.form(self.rows[row].data) for row in open_rows}
-                pairs = pair(forms, {record_id: telling.form(record.data) for record_id, record in by_id.items()})
+                forms = {row: compared.form(self.rows[row].data) for row in open_rows}
+                pairs = pair(forms, {record_id: compared.form(record.data) for record_id, record in by_id.items()})
                 by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
                 self.found.update(by_row)
                 if pair is pair_equal and created:
                     held = {_content(record): row for row, record in by_row.items()}
                     for record in [record for record in by_id.values() if _content(record) in held]:
-                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), telling.slugs))
+                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs))
             rest += by_id.values()
         return rest
+
+    def _shows_twins(self, slug: str, rows: Sequence[int], records: Iterable[Record]) -> bool:
+        """Whether these records show two of the values in which the rows differ."""
+        value = Recognition(frozenset({slug}), unique=False)
+        return len({value.form(self.rows[row].data) for row in rows} & {value.form(record.data) for record in records}) > 1
 
     def _telling(self, rows: Sequence[int], records: Iterable[Record]) -> Recognition:
         """Return the attributes that distinguish these rows: the rows differ in them, and some record has a value."""

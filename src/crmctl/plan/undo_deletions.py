@@ -17,7 +17,7 @@ from crmctl.client.session import encode_json
 from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
-from crmctl.match.record_match import canonical
+from crmctl.match.agreement import canonical
 from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record

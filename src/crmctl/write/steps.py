@@ -19,8 +19,9 @@ from crmctl.client.session import encode_json
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
+from crmctl.match.agreement import canonical
 from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import canonical, key_form
+from crmctl.match.record_match import key_form
 from crmctl.match.references import ids_only
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
