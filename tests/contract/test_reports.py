@@ -223,6 +223,30 @@ def test_dates_have_a_first_and_a_last(crm: RunningService) -> None:
     ]
 
 
+def test_dates_are_grouped_by_period(crm: RunningService) -> None:
+    days = ("2024-12-30", "2025-01-01", "2025-03-31T23:30:00-01:00", "2025-04-01", None)
+    add(crm, "deals", *({"name": "x", "close_date": each, "amount": {"amount": 2, "currency": "EUR"}} for each in days))
+    for period, expected in {
+        "day": [("2024-12-30", 1), ("2025-01-01", 1), ("2025-04-01", 2), (None, 1)],
+        "week": [("2025-W01", 2), ("2025-W14", 2), (None, 1)],
+        "month": [("2024-12", 1), ("2025-01", 1), ("2025-04", 2), (None, 1)],
+        "quarter": [("2024-Q4", 1), ("2025-Q1", 1), ("2025-Q2", 2), (None, 1)],
+        "year": [("2024", 1), ("2025", 3), (None, 1)],
+    }.items():
+        rows = results(crm, groupBy="close_date", groupPeriod=period, measures=measure("count", "sum amount"))
+        assert rows == [{"close_date": name, "currency": "EUR", "count": count, "sum_amount": 2 * count} for name, count in expected]
+    newest = results(crm, groupBy="close_date", groupPeriod="month", sort={"field": "close_date", "order": "desc"}, limit=1)
+    assert newest == [{"close_date": "2025-04", "count": 2}]
+
+
+def test_options_are_grouped_in_their_own_order(crm: RunningService) -> None:
+    options = stages(crm)
+    assert options != sorted(options)
+    add(crm, "deals", *({"name": "x", "stage": each} for each in sorted(options)))
+    assert [row["stage"] for row in results(crm, groupBy="stage")] == options
+    assert [row["stage"] for row in results(crm, groupBy="stage", sort={"field": "stage", "order": "desc"})] == options[::-1]
+
+
 def test_numbers_beyond_floats_are_not_rounded(crm: RunningService) -> None:
     big = "123456789012345678901234567890.5"
     raw = f'{{"records":[{{"data":{{"name":"x","amount":{big}}}}},{{"data":{{"name":"y","amount":0.000000000000000000001}}}}]}}'

@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.console.reports import draw
+from crmctl.service.console.cells import first_day
+from crmctl.service.console.reports import draw, draw_line
 from crmctl.service.console.workflow_actions import actions_of, blocks_for
 from crmctl.service.definitions.definitions_file import load_yaml
 from crmctl.service.store.tx import Tx
@@ -15,6 +16,7 @@ from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY
 from tests.support.consolepages import ran
 from tests.support.service import RunningService
+from tests.support.stored_records import add
 
 
 def definition(service: RunningService, report_id: str) -> Any:
@@ -175,6 +177,21 @@ def test_a_condition_without_a_value_is_refused_and_never_left_out(service: Runn
     assert "There are no more records" in beyond, "not: none meets the conditions"
 
 
+def test_a_report_groups_dates_by_period_and_says_so(service: RunningService, visitor: Visitor) -> None:
+    for day, amount in (("2026-01-31", 1), ("2026-02-01", 2), ("2026-02-28", 4)):
+        add(service, "deals", name="D", close_date=day, amount={"amount": amount, "currency": "EUR"})
+    form = {"name": "Months", "object": "deals", "kind": "groups", "groupBy": "close_date", "groupPeriod": "month"}
+    made = visitor.send("/console/reports", **form, function=["sum"], measured=["amount"])
+    path = made.headers["location"].partition("?")[0]
+    assert "Close date (by month)" in visitor.get(path).text
+    assert '<option value="month" selected>' in visitor.get(f"{path}/edit").text
+    run = visitor.follow(visitor.send(f"{path}/run")).text
+    assert re.findall(r"<td[^>]*>(Jan 2026|Feb 2026|[0-9]+)</td>", run) == ["Jan 2026", "1", "Feb 2026", "6"]
+    assert "€6" in run
+    refused = visitor.send("/console/reports", **form | {"name": "No", "groupBy": "stage"}, function=["sum"], measured=["amount"])
+    assert (refused.status_code, "needs a groupBy that is a date" in refused.text) == (400, True)
+
+
 def test_figures_that_are_asked_for_and_not_chosen_are_refused(service: RunningService, visitor: Visitor) -> None:
     form: dict[str, Any] = {"name": "R", "object": "deals", "kind": "groups", "groupBy": ""}
     for function, measured, said in (("", "", "Choose a figure"), ("", "amount", "Figure 1 names an attribute")):
@@ -196,17 +213,24 @@ def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wa
     assert "the run has not started" in visitor.get(path).text, "nothing runs the jobs here"
 
 
-def test_a_chart_has_round_steps_and_a_place_for_every_figure() -> None:
-    chart = draw("t", [("a", -20, "-20"), ("b", 67, "67"), ("c", None, "")], is_time=False)
+def test_a_chart_has_a_place_for_every_figure() -> None:
+    chart = draw("t", [("a", -20, "-20"), ("b", 60, "60"), ("c", None, "")])
     assert chart is not None
-    assert [text for _, text in chart.ticks] == ["-20", "0", "20", "40", "60", "80"]
-    assert (len(chart.marks), chart.left_out) == (2, 1)
-    assert all(0 <= mark.x <= 640 and mark.x + mark.length <= 640 for mark in chart.marks)
-    line = draw("t", [("2026-02", 2, "2"), ("2026-01", 1, "1")], is_time=True)
+    assert [(mark.x, mark.length) for mark in chart.marks] == [(0, 25), (25, 75)]
+    assert chart.left_out == 1
+    assert draw("t", [("a", 0, "0"), ("b", 0, "0")]) is None
+    assert draw("t", [("a", 10**400, "")] * 2) is None
+
+
+def test_a_line_has_round_steps_and_its_points_at_their_places_in_time() -> None:
+    line = draw_line("t", [("2026-Q4", 67, "67"), ("2026-Q1", -20, "-20"), ("2026-Q2", 0, "0")])
     assert line is not None
-    assert [mark.label for mark in line.marks] == ["2026-01", "2026-02"]
-    assert draw("t", [("a", 0, "0"), ("b", 0, "0")], is_time=False) is None
-    assert draw("t", [("a", 10**400, "")] * 2, is_time=False) is None
+    assert [text for _, text in line.ticks] == ["-20", "0", "20", "40", "60", "80"]
+    assert [mark.label for mark in line.marks] == ["Q1 2026", "Q2 2026", "Q4 2026"]
+    assert [round(mark.x) for mark in line.marks] == [0, 33, 100]
+    days = [first_day(text) for text in ("2026", "2026-01", "2026-W02", "2026-02-01", "2026-02-01T23:00:00Z")]
+    assert [each - days[0] for each in days] == [0, 0, 4, 31, 31]
+    assert draw_line("t", [("2026-01-01", 1, "1")]) is None
 
 
 def test_an_action_that_sets_nothing_is_refused(visitor: Visitor) -> None:

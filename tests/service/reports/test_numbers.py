@@ -31,7 +31,7 @@ def test_a_key_gives_its_number_back(number: int | float | Decimal) -> None:
 @given(st.lists(numbers, max_size=20))
 def test_measures_are_exact_for_numbers_of_any_size(values: list[int | float | Decimal]) -> None:
     measures = [Measure(function, function, AMOUNT) for function in ("sum", "min", "max", "count")]
-    plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, measures, [], None, None, False, 10)
+    plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, None, measures, [], None, None, False, 10)
     keys = [number_key(value) for value in values]
     [group] = aggregate(plan, [(seq, *[key] * 4) for seq, key in enumerate(keys)])
     found = [measured(measure, group, tally) for measure, tally in zip(measures, group.tallies, strict=True)]

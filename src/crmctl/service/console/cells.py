@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -139,8 +141,27 @@ def _money(value: Any) -> str:
     return f"-{mark}{figures[1:]}" if figures.startswith("-") else f"{mark}{figures}"
 
 
+_PERIOD = re.compile(r"(\d{4})-(?:W(\d\d)|Q(\d)|(\d\d))")
+
+
 def _date(value: Any) -> str:
-    return day(value) if isinstance(value, str) and is_wire_time(value) else _plain(value)
+    """Return a date or a period of a report: `31 Jan 2026`, `Week 5, 2026`, `Q1 2026`, `Jan 2026`."""
+    if isinstance(value, str) and is_wire_time(value):
+        return day(value)
+    if period := _PERIOD.fullmatch(value) if isinstance(value, str) else None:
+        year, week, quarter, _ = period.groups()
+        return f"Week {int(week)}, {year}" if week else f"Q{quarter} {year}" if quarter else day(f"{value}-01").partition(" ")[2]
+    return _plain(value)
+
+
+def first_day(text: str) -> int:
+    """Return the ordinal of a date, or of the first day of a report's period."""
+    year, part, number = int(text[:4]), text[5:6], text[6:]
+    if part == "W":
+        return date.fromisocalendar(year, int(number), 1).toordinal()
+    if part == "Q":
+        return date(year, 3 * int(number) - 2, 1).toordinal()
+    return date.fromisoformat(f"{text}-01-01"[:10]).toordinal()
 
 
 _TEXTS: dict[str, Callable[[Any], str]] = {

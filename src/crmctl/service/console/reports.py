@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, log10
-from typing import Any
+from typing import Any, get_args
 
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import ListCell, is_numeric, value_cell, value_text
+from crmctl.service.console.cells import ListCell, first_day, is_numeric, value_cell, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
 from crmctl.service.faults import BadRequest, check_shape
-from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, ReportDefinition
+from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition
 from crmctl.service.reports.report_run import run_report
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records, reports
@@ -26,71 +26,74 @@ from crmctl.values.value_readers import canonical_uuid
 
 MOST_BARS = 30
 """Further groups are in the table alone."""
-WIDTH, ROW, LABELS, HEIGHT = 640, 26, 170, 240
+BAR, LINE = 36, 240
+"""Heights in pixels. Widths are percentages, so that texts keep their size on a narrow screen."""
 
 
 @dataclass(frozen=True)
 class ChartMark:
-    """One group as a bar or a point, with its label and text."""
+    """One group as a bar or a point, with its label and text; `x` and `length` in percent of the width."""
 
     label: str
     text: str
     x: float
     y: float
-    length: float
+    length: float = 0
 
 
 @dataclass(frozen=True)
 class Chart:
-    """`kind` is `bars` or `line`; `ticks` are (position, text) along the axis of values; `zero` is where that begins."""
+    """`kind` is `bars` or `line`; `ticks` are (height, text) along the axis of a line."""
 
     kind: str
     title: str
     marks: list[ChartMark]
     ticks: list[tuple[float, str]]
-    zero: float
     height: float
     left_out: int
 
     @property
     def points(self) -> str:
-        return " ".join(f"{mark.x:.1f},{mark.y:.1f}" for mark in self.marks)
+        return " ".join(f"{mark.x:.2f},{mark.y:.1f}" for mark in self.marks)
 
 
-def draw(title: str, groups: Sequence[tuple[str, Any, str]], *, is_time: bool) -> Chart | None:
-    """`groups` are (label, number, number as text) in the order of the results; None where there is nothing to compare."""
-    drawable = [each for each in groups if isinstance(each[1], int | float | Decimal) and -(10**300) < each[1] < 10**300]
-    shown = [(label, float(value), text) for label, value, text in drawable][: 400 if is_time else MOST_BARS]
-    if len(shown) < 2:
+def draw(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | None:
+    """Return bars for groups `(label, number, number as text)` in the order of the results, None if there is nothing to compare."""
+    shown = [(label, float(value), text) for label, value, text in groups if _is_drawable(value)][:MOST_BARS]
+    low, high = _ends([value for _, value, _ in shown])
+    if len(shown) < 2 or low == high:
         return None
-    low, high = min(0.0, *(value for _, value, _ in shown)), max(0.0, *(value for _, value, _ in shown))
-    if low == high:
-        return None
-    steps = _steps(low, high)
-    left_out = len(groups) - len(shown)
-    if is_time:
-        return _line(title, sorted(shown), steps, left_out)
-    scale = (WIDTH - LABELS - 90) / (steps[-1] - steps[0])
-
-    def place(value: float) -> float:
-        return LABELS + (value - steps[0]) * scale
-
     marks = [
-        ChartMark(label, text, min(place(value), place(0)), 8 + index * ROW, max(1.0, abs(place(value) - place(0))))
+        ChartMark(label, text, 100 * (min(value, 0) - low) / (high - low), index * BAR, 100 * abs(value) / (high - low))
         for index, (label, value, text) in enumerate(shown)
     ]
-    return Chart("bars", title, marks, [(place(step), _short(step)) for step in steps], place(0), 8 + len(marks) * ROW + 24, left_out)
+    return Chart("bars", title, marks, [], len(marks) * BAR, len(groups) - len(shown))
 
 
-def _line(title: str, shown: Sequence[tuple[str, float, str]], steps: list[float], left_out: int) -> Chart:
-    scale = (HEIGHT - 50) / (steps[-1] - steps[0])
-    apart = (WIDTH - 100) / (len(shown) - 1)
+def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | None:
+    """Return a line over dates or periods `(date, number, number as text)`, at their places in time."""
+    shown = sorted((first_day(label), label, float(value), text) for label, value, text in groups if _is_drawable(value))
+    low, high = _ends([value for _, _, value, _ in shown])
+    if len(shown) < 2 or low == high or shown[0][0] == shown[-1][0]:
+        return None
+    first, last, steps = shown[0][0], shown[-1][0], _steps(low, high)
+    scale = (LINE - 50) / (steps[-1] - steps[0])
 
     def place(value: float) -> float:
-        return HEIGHT - 30 - (value - steps[0]) * scale
+        return LINE - 30 - (value - steps[0]) * scale
 
-    marks = [ChartMark(label, text, 70 + index * apart, place(value), 0) for index, (label, value, text) in enumerate(shown)]
-    return Chart("line", title, marks, [(place(step), _short(step)) for step in steps], place(0), HEIGHT, left_out)
+    marks = [
+        ChartMark(value_text(AttributeType.DATE, on), text, 100 * (at - first) / (last - first), place(v)) for at, on, v, text in shown
+    ]
+    return Chart("line", title, marks, [(place(step), _short(step)) for step in steps], LINE, len(groups) - len(shown))
+
+
+def _is_drawable(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and -(10**300) < value < 10**300
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -202,24 +205,31 @@ def _shown(
 
 
 def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Of the first figure of a report by groups."""
-    if "groupBy" not in report["definition"] or len(columns) < 2:
+    """Return a chart of the first figure of a report by groups, over time only if there is one currency."""
+    asked = report["definition"]
+    if "groupBy" not in asked or len(columns) < 2:
         return None
     group, money = columns[0], columns[1]["name"] if columns[1]["name"].startswith(CURRENCY) else ""
     figure = columns[2 if money else 1]
     if not is_numeric(figure["type"]) or group["target"]:
         return None
-    is_time = group["type"] == AttributeType.DATE
+    title = f"{figure['title']} by {group['title']}{_period_text(asked)}"
     has_several = bool(money) and len({result.get(money) for result in results}) > 1
-    if is_time and has_several:
-        return None
+    is_time = group["type"] == AttributeType.DATE and not has_several
     groups: list[tuple[str, Any, str]] = []
     for result in results:
-        label, value = value_text(group["type"], result.get(group["name"])), result.get(figure["name"])
-        if label or not is_time:
-            label = f"{label or 'none'} {result.get(money) or ''}".rstrip() if has_several else label
-            groups.append((label or "none", value, value_text(figure["type"], value)))
-    return draw(f"{figure['title']} by {group['title']}", groups, is_time=is_time)
+        key, value = result.get(group["name"]), result.get(figure["name"])
+        code = result.get(money) if money else None
+        text = value_text(figure["type"], {"amount": value, "currency": code} if code and value is not None else value)
+        if is_time and key:
+            groups.append((key, value, text))
+        elif not is_time:
+            groups.append((value_text(group["type"], key) or "none", value, text))
+    return draw_line(title, groups) if is_time else draw(title, groups)
+
+
+def _period_text(asked: Mapping[str, Any]) -> str:
+    return f" (by {asked['groupPeriod']})" if asked.get("groupPeriod") else ""
 
 
 RUNS_PER_PAGE = 25
@@ -253,7 +263,7 @@ def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         slugs = [each["attributeSlug"] for each in asked["filters"]]
         asks.append(("Which records", in_words(asked["filters"], dict(zip(slugs, titles(slugs), strict=True)))))
     if asked.get("groupBy"):
-        asks.append(("Groups by", titles([asked["groupBy"]])))
+        asks.append(("Groups by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))
     if asked.get("groupBy") or asked.get("measures"):
         asks.append(("Figures", titles(columns_measured(asked.get("measures", [])) or ["count"])))
     else:
@@ -311,6 +321,8 @@ def _typed(tx: Tx, visit: Visit) -> Json:
     if visit.text("kind") == "groups":
         if visit.text("groupBy"):
             entry["groupBy"] = visit.text("groupBy")
+        if visit.text("groupPeriod"):
+            entry["groupPeriod"] = visit.text("groupPeriod")
         pairs = zip(visit.chosen("function"), visit.chosen("measured"), strict=False)
         entry["measures"] = [{"function": function} | ({"attribute": slug} if slug else {}) for function, slug in pairs if function]
     elif visit.chosen("column"):
@@ -329,8 +341,9 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
     values = definition_values(tx, visit, entry, "filters")
     measures = [(each["function"], each.get("attribute", "")) for each in entry.get("measures", [])]
     return values | {
-        "entry": {"columns": [], "groupBy": "", "sort": None, "limit": "", **entry},
+        "entry": {"columns": [], "groupBy": "", "groupPeriod": "", "sort": None, "limit": "", **entry},
         "functions": FUNCTIONS,
+        "periods": get_args(Period),
         "measures": [*measures, *[("", "")] * (MEASURES - len(measures))],
         "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
         "sortable": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from decimal import Context, Decimal
 from typing import Any, Literal
 
@@ -39,6 +40,9 @@ _MEASURED = {
 }
 
 
+Period = Literal["day", "week", "month", "quarter", "year"]
+
+
 class MeasureDefinition(Body):
     function: Literal["count", "sum", "avg", "min", "max"]
     attribute: str | None = None
@@ -52,7 +56,10 @@ class SortDefinition(Body):
 
 
 class ReportDefinition(Body):
-    """Either `columns` (one result per record; all attributes when left out) or `groupBy` and `measures` (one result per group)."""
+    """Either `columns` (one result per record; all attributes when left out) or `groupBy` and `measures` (one result per group).
+
+    `groupPeriod` groups dates by day, week, month, quarter or year.
+    """
 
     name: str
     object: str
@@ -60,6 +67,7 @@ class ReportDefinition(Body):
     filters: list[ConditionDefinition] = Field(default_factory=list)
     columns: list[str] | None = None
     group_by: str | None = None
+    group_period: Period | None = None
     measures: list[MeasureDefinition] = Field(default_factory=list)
     sort: SortDefinition | None = None
     limit: int | None = Field(None, ge=1, le=MOST_RESULTS)
@@ -91,6 +99,7 @@ class Plan:
     conditions: Sequence[Condition]
     columns: Sequence[str]
     group: StoredAttribute | None
+    period: Period | None
     measures: Sequence[Measure]
     money: Sequence[StoredAttribute]
     currency: str | None
@@ -105,6 +114,8 @@ def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
     for condition in conditions:
         compile_condition(condition, schema.attributes, tx.dialect)
     group = None if definition.group_by is None else _attribute(schema, definition.group_by, "groupBy")
+    if definition.group_period and (group is None or TYPES[group.type].family is not Family.DATE):
+        raise BadRequest("groupPeriod needs a groupBy that is a date", {"field": "groupPeriod"})
     grouped = bool(definition.measures) or group is not None
     measures = [_measure(schema, measure) for measure in definition.measures or ([MeasureDefinition(function="count")] if grouped else [])]
     if grouped and definition.columns is not None:
@@ -122,6 +133,7 @@ def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
         conditions,
         names,
         group,
+        definition.group_period,
         measures,
         money,
         currency,
@@ -277,12 +289,18 @@ def plain_number(number: Decimal) -> int | Decimal:
 
 
 def arrange(plan: Plan, groups: list[Group]) -> list[Group]:
-    """Sort the groups as the report asks, by group and currency by default, empty values last, and return at most `limit`."""
+    """Sort the groups as the report asks, by group and currency by default, and return at most `limit`.
+
+    Options come in their own order, empty values last.
+    """
+    places = {option: place for place, option in enumerate(plan.group.options if plan.group else ())}
     by_group = plan.sort is None or (plan.group is not None and plan.sort == plan.group.slug)
     by_currency = plan.currency is not None and plan.sort == plan.currency
     ordered = _sorted(groups, lambda group: group.currency, descending=False)
     ordered = _sorted(
-        ordered, lambda group: None if group.key is None else (fold(group.key), group.key), descending=by_group and plan.descending
+        ordered,
+        lambda group: None if group.key is None else (places.get(group.key, len(places)), fold(group.key), group.key),
+        descending=by_group and plan.descending,
     )
     if by_currency:
         ordered = _sorted(ordered, lambda group: group.currency, descending=plan.descending)
@@ -302,9 +320,22 @@ def _sorted(groups: list[Group], order: Any, *, descending: bool) -> list[Group]
 def _group_keys(plan: Plan, row: Sequence[Any]) -> Sequence[str | None]:
     if plan.group is None:
         return (None,)
-    if row[1] is None or not plan.group.holds_many:
-        return (row[1],)
-    return tuple(dict.fromkeys(keys_in(plan.group, row[1])))
+    if row[1] is None:
+        return (None,)
+    keys = keys_in(plan.group, row[1]) if plan.group.holds_many else (row[1],)
+    return tuple(dict.fromkeys(keys if plan.period is None else (period_of(key, plan.period) for key in keys)))
+
+
+def period_of(key: str, period: Period) -> str:
+    """Return the period of a date's key: `2026-01-31`, `2026-W05` (ISO 8601), `2026-01`, `2026-Q1` or `2026`."""
+    match period:
+        case "week":
+            year, week, _ = date.fromisoformat(key[:10]).isocalendar()
+            return f"{year:04}-W{week:02}"
+        case "quarter":
+            return f"{key[:4]}-Q{(int(key[5:7]) + 2) // 3}"
+        case _:
+            return key[: {"day": 10, "month": 7, "year": 4}[period]]
 
 
 def _new_group(plan: Plan, key: str | None, currency: str | None, first: int) -> Group:

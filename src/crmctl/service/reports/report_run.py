@@ -68,7 +68,7 @@ def _grouped(tx: Tx, plan: Plan) -> tuple[Iterator[Json], bool]:
 
 
 def _group_results(tx: Tx, plan: Plan, groups: list[Group]) -> Iterator[Json]:
-    """Yield the results. A group is shown by the value of its first record, as it is stored."""
+    """Yield the results. A group is shown by its period, or by the value of its first record, as it is stored."""
     labels = _labels(tx, plan, groups)
     for label, group in zip(labels, groups, strict=True):
         measures = {measure.name: measured(measure, group, tally) for measure, tally in zip(plan.measures, group.tallies, strict=True)}
@@ -78,7 +78,7 @@ def _group_results(tx: Tx, plan: Plan, groups: list[Group]) -> Iterator[Json]:
 
 def _labels(tx: Tx, plan: Plan, groups: list[Group]) -> Iterator[Any]:
     attribute = plan.group
-    if attribute is None or attribute.holds_many:
+    if attribute is None or attribute.holds_many or plan.period:
         return (None if attribute is None or group.key is None else _element(attribute, group.key) for group in groups)
     firsts = scanning.records_at(tx, plan.schema, (group.first for group in groups))
     return (first.get(attribute.slug) if group.key is not None else None for first, group in zip(firsts, groups, strict=True))
