@@ -60,6 +60,12 @@ def filters_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
     return operators_for(attribute) | (PERIODS if attribute is None or attribute["type"] == AttributeType.DATE else {})
 
 
+OPERATOR_TYPES = {
+    name: " ".join(kind for kind in AttributeType if name in filters_for({"type": kind})) for name in (*PHRASES, *PERIODS)
+} | {str(operator): "" for operator in Operator if operator.meaning.kind is Kind.PRESENCE}
+"""The types that have each operator, "" for all types. A script offers those of the chosen attribute."""
+
+
 def days_of(period: str, now: float) -> tuple[str, str]:
     """Return the first day of a period, and the day after its last."""
     today = datetime.fromtimestamp(now, UTC).date()
@@ -137,6 +143,7 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
         "attributes": attributes.list_attributes(tx, about["id"]) if about else [],
         "conditions": rows_from(entry.get(conditions, [])),
         "operators": operators_for,
+        "operator_types": OPERATOR_TYPES,
     }
 
 

@@ -15,6 +15,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.conditions import read_condition
 from crmctl.service.console.cells import cells_of, labels_in, reference_target
 from crmctl.service.console.conditions_form import (
+    OPERATOR_TYPES,
     PERIODS,
     PHRASES,
     Rows,
@@ -64,13 +65,15 @@ class ListQuestion:
     conditions: Rows
     columns: tuple[str, ...]
     sort: str
+    first_columns: tuple[str, ...] = ()
+    """The columns of the list as it first opens."""
     is_complete: bool = False
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the parameters of the address, without the page."""
         pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
         pairs += [("q", self.words)] if self.words else []
-        pairs += [("column", slug) for slug in self.columns]
+        pairs += [("column", slug) for slug in self.columns if self.columns != self.first_columns]
         return pairs + ([("sort", self.sort)] if self.sort != NEWEST else []) + ([("all", "1")] if self.is_complete else [])
 
     def query(self, **more: Any) -> str:
@@ -78,9 +81,10 @@ class ListQuestion:
         pairs = self.pairs() + [(name, str(value)) for name, value in more.items()]
         return "".join(f"{pair}&" for pair in urlencode(pairs).split("&") if pair)
 
-    def is_plain(self, found: Sequence[Mapping[str, Any]]) -> bool:
+    @property
+    def is_plain(self) -> bool:
         """Whether this is the list as it first opens."""
-        return self.query() == question_of({}, [each for each in found if each["slug"] not in TIMES]).query()
+        return not self.pairs()
 
     def sorted_by(self, slug: str) -> ListQuestion:
         """Return the list that a click on the header of a column leads to: ascending first, then descending."""
@@ -185,7 +189,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     listed_views = saved_views.list_views(tx, known["id"], visit.actor)
-    view = next((each for each in listed_views if each["query"] == question.query()), None)
+    view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
@@ -205,6 +209,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "question": question,
         "chips": _chips(tx, question, by_slug),
         "operators": filters_for,
+        "operator_types": OPERATOR_TYPES,
         "views": listed_views,
         "view": view,
         "may_delete_view": bool(view and may_delete(visit, view)),
@@ -272,10 +277,10 @@ def question_of(fields: Mapping[str, list[str]], found: Sequence[Mapping[str, An
     """Return the question of an address or a form. Unknown columns are dropped; unknown attributes in conditions become errors later."""
     known = [attribute["slug"] for attribute in found] + list(TIMES)
     asked = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in known]
-    columns = tuple(asked or [*known[: min(FIRST_COLUMNS, len(found))], "created_at"])
+    first = (*known[: min(FIRST_COLUMNS, len(found))], "created_at")
     [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
     sort = sort if sort.removeprefix("-") in known else NEWEST
-    return ListQuestion(words.strip()[:200], rows_of(fields), columns, sort, fields.get("all", [""])[0] == "1")
+    return ListQuestion(words.strip()[:200], rows_of(fields), tuple(asked) or first, sort, first, fields.get("all", [""])[0] == "1")
 
 
 def list_path(known: Mapping[str, Any], found: Sequence[Mapping[str, Any]], query: str) -> str:

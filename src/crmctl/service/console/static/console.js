@@ -98,14 +98,17 @@ for (const form of document.querySelectorAll("form.form[method=post]")) {
   form.addEventListener("submit", () => { isChanged = false; });
   addEventListener("beforeunload", event => { if (isChanged) event.preventDefault(); });
 }
-// A condition offers the operators, options and calendar that make sense for its attribute.
-for (const where of document.querySelectorAll("select[data-row]")) {
-  const operators = document.getElementById(`op-${where.dataset.row}`), all = [...operators.options], value = document.getElementById(`value-${where.dataset.row}`);
+// A condition offers the operators, options and calendar that make sense for its attribute; the last row has every operator.
+const conditions = [...document.querySelectorAll("select[data-row]")], operatorsOf = where => document.getElementById(`op-${where.dataset.row}`);
+const everyOperator = conditions.length ? [...operatorsOf(conditions.at(-1)).options] : [];
+for (const where of conditions) {
+  const operators = operatorsOf(where), value = document.getElementById(`value-${where.dataset.row}`);
   where.addEventListener("change", () => {
-    const chosen = operators.value, attribute = where.selectedOptions[0].dataset, names = attribute.operators?.split(" ");
-    operators.replaceChildren(...all.filter(option => !names || names.includes(option.value)));
-    if ([...operators.options].some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
-    value.type = attribute.type || "text";
+    const chosen = operators.value, type = where.selectedOptions[0].dataset.type;
+    const offered = everyOperator.filter(option => !type || !option.dataset.types || option.dataset.types.split(" ").includes(type));
+    operators.replaceChildren(...offered.map(option => option.cloneNode(true)));
+    if (offered.some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
+    value.type = type === "date" ? "date" : "text";
     value.setAttribute("list", `options-${where.value}`);
   });
 }
