@@ -188,6 +188,7 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/files": ["/files"],
         "/requests": ["/requests", "/requests?status=500"],
         "/health": ["/health"],
+        "/settings": ["/settings"],
         "/audit": ["/audit"],
         "/api": ["/api"],
         "/api/{tag}": ["/api/records", "/api/reports"],

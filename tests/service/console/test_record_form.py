@@ -84,9 +84,7 @@ def test_a_line_end_that_a_field_of_one_line_loses_is_no_change(kind: str) -> No
         ("name", "Ada King", {"_": "Ada Lovelace"}, "Ada Lovelace"),
         ("address", {"city": "Paris", "zip": None}, {"country": "FR"}, {"city": "Paris", "zip": None, "country": "FR"}),
         ("currency", {"amount": 12.5, "currency": "EUR"}, {"amount": "13"}, {"amount": 13, "currency": "EUR"}),
-        ("currency", 12.5, {"amount": "13"}, 13),
         ("currency", 12.5, {"currency": "usd"}, {"amount": 12.5, "currency": "USD"}),
-        ("currency", {"amount": 1, "currency": "EUR"}, {"currency": ""}, {"amount": 1}),
         ("currency", {"amount": 1, "currency": "EUR"}, {"amount": ""}, None),
         ("list", ["a", 2, "b"], {"_": "a\r\n2\r\nc"}, ["a", 2, "c"]),
         ("list", ["a"], {"_": ""}, None),
@@ -109,12 +107,22 @@ def test_only_what_is_typed_over_is_written(kind: str, before: Any, typed: dict[
         ("number", {"_": "many"}),
         ("currency", {"amount": "1", "currency": "euro"}),
         ("currency", {"currency": "EUR"}),
+        ("currency", {"amount": "1"}),
         ("date", {"_": "soon"}),
     ],
 )
 def test_what_does_not_fit_is_said_and_nothing_is_written(kind: str, typed: dict[str, str]) -> None:
     written, problems = edit(attribute(kind), None, **typed)
     assert (written, list(problems)) == ({}, ["it"])
+
+
+def test_a_new_amount_has_the_default_currency_unless_another_one_is_typed() -> None:
+    kind = attribute("currency") | {"currency": "EUR"}
+    assert edit(kind, None) == ({}, {})
+    assert edit(kind, None, amount="12,500.50") == ({"it": {"amount": 12500.5, "currency": "EUR"}}, {})
+    assert edit(kind, None, amount="5", currency="usd") == ({"it": {"amount": 5, "currency": "USD"}}, {})
+    assert edit(kind, {"amount": 1, "currency": "CHF"}, amount="5") == ({"it": {"amount": 5, "currency": "CHF"}}, {})
+    assert edit(kind, None, amount="5", currency="") == ({}, {"it": "an amount needs a currency, such as EUR"})
 
 
 def test_after_somebody_else_saved_mine_is_kept_theirs_is_shown_and_the_rest_is_theirs() -> None:

@@ -125,7 +125,7 @@ def test_somebody_elses_change_is_never_lost_and_neither_is_mine(service: Runnin
     service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ada}", json=theirs)
     conflict = member.client.post(path, data=mine)
     assert conflict.status_code == 409
-    assert re.search(r"First key \(on \d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC\) saved this record", conflict.text)
+    assert re.search(r"First key \(on \d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d\) saved this record", conflict.text)
     assert read(service, "people", ada)["job_title"] == "old"
     assert re.search(r"Saved meanwhile: <span[^>]*>theirs", conflict.text)
     again = fields_of(conflict.text)
@@ -265,7 +265,36 @@ def test_money_dates_and_options_are_short(service: RunningService, member: Visi
     page = member.get(f"/console/records/deals/{deal}").text
     assert "-$1,200" in page
     assert '<span class="chip green">won</span>' in page
-    assert '<time datetime="2027-02-05" title="2027-02-05" data-short>5 Feb 2027</time>' in page
+    assert '<time datetime="2027-02-05" data-short>5 Feb 2027</time>' in page
+
+
+def test_times_and_days_are_those_of_the_browser_or_else_of_the_organization(service: RunningService, member: Visitor) -> None:
+    """The clock stands at the same moment for all; in Tokyo it may be tomorrow, in Honolulu yesterday."""
+    add(service, "people", email="a@example.com")
+    shown = re.compile(r'<td data-label="Created"><time[^>]*>([^<]+)<')
+    days = {}
+    for zone in ("Asia/Tokyo", "Pacific/Honolulu", "../../etc/passwd"):
+        member.client.cookies.set("crm_zone", zone)
+        page = member.get("/console/records/people?where=created_at&op=today&value=").text
+        assert "1–1 of 1" in page
+        days[zone] = shown.findall(page)[0]
+    now = datetime.fromtimestamp(service.clock.now(), UTC)
+    for zone, hours in (("Asia/Tokyo", 9), ("Pacific/Honolulu", -10), ("../../etc/passwd", 0)):
+        there = now + timedelta(hours=hours)
+        assert days[zone] == f"{there.day} {there:%b %Y}"
+    member.client.cookies.delete("crm_zone")
+    operator = Visitor(service)
+    with operator.client:
+        operator.enter()
+        refused = operator.send("/console/settings", name="Acme <b>", timeZone="Mars/Olympus", currency="EUR")
+        assert (refused.status_code, "such as Europe/Berlin" in refused.text) == (400, True)
+        operator.follow(operator.send("/console/settings", name="Acme <b>", timeZone="Asia/Tokyo", currency="eur"))
+        assert "Acme &lt;b&gt;" in operator.get("/console").text
+        assert "timeZone: UTC → Asia/Tokyo" in operator.get("/console/audit?about=settings").text
+    page = member.get("/console/records/people").text
+    assert shown.findall(page)[0] == days["Asia/Tokyo"]
+    assert "Times are in Asia/Tokyo" in page
+    assert re.search(r'name="f:amount:currency" value="EUR"', member.get("/console/records/deals/new").text)
 
 
 def test_a_search_takes_words_in_any_order_and_without_accents(service: RunningService, member: Visitor) -> None:

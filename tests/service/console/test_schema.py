@@ -127,7 +127,7 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
     # The first option gets a new name, the second one is retired, the last one comes first, and there is a new one.
     texts = ["fresh", "", *options[2:]]
     places = [str(number) for number in range(1, len(options))] + ["0"]
-    fields = {"name": status["name"], "option": texts, "place": places, "options": "<b>new</b>\n"}
+    fields = {"name": status["name"], "option": texts, "place": places, "colour": ["green"] * len(options), "options": "<b>new</b>\n"}
     refused = visitor.send(path, **fields | {"option": ["fresh"] * len(options)})
     assert refused.status_code == 400
     assert "twice" in refused.text
@@ -138,6 +138,8 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
         each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
     ]
     assert changed["config"]["options"] == [options[-1], "fresh", *options[2:-1], "<b>new</b>"]
+    assert '<span class="chip green">fresh</span>' in visitor.get("/console/records/people?column=email&column=status").text
+    assert visitor.send(path, **fields | {"colour": ["<b>"] * len(options)}).status_code == 400
     data = [service.client.get(f"{address}/{record_id}").json()["data"]["status"] for record_id in made]
     assert data == ["fresh", options[1]]
     assert service.client.patch(f"{address}/{made[1]}", json={"data": {"email": "a@example.com"}}).status_code == 200

@@ -53,6 +53,7 @@ def administer(reader: PlainReader) -> None:
     reader.follow("API keys").follow("Create a key").press("Create the key", {"Name": "ci", "Only these": True, "records:read": True})
     assert re.search(r"crs_[\w-]{43}", reader.text)
     assert re.search(r"crs_[\w-]{43}", reader.open("/console/keys").follow("Rotate").press("Create the new key").text)
+    assert "Saved" in reader.follow("Settings").press("Save", {"Time zone": "Europe/Berlin", "Default currency": "EUR"}).text
     assert reader.follow("Health").press("Back up now").follow("Download").answer.content
     reader.open("/console")
     assert "The key is revoked" in reader.open("/console/keys").follow("Revoke ci").press("Revoke the key").text
@@ -187,7 +188,7 @@ def test_of_two_people_with_the_same_form_the_second_is_told(service: RunningSer
         assert first.press("Save", theirs).answer.status_code == 200, path
         assert second.press("Save", mine).answer.status_code == 409, path
         is_logged = not path.startswith("/activities")
-        saver = r"Operator saved this on \d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC" if is_logged else "Someone else saved this;"
+        saver = r"Operator saved this on \d+ [A-Z][a-z]{2} \d{4}, \d\d:\d\d;" if is_logged else "Someone else saved this;"
         assert re.search(saver, second.text), path
         assert re.search(r"Saved values</h2><pre[^>]*>[^<]*Theirs", second.text), path
         assert "Theirs" in first.open(f"/console{path}").text, f"{path}: nothing is overwritten"

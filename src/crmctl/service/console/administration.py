@@ -10,7 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.models.scopes import SCOPES
-from crmctl.service.console.cells import ListCell, value_cell, value_text
+from crmctl.service.console.cells import ListCell, colours_of, value_text
 from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
@@ -22,12 +22,13 @@ from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.records import Paging
+from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import switch
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 
-SUBJECTS = ("object", "attribute", "member", "key", "endpoint", "report", "workflow")
+SUBJECTS = ("object", "attribute", "member", "key", "endpoint", "report", "workflow", "settings")
 MOST_FAILING = 10
 """Endpoints, reports and workflows named on the overview; the lists have the others."""
 
@@ -260,11 +261,11 @@ def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = [
         each for each in attributes.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT
     ]
-    stages = []
-    for option in found[0]["config"]["options"] if found else ():
+    options = found[0]["config"]["options"] if found else ()
+    colours, stages = colours_of(options, option_colours(tx).get(found[0]["id"], {}) if found else {}), []
+    for option in options:
         part = records.list_part(tx, known["id"], [Condition("stage", Operator.EQUALS, option)], Paging(limit=0))
-        [(text, colour)] = value_cell(found[0], option).chips
-        stages.append((text, colour, counted_up_to(part.total + part.is_more, part.total)))
+        stages.append((option, colours[option], counted_up_to(part.total + part.is_more, part.total)))
     return stages
 
 

@@ -13,6 +13,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.visits import Visit, day, is_wire_time
 from crmctl.service.store import records
+from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_address, read_name
 
@@ -51,16 +52,36 @@ def cells_of(tx: Tx, shown: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[
         if target := reference_target(attribute):
             ids = [value for row in rows if isinstance(value := row["data"].get(attribute["slug"]), str)]
             labels.setdefault(target, {}).update(records.labels_of(tx, target, ids) if target in slugs else {})
-    return [[_cell(attribute, row["data"].get(attribute["slug"]), labels, slugs) for attribute in shown] for row in rows]
+    colours = option_colours(tx) if any(attribute["type"] in _OPTIONS for attribute in shown) else {}
+
+    def cell(attribute: Mapping[str, Any], value: Any) -> ListCell:
+        target = reference_target(attribute)
+        if target is None or not isinstance(value, str):
+            return value_cell(attribute, value, colours.get(attribute["id"], {}))
+        label = labels.get(target, {}).get(value)
+        return ListCell(f"…{value[-8:]} (deleted)") if label is None else ListCell(label, path=f"/records/{slugs[target]}/{value}")
+
+    return [[cell(attribute, row["data"].get(attribute["slug"])) for attribute in shown] for row in rows]
 
 
-def value_cell(attribute: Mapping[str, Any], value: Any) -> ListCell:
-    """Return the cell of a value that is no reference. `attribute` needs a type, and a config if it has options."""
+_OPTIONS = (AttributeType.SELECT, AttributeType.LIST)
+
+
+def colours_of(options: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the colour of each option: the chosen one, else that of its position."""
+    return {option: chosen.get(option) or COLOURS[place % len(COLOURS)] for place, option in enumerate(options)}
+
+
+def value_cell(attribute: Mapping[str, Any], value: Any, chosen: Mapping[str, str]) -> ListCell:
+    """Return the cell of a value that is no reference; `chosen` are the colours of options.
+
+    `attribute` needs a type, and a config if it has options.
+    """
     kind = attribute["type"]
-    if kind in (AttributeType.SELECT, AttributeType.LIST) and value:
-        options = list((attribute.get("config") or {}).get("options", ()))
+    if kind in _OPTIONS and value:
+        colours = colours_of((attribute.get("config") or {}).get("options", ()), chosen)
         texts = [value_text(kind, element) for element in (value if isinstance(value, list) else [value])]
-        chips = tuple((text, COLOURS[options.index(text) % len(COLOURS)] if text in options else COLOURS[0]) for text in texts)
+        chips = tuple((text, colours.get(text, COLOURS[0])) for text in texts)
         return ListCell(", ".join(texts), "chips", chips=chips)
     if kind == AttributeType.DATE and isinstance(value, str) and is_wire_time(value):
         return ListCell(value, "time")
@@ -81,14 +102,6 @@ def labels_in(tx: Tx, attributes: Sequence[Mapping[str, Any]], data: Mapping[str
         if target and isinstance(value, str) and canonical_uuid(value):
             labels |= records.labels_of(tx, target, [value])
     return labels
-
-
-def _cell(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, Mapping[str, str]], slugs: Mapping[str, str]) -> ListCell:
-    target = reference_target(attribute)
-    if target is None or not isinstance(value, str):
-        return value_cell(attribute, value)
-    label = labels.get(target, {}).get(value)
-    return ListCell(f"…{value[-8:]} (deleted)") if label is None else ListCell(label, path=f"/records/{slugs[target]}/{value}")
 
 
 def value_text(kind: str, value: Any) -> str:

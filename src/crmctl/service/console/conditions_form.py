@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from crmctl.models.jsontext import Json
@@ -32,6 +32,8 @@ _KINDS = {
 """The kinds of operators that forms offer for a type; other types are texts."""
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
 PERIODS = {
     "today": "is today",
     "yesterday": "was yesterday",
@@ -41,7 +43,7 @@ PERIODS = {
     "last30Days": "is in the last 30 days",
     "thisYear": "is this year",
 }
-"""Filters of dates in lists, in words; days begin at midnight UTC."""
+"""Filters of dates in lists, in words; days begin at midnight in the visitor's time zone."""
 
 Rows = tuple[tuple[str, str, str], ...]
 """Attribute, operator and value as they were typed."""
@@ -66,9 +68,9 @@ OPERATOR_TYPES = {
 """The types that have each operator, "" for all types. A script offers those of the chosen attribute."""
 
 
-def days_of(period: str, now: float) -> tuple[str, str]:
+def days_of(period: str, now: float, zone: tzinfo) -> tuple[str, str]:
     """Return the first day of a period, and the day after its last."""
-    today = datetime.fromtimestamp(now, UTC).date()
+    today = datetime.fromtimestamp(now, zone).date()
     month, monday = today.replace(day=1), today - timedelta(today.weekday())
     days = {
         "today": (today, today + timedelta(1)),
@@ -81,6 +83,16 @@ def days_of(period: str, now: float) -> tuple[str, str]:
     }
     first, after = days[period]
     return first.isoformat(), after.isoformat()
+
+
+def midnight(day: str, zone: tzinfo) -> str:
+    """Return the timestamp at which a day begins in this time zone, and other texts unchanged."""
+    if _DAY.fullmatch(day) is None:
+        return day
+    try:
+        return datetime.fromisoformat(day).replace(tzinfo=zone).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        return day
 
 
 def ungrouped(text: str) -> str:

@@ -449,7 +449,7 @@ def _refuse_if_saved_meanwhile(tx: Tx, visit: Visit, stored: Mapping[str, Any], 
     if visit.text("version") not in ("", _version(stored)):
         entry = next(iter(logs.list_entries(tx, 1, subject=subject)), None)
         saver = actor_name(entry["by"]) if entry else "someone else"
-        at = f" on {moment(entry['at'])} UTC" if entry else ""
+        at = f" on {moment(entry['at'])}" if entry else ""
         raise SavedMeanwhile(f"{saver} saved this{at}; the saved values are below and your changes are kept; save again to replace them")
 
 

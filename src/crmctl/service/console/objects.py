@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import ListCell
+from crmctl.service.console.cells import COLOURS, ListCell, colours_of
 from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
@@ -16,6 +16,7 @@ from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.records import Paging
 from crmctl.service.store.removals import StillLeaving
 from crmctl.service.store.select_options import change_options, options_of
+from crmctl.service.store.settings import option_colours, set_option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -129,11 +130,14 @@ def create_attribute(tx: Tx, visit: Visit) -> Outcome:
     return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
 
 
-def option_values(_tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
-    """Return the options with their texts and places in the form."""
+def option_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
+    """Return the options with their texts, places and colours in the form."""
     old = stored.get("options", [])
-    texts, places = (visit.chosen("option"), visit.chosen("place")) if is_sent else (old, [str(place) for place in range(1, len(old) + 1)])
-    return {"options": list(zip(old, texts, places, strict=False)), "new_options": visit.raw("options")}
+    columns = [visit.chosen(name) for name in ("option", "place", "colour")]
+    if not is_sent:
+        chosen = option_colours(tx).get(str(visit.path.get("id")), {})
+        columns = [old, [str(place) for place in range(1, len(old) + 1)], list(colours_of(old, chosen).values())]
+    return {"options": list(zip(old, *columns, strict=False)), "new_options": visit.raw("options"), "colours": COLOURS}
 
 
 def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
@@ -142,12 +146,14 @@ def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
     if old and visit.chosen("option"):
         texts = [text.strip() for text in visit.chosen("option")]
         places = [int(text) if text.isdecimal() else MAX_OPTIONS for text in visit.chosen("place")]
-        if not len(texts) == len(places) == len(old):
+        colours = visit.chosen("colour")
+        if not len(texts) == len(places) == len(colours) == len(old) or not set(colours) <= set(COLOURS):
             raise BadRequest("someone changed the options meanwhile; open the page again", {"field": "options"})
         kept = [text for _, text in sorted(zip(places, texts, strict=True), key=lambda pair: pair[0]) if text]
         added = [line.strip() for line in visit.raw("options").splitlines() if line.strip()]
         renamed = {was: text for was, text in zip(old, texts, strict=True) if text not in ("", was)}
         change_options(tx, attribute, [*kept, *added], renamed, **visit.stamp())
+        set_option_colours(tx, attribute["id"], {text: colour for text, colour in zip(texts, colours, strict=True) if text})
     return Redirect(f"/objects/{visit.id('objectId')}", "saved")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -24,6 +25,7 @@ from crmctl.service.console.visits import (
     TurnedBack,
     Visit,
     boundary_of,
+    in_zone,
     read_link,
     render,
     split_parts,
@@ -34,7 +36,7 @@ from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoints import NamedRoute, read_body
 from crmctl.service.http.errors import Refusal, answer_for
 from crmctl.service.roles import MemberRole
-from crmctl.service.store import objects
+from crmctl.service.store import objects, settings
 from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
@@ -70,6 +72,9 @@ def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[
     allowed = ((group, [link for link in links if link.group == group and visit.may(link.needs)]) for group in GROUPS)
     return groups + [(group, chosen) for group, chosen in allowed if chosen]
 
+
+ZONE_COOKIE = "crm_zone"
+"""The browser's time zone; the script sets it."""
 
 FORM_LIMIT = 64 * 1024
 """Bytes of an ordinary form; most have a few kilobytes."""
@@ -180,10 +185,11 @@ class Pages:
         engine = self.context.engine
         # The session comes first: each change is stored with its actor.
         visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
-        try:
-            return self._visited(request, route, handler, visit)
-        except (Fault, Refusal) as error:
-            return self._failure(error, visit)
+        with in_zone(visit.zone):
+            try:
+                return self._visited(request, route, handler, visit)
+            except (Fault, Refusal) as error:
+                return self._failure(error, visit)
 
     def _visited(self, request: Request, route: PageRoute, handler: Handler, visit: Visit) -> Response:
         """Raises Fault and Refusal."""
@@ -206,7 +212,9 @@ class Pages:
         if session is None:
             session = ConsoleSession(request.cookies.get(self._entry_name) or new_token())
         agent = request.headers.get("user-agent", "")
-        about = (known, _address(request), agent, form.files)
+        chosen = settings.get_settings(tx)
+        zone = settings.zone_of(request.cookies.get(ZONE_COOKIE, "")) or settings.zone_of(chosen["timeZone"]) or UTC
+        about = (known, _address(request), agent, form.files, zone, chosen["currency"])
         return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
 
     def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:

@@ -15,6 +15,7 @@ from crmctl.service.console.record_form import FormField, fields_for, submitted
 from crmctl.service.console.record_list import (
     after_change,
     conditions_of,
+    form_attributes,
     is_as_seen,
     is_changeable,
     labels_of_records,
@@ -49,7 +50,7 @@ def add_pages(pages: Pages) -> None:
             return _delete(tx, visit, known, selected)
         if visit.text("do") == "merge":
             return merge_selected(tx, visit, known, selected)
-        found = {each["slug"]: each for each in attributes.list_attributes(tx, known["id"])}
+        found = {each["slug"]: each for each in form_attributes(tx, visit, known["id"])}
         attribute = found.get(visit.text("attribute"))
         if attribute is None or not is_changeable(attribute):
             raise BadRequest("choose the attribute to change", {"field": "attribute"})

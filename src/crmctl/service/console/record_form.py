@@ -144,7 +144,8 @@ def _inputs(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str])
     if kind in USUAL_PARTS and (value is None or isinstance(value, dict)):
         return _part_inputs(kind, name, value or {})
     if kind == AttributeType.CURRENCY:
-        amount, currency = (value.get("amount"), value.get("currency")) if isinstance(value, dict) else (value, None)
+        empty = attribute.get("currency") if value is None else None
+        amount, currency = (value.get("amount"), value.get("currency")) if isinstance(value, dict) else (value, empty)
         return [Input(f"{name}:amount", "Amount", _text(amount), "number"), Input(f"{name}:currency", "Currency", _text(currency), "code")]
     text = _text(value)
     if kind == AttributeType.SELECT:
@@ -218,7 +219,7 @@ def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], k
             stored[line] if line in stored else str(line) if attribute["type"] == AttributeType.LIST else single(line) for line in lines
         ] or None
     if attribute["type"] == AttributeType.CURRENCY:
-        return _read_money(before, texts, is_free)
+        return _read_money(before, texts, is_free, attribute.get("currency", ""))
     if attribute["type"] in USUAL_PARTS and "" not in texts:
         parts = (before if isinstance(before, dict) else {}) | {part: text.strip() for part, text in texts.items()}
         parts = {part: value for part, value in parts.items() if value != "" or part not in texts}
@@ -231,8 +232,9 @@ def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], k
     return text if attribute["type"] in USUAL_PARTS else single(text)
 
 
-def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], bool]) -> Any:
-    parts = dict(before) if isinstance(before, dict) else {} if before is None else {"amount": before}
+def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], bool], currency: str) -> Any:
+    """Return the amount with its currency: of a new amount the default one, unless the visitor changed it."""
+    parts = dict(before) if isinstance(before, dict) else {"currency": currency} if before is None else {"amount": before}
     if "amount" in texts:
         if not texts["amount"].strip():
             return None
@@ -248,8 +250,12 @@ def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], 
             code = code.upper()
         parts = {part: value for part, value in parts.items() if part != "currency"} | ({"currency": code} if code else {})
     if "amount" not in parts:
+        if not parts.get("currency"):
+            return None
         raise ValueError("a currency needs an amount")
-    return parts if isinstance(before, dict) or "currency" in parts else parts["amount"]
+    if not parts.get("currency"):
+        raise ValueError("an amount needs a currency, such as EUR")
+    return parts
 
 
 def _fingerprint(each: Input) -> str:

@@ -22,6 +22,7 @@ from crmctl.service.console.conditions_form import (
     blamed,
     days_of,
     filters_for,
+    midnight,
     needs_no_value,
     refuse_unfinished,
     rows_of,
@@ -219,6 +220,11 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("records.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
 
 
+def form_attributes(tx: Tx, visit: Visit, object_id: str) -> list[Json]:
+    """Return the attributes of an object with the currency that their forms preselect."""
+    return [each | {"currency": visit.currency} for each in attributes.list_attributes(tx, object_id)]
+
+
 def may_delete(visit: Visit, view: Json) -> bool:
     return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
 
@@ -297,10 +303,13 @@ def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[
     conditions = []
     for slug, name, value in question.conditions:
         if name in PERIODS:
-            first, after = days_of(name, visit.now())
+            first, after = days_of(name, visit.now(), visit.zone)
+            if slug in TIMES:
+                first, after = midnight(first, visit.zone), midnight(after, visit.zone)
             conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
             continue
         stored = "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)
+        stored = midnight(stored, visit.zone) if slug in TIMES else stored
         target = reference_target(by_slug[slug]) if slug in by_slug else None
         if target and stored == value and not needs_no_value(name) and not canonical_uuid(value):
             matches = records.called(tx, target, value)

@@ -12,7 +12,7 @@ from crmctl.service.console.cells import cells_of, labels_in, reference_target, 
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import list_path, object_of
+from crmctl.service.console.record_list import form_attributes, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.roles import MemberRole
@@ -42,14 +42,14 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         # The page of a record leads here with a reference to that record.
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
-        found = attributes.list_attributes(tx, known["id"])
+        found = form_attributes(tx, visit, known["id"])
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
         return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, data)))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
-        found = attributes.list_attributes(tx, known["id"])
+        found = form_attributes(tx, visit, known["id"])
         blank = fields_for(found, {}, {})
         filled = submitted(blank, visit.form)
         # The form sends the id of the new record, so that sending it twice creates one record.
@@ -112,7 +112,7 @@ def _add_edit(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
         known, record = _opened(tx, visit)
-        found, stored = _stored(tx, record)
+        found, stored = _stored(tx, visit, record)
         only = visit.query.get("only")
         if not visit.query.get("back"):
             return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
@@ -122,7 +122,7 @@ def _add_edit(pages: Pages) -> None:
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known, record = _opened(tx, visit)
-        found, stored = _stored(tx, record)
+        found, stored = _stored(tx, visit, record)
         version, only = visit.text("version"), visit.text("only")
         if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
             version = records.version_of(record)  # someone else changed other attributes, which this form does not write
@@ -168,7 +168,7 @@ def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     """Return the form with the visitor's changes merged into the values someone else saved."""
     known, record = _opened(tx, visit)
-    _, stored = _stored(tx, record)
+    _, stored = _stored(tx, visit, record)
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
     said = f"{saver_of(tx, known, record)} saved this record; your changes are kept below, check them and save again"
     return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
@@ -177,7 +177,7 @@ def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
 def saver_of(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     """Return who changed the record last, and when."""
     change = next(iter(read_history(tx, str(known["id"]), str(record["id"]), 1).changes), None)
-    return f"{actor_name(change['by'])} (on {moment(change['at'])} UTC)" if change else "someone else"
+    return f"{actor_name(change['by'])} (on {moment(change['at'])})" if change else "someone else"
 
 
 def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
@@ -186,9 +186,9 @@ def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return known, records.get_record(tx, known["id"], visit.id("recordId"))
 
 
-def _stored(tx: Tx, record: Json) -> tuple[list[Json], list[FormField]]:
+def _stored(tx: Tx, visit: Visit, record: Json) -> tuple[list[Json], list[FormField]]:
     """Return the attributes of a record and its form as stored."""
-    found = attributes.list_attributes(tx, record["objectId"])
+    found = form_attributes(tx, visit, record["objectId"])
     return found, fields_for(found, record["data"], labels_in(tx, found, record["data"]))
 
 

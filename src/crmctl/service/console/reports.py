@@ -21,6 +21,7 @@ from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_R
 from crmctl.service.reports.report_run import run_report
 from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records, reports
+from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.value_readers import canonical_uuid
 
@@ -165,7 +166,7 @@ def _column(name: str, by_slug: Mapping[str, Mapping[str, Any]]) -> Json:
     if name in by_slug:
         attribute = by_slug[name]
         target = (attribute["config"] or {}).get("allowed_object_id") if not attribute["isList"] else None
-        return {"name": name, "title": attribute["name"], "type": attribute["type"], "target": target, "config": attribute["config"]}
+        return {"name": name, "title": attribute["name"], "target": target} | {key: attribute[key] for key in ("id", "type", "config")}
     function, _, slug = name.partition("_")
     if function in ("sum", "avg", "min", "max", "count") and slug in by_slug:
         kind = AttributeType.NUMBER if function == "count" else by_slug[slug]["type"]
@@ -191,6 +192,7 @@ def _shown(
         if column["target"] in slugs:
             ids = [value for result in part if isinstance(value := result.get(column["name"]), str) and canonical_uuid(value)]
             labels[column["name"]] = records.labels_of(tx, column["target"], ids)
+    colours = option_colours(tx)
     own = slugs.get(report["object"]["id"]) if report["object"] else None
 
     def cell(column: Mapping[str, Any], value: Any) -> ListCell:
@@ -199,7 +201,7 @@ def _shown(
             return ListCell(label, path=f"/records/{slugs[column['target']]}/{value}")
         if column["name"] == "id" and own and isinstance(value, str):
             return ListCell(value, path=f"/records/{own}/{value}")
-        return value_cell(column, value)
+        return value_cell(column, value, colours.get(column.get("id", ""), {}))
 
     return [[cell(column, result.get(column["name"])) for column in columns] for result in part]
 

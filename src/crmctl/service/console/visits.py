@@ -7,7 +7,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,7 +117,10 @@ Outcome = ConsolePage | Redirect | SignedIn | Download
 
 @dataclass(frozen=True)
 class Visit:
-    """One request for a page. `objects` are those of the navigation; `address` and `agent` say where it came from."""
+    """One request for a page. `objects` are those of the navigation; `address` and `agent` say where it came from.
+
+    `zone` is the browser's time zone, without scripts the organisation's; `currency` is what forms preselect.
+    """
 
     context: Context
     area: str
@@ -126,6 +132,8 @@ class Visit:
     address: str = ""
     agent: str = ""
     files: Mapping[str, UploadedFile] = field(default_factory=dict)
+    zone: tzinfo = UTC
+    currency: str = ""
 
     def may(self, role: MemberRole) -> bool:
         return self.session.role >= role
@@ -284,14 +292,38 @@ def is_wire_time(text: str) -> bool:
     return _WIRE_TIME.fullmatch(text) is not None
 
 
+_zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
+
+
+@contextmanager
+def in_zone(zone: tzinfo) -> Iterator[None]:
+    """Show times in this time zone."""
+    token = _zone.set(zone)
+    try:
+        yield
+    finally:
+        _zone.reset(token)
+
+
+def local(wire: str) -> str:
+    """Return a timestamp as clocks in the visitor's time zone show it. Dates without a time stay as they are."""
+    if len(wire) <= 10 or _zone.get() is UTC:
+        return wire
+    try:
+        return datetime.fromisoformat(wire).astimezone(_zone.get()).isoformat()
+    except OverflowError:  # the last hours of the year 9999
+        return wire
+
+
 def day(wire: str) -> str:
     """Return `31 Jan 2026` for a date or a timestamp."""
+    wire = local(wire)
     return f"{int(wire[8:10])} {_MONTHS[int(wire[5:7]) - 1]} {wire[:4]}"
 
 
 def moment(wire: str) -> str:
     """Return `31 Jan 2026, 09:30` for a timestamp, and the day alone for a date."""
-    return f"{day(wire)}, {wire[11:16]}" if len(wire) > 10 else day(wire)
+    return f"{day(wire)}, {local(wire)[11:16]}" if len(wire) > 10 else day(wire)
 
 
 def full_moment(wire: str) -> str:

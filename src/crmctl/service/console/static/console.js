@@ -73,7 +73,9 @@ for (const head of document.querySelectorAll("[data-ticks]")) {
     for (const box of head.closest("form").querySelectorAll(`[name="${head.dataset.ticks}"]`)) box.checked = all.checked;
   });
 }
-// Times are UTC on the wire; show them in the browser's time zone. Dates without a time have none.
+// Times are UTC on the wire; show them in the browser's time zone. Dates without a time have none. The cookie tells the service the zone.
+const brand = document.querySelector("a.brand"), zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (brand && zone) document.cookie = `crm_zone=${zone}; path=${brand.pathname}; max-age=31536000; samesite=lax`;
 const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 for (const time of document.querySelectorAll("time[datetime*=T]")) {
   const at = new Date(time.dateTime);
