@@ -11,6 +11,7 @@ from crmctl.output.messages import Messages
 from crmctl.output.progress import ProgressDisplay, duration
 from crmctl.output.streams import Streams
 from tests.support.clock import FakeClock
+from tests.support.patience import wait_until
 from tests.support.terminal import close_terminal, open_terminal
 
 
@@ -19,22 +20,40 @@ def progress(**options: bool) -> tuple[ProgressDisplay, FakeClock, io.StringIO]:
     return ProgressDisplay(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, **options), clock, err
 
 
-def test_lines_come_after_five_seconds_and_then_at_growing_gaps() -> None:
+def test_lines_come_every_five_seconds() -> None:
     shown, clock, err = progress()
     seconds = []
     with shown:
         shown.start("Importing", 10_000)
-        for second in range(1, 130):
+        for second in range(1, 30):
             clock.advance(1)
             before = err.getvalue()
             shown.advance(50)
             if err.getvalue() != before:
                 seconds.append(second)
-    assert seconds == [5, 15, 35, 65, 95, 125]
+    assert seconds == [5, 10, 15, 20, 25]
     assert err.getvalue().splitlines()[:2] == [
         "Importing: 250 of 10,000 (2 %), 50/s, about 3 min 15 s left",
-        "Importing: 750 of 10,000 (7 %), 50/s, about 3 min 5 s left",
+        "Importing: 500 of 10,000 (5 %), 50/s, about 3 min 10 s left",
     ]
+
+
+def test_a_line_comes_while_nothing_advances_and_tells_the_wait_for_the_window() -> None:
+    err, clock, window = io.StringIO(), FakeClock(), [70.0]
+    shown = ProgressDisplay(Streams(io.StringIO(), io.StringIO(), err, {}), clock=clock, time_for=lambda _: window[0], beat=0.001)
+    with shown:
+        shown.start("Importing", 200, 100)
+        shown.advance(100)
+        for passed in (5, 10, 15):
+            window[0] -= 5
+            clock.advance(5)
+            wait_until(lambda passed=passed: err.getvalue().count("\n") == passed // 5, err.getvalue)
+    lines = err.getvalue()
+    assert [line.partition("about ")[2] for line in lines.splitlines()] == ["1 min 5 s left", "1 min 0 s left", "55 s left"]
+    clock.advance(60)
+    shown.start("Reading", 1)
+    assert err.getvalue() == lines, "what has ended says nothing more"
+    shown.finish()
 
 
 def test_no_sooner_than_the_rate_limit_allows_and_no_sooner_than_the_speed_so_far_lets_expect() -> None:

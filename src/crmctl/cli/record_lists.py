@@ -245,8 +245,10 @@ def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]]
 
 def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], wanted: int, done: int) -> Iterator[Page[Record]]:
     """Show progress while pages arrive: a table appears only when complete."""
+    from crmctl.models.resources import PAGE_LIMIT
+
     with runtime.progress as progress:
-        progress.start("reading", wanted)
+        progress.start("reading", wanted, PAGE_LIMIT)
         progress.advance(done)
         for page in pages:
             progress.advance(len(page.items))

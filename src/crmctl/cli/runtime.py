@@ -309,6 +309,7 @@ class Runtime:
             clock=self.clock,
             say=self.messages.progress,
             time_for=self._time_for,
+            beat=1.0,
         )
 
     def _time_for(self, requests: int) -> float:

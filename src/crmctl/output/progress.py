@@ -16,15 +16,16 @@ from rich.text import Text
 from crmctl.clock import Clock, SystemClock
 from crmctl.output.streams import Streams, clean
 
-_FIRST_LINE = 5.0
-_LONGEST_GAP = 30.0
+_GAP = 5.0
+"""Seconds between two lines where no bar can be drawn."""
 
 
 class ProgressDisplay:
     """A context manager; several threads may call `advance`.
 
-    Without a terminal it prints lines through `say`, after 5 seconds and then 10, 20 and 30 seconds apart. `time_for` returns the minimum
-    duration of a number of requests. With `still` it prints only notes.
+    Without a terminal it prints lines through `say`, 5 seconds apart. `time_for` returns the minimum duration of a number of requests. With
+    `still` it prints only notes. Every `beat` seconds it brings itself up to date while nothing advances, such as during a wait for the
+    window of the rate limit.
     """
 
     def __init__(
@@ -36,12 +37,15 @@ class ProgressDisplay:
         clock: Clock | None = None,
         say: Callable[[str], None] | None = None,
         time_for: Callable[[int], float] = lambda _: 0.0,
+        beat: float | None = None,
     ) -> None:
         self.streams = streams
         self.quiet = quiet
         self._still = still
         self._say = say or (lambda text: streams.write_err(f"{text}\n"))
         self._time_for = time_for
+        self._beat = beat
+        self._finished = threading.Event()
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._bar: Any = None
@@ -54,7 +58,6 @@ class ProgressDisplay:
         self._counts: Counter[str] = Counter()
         self._started = 0.0
         self._due = 0.0
-        self._gap = _FIRST_LINE
 
     def __enter__(self) -> Self:
         return self
@@ -72,25 +75,35 @@ class ProgressDisplay:
             self._label, self._total, self._done, self._per_request = clean(label), total, 0, per_request
             self._counts.clear()
             self._started = self.clock.monotonic()
-            self._gap = _FIRST_LINE
-            self._due = self._started + self._gap
+            self._due = self._started + _GAP
             self._ends, self._reckoned = None, self._started
             if self._draws_bar:
                 self._reckon()
                 self._bar = Bar(self.streams, self._label, total, self.clock.monotonic, (self._left, self._told))
+            self._finished = threading.Event()
+            if self._beat is not None and not (self.quiet or self._still):
+                threading.Thread(target=self._keep_up, args=(self._finished, self._beat), daemon=True).start()
+
+    def _keep_up(self, finished: threading.Event, beat: float) -> None:
+        while not finished.wait(beat):
+            with self._lock:
+                if not finished.is_set():
+                    self._show()
 
     def advance(self, count: int = 1) -> None:
         with self._lock:
             self._done += count
-            if self._bar is not None:
-                if self.clock.monotonic() >= self._reckoned + 1.0:
-                    self._reckon()
-                self._bar.show(self._done)
-            elif not (self.quiet or self._still) and self.clock.monotonic() >= self._due:
+            self._show()
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            if self.clock.monotonic() >= self._reckoned + 1.0:
                 self._reckon()
-                self._say(self._line())
-                self._gap = min(self._gap * 2, _LONGEST_GAP)
-                self._due = self.clock.monotonic() + self._gap
+            self._bar.show(self._done)
+        elif not (self.quiet or self._still) and self.clock.monotonic() >= self._due:
+            self._reckon()
+            self._say(self._line())
+            self._due = self.clock.monotonic() + _GAP
 
     def tally(self, counts: Mapping[str, int], /) -> None:
         """Add counts by outcome, shown beside the total."""
@@ -106,6 +119,7 @@ class ProgressDisplay:
     def finish(self) -> None:
         """Remove the bar, if there is one."""
         with self._lock:
+            self._finished.set()
             if self._bar is not None:
                 self._bar.close()
                 self._bar = None

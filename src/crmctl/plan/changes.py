@@ -134,7 +134,7 @@ class Selection:
                     known.want(chunk)
                 pages = fetch(reader, ids, self._tell, lambda _: True)
             progress, heeded = context.listener.progress, self._heeded(context, object_id)
-            progress.start("collecting", None if self.is_filter else len(ids))
+            progress.start("collecting", None if self.is_filter else len(ids), PAGE_LIMIT)
             try:
                 for page in pages:
                     known.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))

@@ -22,7 +22,7 @@ from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
 from crmctl.match.references import Reference, columns_of, stand_ins
 from crmctl.models.findings import Finding
-from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.plan.feed import FeedPlan, KeptValues
 from crmctl.read.read_back import Reader
 from crmctl.read.records import AwaitedRecords
@@ -72,7 +72,7 @@ def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], late
         for entry in entries:
             if entry.id is not None:
                 awaited.add(entry.id, (entry.ordinal, entry.data))
-        run.progress.start("reading", len(awaited))
+        run.progress.start("reading", len(awaited), PAGE_LIMIT)
         try:
             for page in awaited.pages(reader):
                 run.journal.keep_images((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
@@ -122,7 +122,7 @@ class MergeRun:
                     awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
             if not len(awaited):
                 return False
-            self.context.progress.start("reading", len(awaited))
+            self.context.progress.start("reading", len(awaited), PAGE_LIMIT)
             try:
                 return self._read(awaited)
             finally:

@@ -322,7 +322,7 @@ def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> Kno
     with SeenIds() as ids:
         for record_id in wanted:
             ids.add(record_id.lower())
-        progress.start("reading", len(ids))
+        progress.start("reading", len(ids), PAGE_LIMIT)
         try:
             for chunk in ids.chunks(CHUNK_ROWS):
                 known.want(chunk)
