@@ -88,7 +88,9 @@ def test_nothing_configured() -> None:
 
 def test_a_service_that_is_not_there(crm: RunningService) -> None:
     crm.stop()
-    error = run_crmctl("objects", "list", "--max-wait", "0").exits(6).error()
+    refused = run_crmctl("objects", "list", "--debug").exits(6)
+    assert refused.err.count("< no answer") == 1, "a service that was never reached is not tried again"
+    error = run_crmctl("objects", "list").exits(6).error()
     assert error["code"] == "connection_failed"
     assert error["message"] == f"cannot connect to {crm.base_url}: connection refused"
 

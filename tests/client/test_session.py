@@ -141,16 +141,21 @@ def test_a_delete_that_was_only_held_up_and_finds_nothing_is_not_found(scene: Pl
 
 
 def test_a_connection_that_was_never_made_lets_a_post_try_again(scene: Play) -> None:
-    with ScriptedServer() as gone:
-        origin = gone.origin
     with scene() as here:
-        session = Session(origin, Credential(KEY, "test", origin), HttpTransport(), clock=here.clock, random=lambda: 0.5)
-        with pytest.raises(NetworkError) as caught:
-            session.request("POST", "/objects", body={})
-        session.close()
-        assert not caught.value.outcome_unknown
-        assert len(here.clock.slept) == 4
-        assert "refused" in caught.value.message
+        with ScriptedServer(Reply(json={}, headers={"Connection": "close"})) as gone:
+            origin = gone.origin
+            reached, unreached = (
+                Session(origin, Credential(KEY, "test", origin), HttpTransport(), clock=here.clock, random=lambda: 0.5) for _ in range(2)
+            )
+            reached.request("GET", "/objects")
+        # A service that this session never reached is not tried again: a person waits for the answer.
+        for session, waits in ((unreached, 0), (reached, 4)):
+            with pytest.raises(NetworkError) as caught:
+                session.request("POST", "/objects", body={})
+            session.close()
+            assert not caught.value.outcome_unknown
+            assert len(here.clock.slept) == waits
+            assert "refused" in caught.value.message
 
 
 def test_max_wait_bounds_a_rate_limit(scene: Play) -> None:

@@ -226,6 +226,7 @@ class Session:
         self.max_wait = max_wait
         self._timeout = timeout
         self.logs_bodies = True
+        self._is_reached = False
         self._sent: list[None] = []
         """One item for each request: appending is atomic, and copies of the session share the list."""
         self._log = log
@@ -373,11 +374,14 @@ class Session:
             self._budget.lost(slot, never_sent=never_sent)
             error.outcome_unknown = error.outcome_unknown and not call.reads
             self._debug(f"< no answer after {self.clock.monotonic() - started:.3f} s: {error.message}")
-            failure = Failure(never_sent=never_sent, transient=error.retryable) if isinstance(error, NetworkError) else None
+            # A service that this process never reached is more likely down or misspelt than about to answer.
+            may_pass = isinstance(error, NetworkError) and error.retryable and (self._is_reached or error.code != "connection_failed")
+            failure = Failure(never_sent=never_sent, transient=may_pass) if isinstance(error, NetworkError) else None
             return _Outcome(error, failure)
         except BaseException:
             self._budget.lost(slot, never_sent=False)
             raise
+        self._is_reached = True
         self._budget.answered(slot, response.status, response.headers)
         self._log_response(response, self.clock.monotonic() - started)
         answer = Answer(response.status, response.headers, response.body, wrote=not call.reads)
