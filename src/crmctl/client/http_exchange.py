@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError, reason
@@ -47,7 +46,6 @@ def open_client(authorities: ssl.SSLContext | None) -> httpx.Client:
         client = httpx.Client(
             verify=authorities or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
     except (ValueError, ImportError, httpx.InvalidURL) as error:
         raise ConfigError(
@@ -139,24 +137,32 @@ class _Progress:
             self.bytes_left = True
 
 
+_FAILURES = (httpcore.ProtocolError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProxyError, httpcore.UnsupportedProtocol)
+
+
 @contextmanager
-def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | None) -> Iterator[httpx.Response]:
+def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | None) -> Iterator[httpcore.Response]:
     """Send a request and yield the answer before its body is read. `body` replaces the request's own.
 
     Raises NetworkError, ServiceError, UsageError and ConfigError, also for failures inside the context.
     """
     progress = _Progress()
-    limits = httpx.Timeout(request.timeout, connect=min(request.timeout, CONNECT_TIMEOUT), pool=None)
+    connect = min(request.timeout, CONNECT_TIMEOUT)
+    limits = {"connect": connect, "read": request.timeout, "write": request.timeout, "pool": None}
     try:
-        sent = httpx.Request(
-            request.method,
-            read_address(request.url),
-            headers=[*_OWN_HEADERS, *request.headers],
-            content=request.body if body is None else body,
-            extensions={"timeout": limits.as_dict(), "trace": progress.trace},
+        address = read_address(request.url)
+        transport = client._transport_for_url(address)
+        assert isinstance(transport, httpx.HTTPTransport)
+        # httpx picks the proxy; its own requests and answers would double the time, and their redirects and cookies are unwanted.
+        answer = transport._pool.handle_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=address.raw_scheme, host=address.raw_host, port=address.port, target=address.raw_path),
+                headers=_headers(request, address, sized=body is None),
+                content=request.body if body is None else body,
+                extensions={"timeout": limits, "trace": progress.trace},
+            )
         )
-        # Half the time of `client.send`, without its redirects, cookies and authentication.
-        answer = client._transport_for_url(sent.url).handle_request(sent)
         try:
             progress.is_answering = True
             stream = answer.extensions.get("network_stream")
@@ -167,8 +173,32 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
             answer.close()
     except UnicodeEncodeError as error:
         raise _unsendable() from error
-    except httpx.TransportError as error:
+    except _FAILURES as error:
         raise _explain(error, _place(request.url), request.timeout, progress) from error
+
+
+def _headers(request: Request, address: httpx.URL, *, sized: bool) -> list[tuple[bytes, bytes]]:
+    """Return the headers as sent. Raises UnicodeEncodeError for characters outside ASCII."""
+    pairs = [("Host", address.netloc.decode("ascii")), *_OWN_HEADERS, *request.headers]
+    if sized and (request.body or request.method in ("POST", "PUT", "PATCH")):
+        pairs.append(("Content-Length", str(len(request.body or b""))))
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in pairs]
+
+
+def headers_of(answer: httpcore.Response) -> dict[str, str]:
+    """Return the headers of an answer with names in lower case; values of one name are joined by commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in answer.headers:
+        name, value = raw_name.decode("ascii").lower(), _text(raw_value)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _unsendable() -> UsageError:
@@ -177,11 +207,11 @@ def _unsendable() -> UsageError:
 
 
 def _explain(error: Exception, place: str, timeout: float, progress: _Progress) -> CrmctlError:
-    """Return the error that a failure of httpx means."""
+    """Return the error that a failure of httpcore means."""
     causes = tuple(_causes(error))
-    if isinstance(error, httpx.LocalProtocolError):
+    if isinstance(error, httpcore.LocalProtocolError):
         return _unsendable()
-    malformed = isinstance(error, httpx.RemoteProtocolError) and any(type(cause).__module__.startswith("h11") for cause in causes)
+    malformed = isinstance(error, httpcore.RemoteProtocolError) and any(type(cause).__module__.startswith("h11") for cause in causes)
     if malformed and not progress.is_answering:
         return ServiceError(
             f"{place} sent an answer that is not readable HTTP",
@@ -200,19 +230,19 @@ def _network_failure(error: Exception, causes: Sequence[BaseException], place: s
         untrusted = getattr(cause, "verify_message", "")
         hint = "--ca-bundle FILE names the certificates to trust"
         return "tls", f"the certificate of {place} is not trusted: {untrusted}", hint, False
-    if isinstance(error, httpx.ConnectError) and _first(causes, ssl.SSLError):
+    if isinstance(error, httpcore.ConnectError) and _first(causes, ssl.SSLError):
         return "tls", f"no secure connection to {place}: {reason(error)}", "does the service speak https on this port?", False
     cause = _first(causes, socket.gaierror)
     if cause is not None:
         passing = getattr(cause, "errno", None) == socket.EAI_AGAIN
         return "dns", f"the host name of {place} cannot be found", "check the base URL, and the network", passing
-    if isinstance(error, httpx.ProxyError):
+    if isinstance(error, httpcore.ProxyError):
         return "proxy", f"the proxy on the way to {place} refused: {reason(error)}", "check HTTPS_PROXY and NO_PROXY", False
-    if isinstance(error, httpx.ConnectTimeout):
+    if isinstance(error, httpcore.ConnectTimeout):
         return "timeout", f"no connection to {place} within {min(timeout, CONNECT_TIMEOUT):g} s", None, True
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpcore.TimeoutException):
         return "timeout", f"{place} did not answer within {timeout:g} s", "--timeout SECONDS allows more", True
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpcore.ConnectError):
         hint = "is the service running, and is the base URL right?"
         return "connection_failed", f"cannot connect to {place}: {reason(error)}", hint, True
     return "connection_lost", f"the connection to {place} was lost: {reason(error)}", None, True

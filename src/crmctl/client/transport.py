@@ -198,12 +198,12 @@ class HttpTransport:
     def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
         """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
         headers = (("User-Agent", self._user_agent), ("Accept", "*/*"))
-        with self._exchanged(Request("GET", url, headers, timeout=timeout)) as (answer, head):
+        with self._exchanged(Request("GET", url, headers, timeout=timeout)) as (content, head):
             if head.status == 200 and "content-encoding" not in head.headers:
-                for piece in answer.iter_raw():
+                for piece in content:
                     take(piece)
                 return head
-            response = replace(head, body=read_body(answer.iter_raw(), head.headers, self._bound, head.status))
+            response = replace(head, body=read_body(content, head.headers, self._bound, head.status))
         if response.status == 200:
             take(response.body)
         return response
@@ -215,12 +215,12 @@ class HttpTransport:
             client.close()
 
     def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
-        with self._exchanged(request, body) as (answer, head):
-            return replace(head, body=read_body(answer.iter_raw(), head.headers, self._bound, head.status))
+        with self._exchanged(request, body) as (content, head):
+            return replace(head, body=read_body(content, head.headers, self._bound, head.status))
 
     @contextmanager
-    def _exchanged(self, request: Request, body: Iterator[bytes] | None = None) -> Iterator[tuple[httpx.Response, Response]]:
-        """Send a request and yield the answer, and its head, before its body is read."""
+    def _exchanged(self, request: Request, body: Iterator[bytes] | None = None) -> Iterator[tuple[Iterator[bytes], Response]]:
+        """Send a request and yield the body of the answer, before it is read, and the head."""
         from crmctl.client import http_exchange
 
         scheme = http_exchange.read_address(request.url).scheme
@@ -229,7 +229,7 @@ class HttpTransport:
                 authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or scheme == "https" else None
                 client = self._clients[scheme] = http_exchange.open_client(authorities)
         with http_exchange.exchange(client, request, body) as answer:
-            yield answer, Response(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
+            yield answer.iter_stream(), Response(answer.status, http_exchange.headers_of(answer))
 
 
 def _reported(content: Iterable[bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:
