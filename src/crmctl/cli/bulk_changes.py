@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.plan.changes import ChangeForecast, Deletion, UpdatePreview
+    from crmctl.plan.changes import ChangeForecast, Deletion
     from crmctl.plan.import_records import ApplyRequest, ImportPreview, PlanPreview
     from crmctl.plan.results import ImportResult
 
@@ -38,7 +38,10 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
             return
         from crmctl.plan.import_records import preview_import
 
-        _show_preview(runtime, preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request))
+        preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request)
+        tell_findings(runtime, preview.findings, preview.error)
+        text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
+        show(runtime, preview.to_document(), text, preview.error)
         return
     if report is not None:
         raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
@@ -144,13 +147,6 @@ def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
 _FORECAST = {"create": "to create", "update": "to update", "unchanged": "unchanged", "skip": "skipped", "ambiguous": "ambiguous"}
 
 
-def _show_preview(runtime: Runtime, preview: ImportPreview) -> None:
-    """Show a preview. Raises the error that would prevent the import."""
-    tell_findings(runtime, preview.findings, preview.error)
-    text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
-    show(runtime, preview.to_document(), text, preview.error)
-
-
 def preview_text(preview: ImportPreview) -> str:
     """Return the forecast of an import: rows, records, requests and time."""
     from crmctl.output.progress import duration
@@ -210,7 +206,14 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     set_values = with_reference_ids(runtime, object_name, given.get("set_values"))
     request = UpdateRequest.taken({**given, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
-        _show_change_preview(runtime, preview_update(RuntimeContext(runtime), request))
+        preview = preview_update(RuntimeContext(runtime), request)
+        from crmctl.output.progress import duration
+
+        tell_findings(runtime, preview.findings, preview.error)
+        document = preview.to_document()
+        writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
+        text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
+        show(runtime, document, text, preview.error)
         return
     check_shown(runtime)
     if not runtime.prompter.can_ask or ids_file == "-":
@@ -266,17 +269,6 @@ def _sample_lines(runtime: Runtime, found: ChangeForecast) -> list[str]:
         changed = [f"{slug}: {value or 'nothing'} → {after.get(slug) or 'nothing'}" for slug, value in before.items()]
         lines.append(clean(f"  {record_name(runtime, change.record, found.attributes)}  {'; '.join(changed)}"))
     return lines
-
-
-def _show_change_preview(runtime: Runtime, preview: UpdatePreview) -> None:
-    """Show a preview. Raises the error that would prevent the update."""
-    from crmctl.output.progress import duration
-
-    tell_findings(runtime, preview.findings, preview.error)
-    document = preview.to_document()
-    writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
-    text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
-    show(runtime, document, text, preview.error)
 
 
 def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | None, filters: list[str] | None) -> None:

@@ -66,13 +66,9 @@ class Runtime:
     @property
     def output_format(self) -> str:
         """Format of stdout: the chosen one, else a table on a terminal and JSON elsewhere."""
-        if self.flags.get("raw_output") and not self._has_named_format:
+        if self.flags.get("raw_output") and not (self.flags.get("output") or self.flags.get("json")):
             return "json"
         return self.settings.output.value or ("table" if self.streams.stdout_is_terminal else "json")
-
-    @property
-    def _has_named_format(self) -> bool:
-        return bool(self.flags.get("output") or self.flags.get("json"))
 
     def check_options(self) -> None:
         """Check options and settings before the command starts. Raises UsageError and ConfigError."""
@@ -234,7 +230,9 @@ class Runtime:
         from crmctl.client.crm import connect
 
         self.settings.require_base_url()
-        self._warn_once()
+        warnings, self._warnings_left = self._warnings_left, False
+        for warning in self.settings.warnings if warnings else ():
+            self.messages.warn(warning)
         crm = connect(
             self.settings,
             self.credential,
@@ -249,11 +247,6 @@ class Runtime:
 
             crm.session = cast("Session", PreviewSession(crm.session))
         return crm
-
-    def _warn_once(self) -> None:
-        warnings, self._warnings_left = self._warnings_left, False
-        for warning in self.settings.warnings if warnings else ():
-            self.messages.warn(warning)
 
     @cached_property
     def directory(self) -> Directory:

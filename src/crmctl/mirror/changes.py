@@ -76,11 +76,6 @@ def _begun(state: SyncState) -> str:
     return f"changes-begun {state.object_id}"
 
 
-def _last_number(file: MirrorFile) -> int:
-    row = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
-    return int(row[0]) if row is not None else 0
-
-
 def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: Clock, survivors: Mapping[str, str]) -> Iterator[Json]:
     """Yield the changes of one object or of all, and at last `{"token"}`. Without `since`, yield every record as an insert.
 
@@ -92,7 +87,8 @@ def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: C
         raise NotFoundError(f"the mirror has no object {name!r}", hint="crmctl mirror status shows its objects")
     with file.snapshot():
         condition, value = _since(file, states, since, clock.now())
-        last = _last_number(file)
+        row = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
+        last = int(row[0]) if row is not None else 0
         if since is None:
             yield from _everything(file, states)
         else:

@@ -184,22 +184,17 @@ class Emitter:
         chosen, view = self._narrow_view(view, first[0] if first else None)
         everything = _chain(first, items)
         with paged(self.streams, self.pager if counted.items else None):
-            self._emit_list(everything, chosen, view)
+            if self._query is not None:
+                whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
+                self._write([self._value(self._query(whole))])
+            else:
+                narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
+                chunks = self._writer.items(narrowed, view, self.rendering())
+                self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
         self._tell_remarks()
         if counted.items == 0:
             self.messages.note(f"no {view.noun if view else 'results'} found")
         return counted.items
-
-    def _emit_list(
-        self, everything: Iterator[list[Mapping[str, Any]]], chosen: dict[str, tuple[str, ...]] | None, view: View | None
-    ) -> None:
-        if self._query is not None:
-            whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-            self._write([self._value(self._query(whole))])
-        else:
-            narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
-            chunks = self._writer.items(narrowed, view, self.rendering())
-            self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
 
     def emit_item(self, item: Item, view: View | None = None) -> None:
         """Print one resource. Raises UsageError for an unknown field."""

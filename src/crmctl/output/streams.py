@@ -176,15 +176,11 @@ def _write(stream: TextIO, text: str) -> None:
     while left:
         written = raw.write(left)
         if written is None:
-            _await_room(stream)
+            import select
+
+            select.select([], [stream], [])
         left = left[written or 0 :]
     buffer.flush()
-
-
-def _await_room(stream: TextIO) -> None:
-    import select
-
-    select.select([], [stream], [])
 
 
 def _silence(stream: Any) -> None:

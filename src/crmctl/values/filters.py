@@ -93,7 +93,10 @@ def parse_clause(text: str) -> Clause:
 
     The value is everything that follows. Raises UsageError for text that is no condition or names an unknown operator.
     """
-    _check_encodable(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a filter holds bytes that are not UTF-8 text", hint="check the terminal's encoding", code="bad_filter") from None
     match = _CONDITION.match(text)
     if match is None:
         problem = "names no attribute" if re.match(rf"[ \t]*({_SIGN}|\[|\Z)", text) else "has no operator"
@@ -144,13 +147,6 @@ def check_slugs(conditions: Iterable[Condition], attributes: Sequence[Attribute]
                 hint=suggestion(condition.slug, [*slugs, *FIELDS_OF_EVERY_RECORD], f"valid attributes: {', '.join(slugs)}"),
                 code="unknown_attribute",
             )
-
-
-def _check_encodable(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError("a filter holds bytes that are not UTF-8 text", hint="check the terminal's encoding", code="bad_filter") from None
 
 
 _VALID = (*OPERATORS, *LISTS)
