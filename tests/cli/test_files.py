@@ -284,26 +284,17 @@ def test_an_answer_without_an_address_is_unreadable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sample", "expected"),
+    ("name", "expected"),
     [
-        ("a.txt", PNG, "image/png"),
-        ("photo.JPG", b"\xff\xd8\xff\xe0", "image/jpeg"),
-        ("x", b"%PDF-1.7", "application/pdf"),
-        ("x.zip", b"PK\x03\x04", "application/zip"),
-        ("x.xlsx", b"PK\x03\x04", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
-        ("x.csv.gz", b"\x1f\x8b\x08", "application/gzip"),
-        ("x.webp", b"RIFF1234WEBP", "image/webp"),
-        ("x.svg", b"<svg/>", "image/svg+xml"),
-        ("x.csv", b"a,b", "text/csv"),
-        ("x.csv", b"a\x00b", "application/octet-stream"),
-        ("x.csv", b"\xff\xfea\x00", "text/csv"),
-        ("x.json", b"{}", "application/json"),
-        ("README", "grüße\n".encode(), "text/plain"),
-        ("README", b"\x00\x01", "application/octet-stream"),
-        ("README", b"", "application/octet-stream"),
-        ("x.html", b"<html>", "text/html"),
-        ("x.unheardof", b"\x80\x81\x82\x83", "application/octet-stream"),
+        ("photo.JPG", "image/jpeg"),
+        ("x.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+        ("x.csv.gz", "application/gzip"),
+        ("x.webp", "image/webp"),
+        ("x.csv", "text/csv"),
+        ("README", "application/octet-stream"),
+        (".csv", "application/octet-stream"),
+        ("x.unheardof", "application/octet-stream"),
     ],
 )
-def test_what_kind_of_file_it_is(name: str, sample: bytes, expected: str) -> None:
-    assert content_type(name, sample) == expected
+def test_the_name_tells_the_media_type(name: str, expected: str) -> None:
+    assert content_type(name) == expected

@@ -51,7 +51,7 @@ def upload_files(
     concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="Simultaneous uploads.")] = CONCURRENCY,
     content_type: Annotated[
         str | None,
-        typer.Option("--content-type", metavar="TYPE", help="Media type of all files; by default detected."),
+        typer.Option("--content-type", metavar="TYPE", help="Media type of all files; by default by its name."),
     ] = None,
 ) -> None:
     """Upload files and print their addresses.
@@ -265,15 +265,14 @@ def _inside(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]
 
 
 def _local_file(source: Path, target: str, content_type: str | None) -> LocalFile:
-    from crmctl.client.uploads import SAMPLE, LocalFile
+    from crmctl.client.uploads import LocalFile
     from crmctl.client.uploads import content_type as guessed
 
     target.encode()
     if not stat.S_ISREG(source.stat().st_mode):
         raise OSError(0, "not a regular file")
     with source.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        return LocalFile(source, target, size, content_type or guessed(source.name, stream.read(SAMPLE)))
+        return LocalFile(source, target, os.fstat(stream.fileno()).st_size, content_type or guessed(source.name))
 
 
 def _check_targets(files: Sequence[LocalFile], problems: list[str]) -> None:
