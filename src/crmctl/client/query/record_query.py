@@ -91,10 +91,10 @@ Fetch = Callable[[int, int], Page[Record]]
 
 
 class ListReader:
-    """A list read page by page: at most `stop` records from `start` on; None for all."""
+    """A list read page by page: at most `stop` records; None for all."""
 
-    def __init__(self, fetch: Fetch, *, start: int = 0, stop: int | None = None, on_shift: Callable[[], None] = lambda: None) -> None:
-        self._pages = iterate(fetch, limit=stop, offset=start, on_shift=on_shift)
+    def __init__(self, fetch: Fetch, *, stop: int | None, on_shift: Callable[[], None]) -> None:
+        self._pages = iterate(fetch, limit=stop, on_shift=on_shift)
         self._stop = stop
         first = next(self._pages)
         self.first: list[Record] = first.items
@@ -150,51 +150,6 @@ def looks_into(first_page: FirstPage, prefilter: Prefilter, readers: Iterable[Li
 
 def _is_object(record: Record, slug: str) -> bool:
     return any(isinstance(element, Mapping) and any(element.values()) for element in elements_of(record.data.get(slug)))
-
-
-class SortedList:
-    """A list in ascending order of the bound's time. Fetched pages are kept."""
-
-    def __init__(self, fetch: Fetch, bound: Bound) -> None:
-        self._fetch = fetch
-        self._bound = bound
-        self._pages: dict[int, Page[Record]] = {}
-
-    @property
-    def total(self) -> int | None:
-        return self._page(0).total
-
-    def span(self) -> tuple[int, int] | None:
-        """Return the start and end of the records within the bound; None for a list without a total."""
-        if self.total is None:
-            return None
-        start = self._first(lambda at: not self._bound.is_before(at)) if self._bound.least is not None else 0
-        stop = self._first(self._bound.is_after) if self._bound.below is not None else self.total
-        return start, max(start, stop)
-
-    def _first(self, holds: Callable[[int], bool]) -> int:
-        """Return the first place where `holds` is true. It is true for all later places."""
-        low, high = 0, -(-(self.total or 0) // PAGE_LIMIT)
-        while low < high:
-            middle = (low + high) // 2
-            times = self._times(middle)
-            if times and holds(times[-1]):
-                high = middle
-            else:
-                low = middle + 1
-        times = self._times(low)
-        return low * PAGE_LIMIT + next((place for place, at in enumerate(times) if holds(at)), len(times))
-
-    def _times(self, number: int) -> list[int]:
-        total = self.total or 0
-        if number * PAGE_LIMIT >= total:
-            return []
-        return [micros_at(record, self._bound.name) or 0 for record in self._page(number).items]
-
-    def _page(self, number: int) -> Page[Record]:
-        if number not in self._pages:
-            self._pages[number] = self._fetch(PAGE_LIMIT, number * PAGE_LIMIT)
-        return self._pages[number]
 
 
 MANY_LISTS = 10
@@ -402,7 +357,8 @@ class RecordQuery:
         refused: RejectedError | None = None
         while True:
             try:
-                readers = [reader for conditions in self._combinations(trust) for reader in self._open(conditions, trust, stop, on_shift)]
+                end = None if wanted.bounds and not trust.times else stop
+                readers = [self._open(conditions, end, on_shift) for conditions in self._combinations(trust)]
             except RejectedError as error:
                 refused = refused or error
                 if trust.times and wanted.bounds:
@@ -413,7 +369,7 @@ class RecordQuery:
                     raise refused from None
                 continue
             if trust.times and wanted.bounds and not self._heeds_times(readers):
-                self.context.tell("the service does not filter by time: its order is searched instead")
+                self.context.tell("the service does not filter by time: crmctl does")
                 trust = replace(trust, times=False)
             elif trust.parts and wanted.prefilters and not all(looks_into(self._first_page, one, readers) for one in wanted.prefilters):
                 self.context.tell("the service does not search inside composite values: crmctl evaluates them")
@@ -425,28 +381,9 @@ class RecordQuery:
     def _first_page(self, conditions: Sequence[Condition]) -> Page[Record]:
         return self._page(conditions, ListOrder(), PAGE_LIMIT, 0)
 
-    def _open(
-        self, conditions: tuple[Condition, ...], trust: _Trust, stop: int | None, on_shift: Callable[[], None]
-    ) -> Iterator[ListReader]:
-        """The list with these conditions; without the service's help only the part of it within the bounds."""
-
-        def fetch(limit: int, offset: int) -> Page[Record]:
-            return self._page(conditions, order, limit, offset)
-
+    def _open(self, conditions: tuple[Condition, ...], stop: int | None, on_shift: Callable[[], None]) -> ListReader:
         order = self._list_order
-        bound = next(iter(self.wanted.bounds), None) if not trust.times else None
-        if bound is None:
-            yield ListReader(fetch, stop=stop, on_shift=on_shift)
-            return
-        in_order = ListOrder(bound.name, "asc")
-        ascending = SortedList(lambda limit, offset: self._page(conditions, in_order, limit, offset), bound)
-        span = ascending.span()
-        if span is None or (order.sort or "created_at") != bound.name:
-            yield ListReader(fetch, on_shift=on_shift)
-        elif span[1] > span[0]:
-            start, end = span
-            length = ascending.total or 0
-            yield ListReader(fetch, start=length - end if order.is_descending else start, stop=end - start, on_shift=on_shift)
+        return ListReader(lambda limit, offset: self._page(conditions, order, limit, offset), stop=stop, on_shift=on_shift)
 
     def _heeds_times(self, readers: Sequence[ListReader]) -> bool:
         """Whether the answers show that the service filters by time. Without answers, check that it left no record out."""
@@ -466,7 +403,7 @@ class RecordQuery:
         )
 
     def _count_within(self) -> int:
-        """Count with the service if the ends of its list show that it filters by time, else by places in its order."""
+        """Count with the service if the ends of its list show that it filters by time, else by reading."""
         wanted = self.wanted
         bounds = wanted.bounds
         try:
@@ -481,13 +418,6 @@ class RecordQuery:
         except RejectedError as error:
             if error.status is None:
                 raise
-        if len(bounds) == 1:
-            bound = bounds[0]
-            span = SortedList(
-                lambda limit, offset: self._page(wanted.conditions, ListOrder(bound.name, "asc"), limit, offset), bound
-            ).span()
-            if span is not None:
-                return span[1] - span[0]
         return sum(1 for _ in self.records())
 
     def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
