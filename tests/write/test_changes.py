@@ -64,6 +64,20 @@ PLAYS = {
         kill=("before settle", 2),
         seed=72,
     ),
+    "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
+        "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
+    ),
+    "parents are created twice after a 429, and the lists are late and have no totals": ChangePlay(
+        "parents", answers=((0, "429, applied all"),), lists="5 s late", total=False, seed=415
+    ),
+    "a person edits one of two copies, and another row stays in doubt": ChangePlay(
+        "keyed",
+        "rounds numbers",
+        12,
+        ((1, "no answer, applied no"), (4, "created twice by a proxy")),
+        writer="edits",
+        seed=191,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

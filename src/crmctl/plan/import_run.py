@@ -279,26 +279,26 @@ def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
         again = deliver(run, rows)
         result = replace(again, notes=(*result.notes, *again.notes))
     counts = journal.counts()
-    if not counts[RowState.UNSENT] and not counts[RowState.IN_DOUBT] and not journal.recall(UNVERIFIED):
-        try:
+    if counts[RowState.UNSENT] or journal.recall(UNVERIFIED):
+        return result
+    try:
+        run.hooks.find_rivals(run)
+        if not counts[RowState.IN_DOUBT]:
             run.hooks.after_rows(run)
-        except CrmctlError as error:
-            return replace(result, error=result.error or error)
-        EntrySpool.discard(journal.folder)
-        journal.set_state(JobState.FINISHED)
+            EntrySpool.discard(journal.folder)
+            journal.set_state(JobState.FINISHED)
+    except CrmctlError as error:
+        return replace(result, error=result.error or error)
     return result
 
 
-def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> RunResult:
-    """Send the remaining rows of an open job and settle those in doubt.
-
-    `compares`: compare the rows with the records of the service at the end.
-    """
+def deliver(context: SendContext, rows: SentRows) -> RunResult:
+    """Send the remaining rows of an open job, settle those in doubt, and compare the rows with the records of the service."""
     notes: tuple[str, ...] = ()
     try:
         context.journal.refuse_lost_sends()
         for is_last in (False, True):
-            result = _deliver_once(context, rows, compares=compares)
+            result = _deliver_once(context, rows)
             notes += result.notes
             if result.error is not None or is_last or not result.sends_again:
                 break
@@ -307,7 +307,7 @@ def deliver(context: SendContext, rows: SentRows, *, compares: bool = True) -> R
     return replace(result, notes=notes)
 
 
-def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> RunResult:
+def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
     """Send the remaining rows and compare the result."""
     counts, reader = context.journal.counts(), context.reader()
     left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
@@ -323,7 +323,7 @@ def _deliver_once(context: SendContext, rows: SentRows, *, compares: bool) -> Ru
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
         decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
-        if compares and not decided and delivery.error is None and not context.interrupt.requested:
+        if not decided and delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
     return RunResult(delivery.error or ended.error, (*delivery.notes, *filter(None, [ended.note])), ended.sends_again)
 

@@ -154,12 +154,7 @@ class JobHooks(Hooks):
             journal.note("not looked again", failure.message)
         return False
 
-    def after_rows(self, run: ImportRun) -> None:
-        references = self.job.input.references
-        if references is not None and references.link_count:
-            from crmctl.plan.relations import link_rows
-
-            link_rows(run, references, rows_of(self.job.journal, self.job.input.to_send))
+    def find_rivals(self, run: ImportRun) -> None:
         if run.resolver is None:
             return
         try:
@@ -169,6 +164,13 @@ class JobHooks(Hooks):
             raise
         except CrmctlError as failure:
             self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
+
+    def after_rows(self, run: ImportRun) -> None:
+        references = self.job.input.references
+        if references is not None and references.link_count:
+            from crmctl.plan.relations import link_rows
+
+            link_rows(run, references, rows_of(self.job.journal, self.job.input.to_send))
 
     @contextmanager
     def _reading(self, run: ImportRun) -> Iterator[Reader]:

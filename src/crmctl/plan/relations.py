@@ -44,7 +44,7 @@ def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[En
     """Send the remaining entries of a phase. Raises the error that ends it early. `what`: a word for its rows in messages."""
     journal = phase.journal
     begin_phase(journal, count)
-    result = deliver(phase, SentRows(entries), compares=False)  # the ids of parents are read back
+    result = deliver(phase, SentRows(entries))
     if result.error is not None:
         raise result.error
     counts = journal.counts()
