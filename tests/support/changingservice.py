@@ -148,7 +148,7 @@ class ChangingService:
         if lists == "every second read late" and self.reads % 2:
             now -= LATE_SECONDS
         rows = []
-        for record in self.records.values():
+        for record in [*self.records.values()]:  # an abandoned reader of a killed process may still read
             lag = {"5 s late": 5.0, "each record late": record.lag}.get(lists, 0.0)
             version = record.at(min(now - lag, self.frozen if self.frozen is not None else now))
             if record.object_id == object_id and version is not None and version[1] is not None and _meets(version[1], query):

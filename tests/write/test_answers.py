@@ -90,6 +90,13 @@ def test_a_lost_row_does_not_take_the_copy_of_its_twin_in_a_service_that_changes
     assert (outcome.is_right, outcome.duplicates) == (True, 5), outcome
 
 
+def test_rows_in_doubt_that_exist_do_not_hide_acknowledged_rows_that_do_not() -> None:
+    """The number of records fits: the batch in doubt exists, and the last one was accepted without effect."""
+    faults = ((0, "403, applied all"), (4, "created, without effect"))
+    outcome = play(AnswerPlay("capitals", "escapes text", answers=faults, total=False, refused=12, seed=208))
+    assert outcome.is_right, outcome
+
+
 def test_lists_that_jump_between_two_states_do_not_keep_a_job_reading() -> None:
     told = AnswerPlay(
         "capitals", "collapses blanks", 8, ((2, "no answer, applied no"),), "every second read late", "others", False, 6, seed=14

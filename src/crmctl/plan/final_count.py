@@ -84,7 +84,7 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
         journal.remember(UNVERIFIED, False)
     try:
         count = _wait_for_lists(context, evidence)
-        if count.adds_up and _explains(journal, evidence, count, since):
+        if count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since):
             return Conclusion()
         is_whole = count.is_whole or count.left is not None or journal.was_repeated()
         among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
@@ -180,7 +180,7 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
     patience = min(CONTROL_SECONDS, context.service.session.max_wait)
     count = evidence.final_count()
     # A node whose clock lags can omit the last batch from the newest page. In that case the total decides.
-    while not (count.fits or count.is_conclusive or (count.adds_up and looks == NOTED_LOOKS)):
+    while not (count.fits or count.is_conclusive or (count.left == count.in_doubt == 0 and looks == NOTED_LOOKS)):
         if clock.now() >= started + patience or context.interrupt.requested:
             return count
         looks += 1
@@ -193,8 +193,8 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
     is_repeated = journal.was_repeated()
     is_suspicious = is_repeated and (count.is_conclusive or journal.has_whole_refusal())
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
-    if lag and (is_repeated or count.is_conclusive):
-        # Rows sent twice may exist twice, or be refused the second time. The records of the last request appear last.
+    if lag:
+        # Rows sent twice, by crmctl or a proxy, may exist twice or be refused. The records of the last request appear last.
         if LATE_FACTOR * lag >= LONG_WAIT:
             context.progress.note(f"waiting {LATE_FACTOR * lag:.0f} s for second copies of rows to show up in the service's lists")
         clock.sleep(LATE_FACTOR * lag)

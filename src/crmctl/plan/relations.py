@@ -37,7 +37,7 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
         journal = Journal.create(folder, header, run.clock)
     with closing(journal or Journal(folder, run.clock)) as journal:
         journal.recover()
-        yield replace(run, journal=journal)
+        yield replace(run, journal=journal, newest=None)  # that page may be of another object
 
 
 def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[Entry]], what: str) -> None:

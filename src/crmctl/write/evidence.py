@@ -266,7 +266,7 @@ class Evidence:
 
     def _is_current(self, records: Sequence[Record]) -> bool:
         """Whether the newest records include the last confirmed batch, as sent or as altered by the service."""
-        if self._confirmed is None or not _in_order(records):
+        if self._confirmed is None or (records and not _in_order(records)):
             return True
         entries = self._confirmed.entries[-len(records) :]
         return self.methods[-1].shows(entries, records) or altered_attributes(entries, records) is not None
