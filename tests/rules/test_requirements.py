@@ -94,7 +94,7 @@ def test_every_dependency_is_used_and_explained(name: str) -> None:
         "phonenumberslite": "phonenumbers",
         "pyjwt": "jwt",
     }.get(name, name)
-    imports = re.compile(rf"^\s*(?:import|from) {module}\b", re.MULTILINE)
+    imports = re.compile(rf"^\s*(?:import|from) {module}\b|require_files_extra\(\"{module}\"\)", re.MULTILINE)
     assert any(imports.search(path.read_text()) for path in package_files())
     table = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
     assert re.search(rf"^\|[^|]*\b{name}\b", table, re.MULTILINE)
