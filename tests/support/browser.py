@@ -36,6 +36,21 @@ return Boolean(isSent && (form.noValidate || element.formNoValidate || form.chec
 """
 """Whether a click on the element opens another page."""
 IS_OPEN = "return document.readyState === 'complete' && !('isLeft' in document.documentElement.dataset)"
+TABS = """
+const shown = (document.querySelector("dialog[open]") || document).querySelectorAll(
+  "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']");
+const seen = new Set();
+const stops = [...shown].filter(each => {
+  const isFurther = each.type === "radio" && seen.has(each.name);
+  if (each.type === "radio") seen.add(each.name);
+  return each.tabIndex >= 0 && !each.disabled && !isFurther && each.checkVisibility();
+});
+const text = each => (each.ariaLabel || each.labels?.[0]?.innerText || each.innerText || "").trim();
+const isNext = each => document.activeElement.compareDocumentPosition(each) & Node.DOCUMENT_POSITION_FOLLOWING;
+const from = Math.max(0, stops.findIndex(isNext));
+return [...stops.slice(from), ...stops.slice(0, from)].findIndex(each => text(each).startsWith(arguments[0])) + 1 || 1;
+"""
+"""How often Tab is pressed to reach a name; at most as often as it takes, because dates and times have several stops."""
 T = TypeVar("T")
 
 
@@ -122,10 +137,11 @@ class Browser:
 
     def tab_to(self, name: str) -> WebElement:
         """Press Tab until something with this text, label or name has the focus."""
-        for _ in range(80):
+        self.type(Keys.TAB * self.script(TABS, name))
+        for _ in range(200):
+            if (element := self.focused()).accessible_name.startswith(name):
+                return element
             self.type(Keys.TAB)
-            if self.focused().accessible_name.startswith(name):
-                return self.focused()
         raise AssertionError(f"Tab never reaches {name!r}")
 
     def focused(self) -> WebElement:

@@ -1,6 +1,11 @@
-"""What a team does in the console, in Chromium: every test is a journey, by keyboard or mouse, on one service that fills up.
+"""What a team does in the console, in Chromium, by keyboard or mouse, on one service that fills up.
 
-The other journeys are in test_browser.py: keys, endpoints and replays, global search, selecting rows, breadcrumbs, references, workflows.
+Journeys: edit a cell by mouse; edit one by keyboard while others save; import a workbook and undo it; import a file with bad
+rows; merge and separate records; filter; sort and save a view; correct a duplicate and type money; add an activity and restore
+a deleted record; tag everything that matches and undo it; export for a spreadsheet; go from the overview to a stage on a phone;
+make an object; change options; read the audit log; make a backup; choose currency and time zone; invite a member; rotate a key;
+report by currency; report by month; fill in a workflow. In test_browser.py: search while typing; change selected rows and undo
+it; look up a reference; go back to a list as it was; make and revoke a key; follow an endpoint to a replay; write a workflow.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.console.conftest import link_to
-from tests.service.console.test_browser import WIDE, Browser, violations
+from tests.service.console.test_browser import NARROW, WIDE, Browser, violations
 from tests.support.service import RunningService, running_service
 from tests.support.stored_records import add, read
 
@@ -291,3 +296,106 @@ def test_a_report_adds_each_currency_by_itself(browser: Browser, team: RunningSe
     browser.wait_for("completed")
     browser.wait_for("EUR")
     browser.wait_for("USD")
+
+
+def test_everything_that_matches_gets_a_tag_and_loses_it_again(browser: Browser, team: RunningService) -> None:
+    rows = [{"data": {"email": f"tagged{number}@example.com", "name": {"first": f"Tagged {number}"}}} for number in range(30)]
+    assert team.client.post(f"/api/v1/objects/{team.object_id('people')}/records/bulk", json={"records": rows}).is_success
+    browser.get(f"{team.base_url}/console/records/people?q=tagged")
+    browser.tick("All 30 records")
+    browser.choose("Attribute to change", "tags")
+    browser.press("Change…")
+    browser.fill("Tags", "fair 2027")
+    browser.press("Preview")
+    browser.wait_for("And 5 more|And 20 more|After")
+    browser.press("Change 30 records")
+    browser.wait_for("30 records changed")
+    browser.press("Undo")
+    browser.wait_for("The change is undone")
+    browser.get(f"{team.base_url}/console/records/people?q=tagged&where=tags&op=isNotEmpty&value=")
+    browser.wait_for("No record meets these conditions")
+
+
+def test_an_import_gives_its_bad_rows_back(browser: Browser, team: RunningService, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("Email,Score\nimported@example.com,5\nnot an address,6\n")
+    browser.get(f"{team.base_url}/console/records/people/import")
+    browser.field("CSV file").send_keys(str(tmp_path / "people.csv"))
+    browser.press("Upload")
+    browser.press("Check")
+    browser.wait_for("1 new, 0 changed, 0 unchanged, 1 failed")
+    browser.press("Import")
+    browser.wait_for("1 record created")
+    failed = browser.script("return fetch(document.querySelector('a[href*=failed]').href).then(answer => answer.text())")
+    assert "not an address" in failed
+    assert "imported@example.com" not in failed
+
+
+def test_a_list_is_exported_for_a_spreadsheet(browser: Browser, team: RunningService) -> None:
+    add(team, "deals", name="=SUM(1) export", amount={"amount": 12500.5, "currency": "EUR"})
+    browser.get(f"{team.base_url}/console/records/deals?q=export&column=name&column=amount")
+    browser.wait_for("1–1 of 1")
+    lines = browser.script("return fetch(document.querySelector('a[href*=\"/csv?\"]').href).then(answer => answer.text())").splitlines()
+    assert [line.partition(",")[2] for line in lines] == ["name,amount.amount,amount.currency", "'=SUM(1) export,12500.5,EUR"]
+
+
+def test_from_the_overview_to_the_deals_of_a_stage_on_a_phone(browser: Browser, team: RunningService) -> None:
+    add(team, "deals", name="On the phone", stage="negotiation")
+    browser.size(NARROW)
+    browser.get(f"{team.base_url}/console")
+    browser.click("//main//a[contains(., 'negotiation')]")
+    browser.press("On the phone")
+    browser.click("//summary[.='Add an activity']")
+    browser.fill("Title", "Called from the train")
+    browser.press("Add")
+    browser.wait_for(r"(?s)The activity is added.*Called from the train")
+    assert browser.script("return document.documentElement.scrollWidth") <= NARROW[0]
+
+
+def test_an_object_is_made_with_its_first_record(browser: Browser, team: RunningService) -> None:
+    browser.visit("Objects")
+    browser.press("New object")
+    browser.fill("Plural name", "Rooms")
+    browser.fill("Singular name", "Room")
+    browser.press("Create the object")
+    browser.press("New attribute")
+    browser.fill("Name", "Floor")
+    browser.choose("Type", "Number", by_text=True)
+    browser.press("Create the attribute")
+    browser.visit("Rooms")
+    browser.press("New Room")
+    browser.fill("Floor", "1,250")
+    browser.press("Create")
+    browser.wait_for("1,250")
+
+
+def test_the_settings_choose_currency_and_time_zone(browser: Browser, team: RunningService) -> None:
+    browser.visit("Settings")
+    assert violations(browser) == []
+    browser.fill("Time zone", "Asia/Tokyo")
+    browser.fill("Default currency", "chf")
+    browser.press("Save")
+    browser.wait_for("Saved")
+    browser.get(f"{team.base_url}/console/records/deals/new")
+    browser.fill("Name", "In francs")
+    browser.fill("Amount", "7.50")
+    browser.press("Create")
+    browser.wait_for("CHF 7.50")
+
+
+def test_a_report_by_month_is_read_on_a_phone(browser: Browser, team: RunningService) -> None:
+    for day in ("2026-01-31", "2026-02-01", "2026-04-30"):
+        add(team, "deals", name=f"Month {day}", close_date=day)
+    browser.get(f"{team.base_url}/console/reports/new?object=deals")
+    browser.fill("Name", "By month")
+    browser.tick("Figures")
+    browser.choose("Groups by", "Close date", by_text=True)
+    browser.choose("Dates by", "month")
+    browser.choose("Figure 1", "Number of records", by_text=True)
+    browser.press("Save")
+    browser.press("Run")
+    browser.wait_for(r"Jan 2026\s+1")
+    browser.size(NARROW)
+    assert violations(browser) == []
+    boxes = "[...document.querySelectorAll('.chart text')].map(each => each.getBoundingClientRect())"
+    shown = browser.script(f"return {boxes}.map(box => [box.height, box.right])")
+    assert all(height >= 11 and right <= NARROW[0] for height, right in shown)

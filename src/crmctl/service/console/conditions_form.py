@@ -128,6 +128,12 @@ def needs_no_value(name: str) -> bool:
     return name in VALUELESS or name in PERIODS
 
 
+def with_targets(visit: Visit, found: Sequence[Json]) -> list[Json]:
+    """Return the attributes, each with the slug of the object it refers to as `target`; a script looks up its records."""
+    slugs = {known["id"]: known["slug"] for known in visit.objects}
+    return [attribute | {"target": slugs.get((attribute["config"] or {}).get("allowed_object_id"))} for attribute in found]
+
+
 def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
     """Return the rows of a form as entries of a definition, values as the attributes of the form's object store them."""
     about = objects.find_object_by_slug(tx, visit.text("object"))
@@ -152,7 +158,7 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
     return {
         "is_yaml": "yaml" in (visit.text("as"), visit.query.get("as")),
         "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
-        "attributes": attributes.list_attributes(tx, about["id"]) if about else [],
+        "attributes": with_targets(visit, attributes.list_attributes(tx, about["id"])) if about else [],
         "conditions": rows_from(entry.get(conditions, [])),
         "operators": operators_for,
         "operator_types": OPERATOR_TYPES,

@@ -27,6 +27,7 @@ from crmctl.service.console.conditions_form import (
     refuse_unfinished,
     rows_of,
     stored_value,
+    with_targets,
 )
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.record_form import USUAL_PARTS
@@ -194,7 +195,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     values = {
         "section": f"records-{known['slug']}",
         "object": known,
-        "attributes": [*found, *_TIME_ATTRIBUTES],
+        "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [

@@ -29,8 +29,8 @@ const lookUp = field => {
   field.after(list, note);
   const close = () => { list.hidden = true; active = -1; field.setAttribute("aria-expanded", "false"); field.removeAttribute("aria-activedescendant"); };
   const choose = item => {
-    if (!pick) return location.assign(field.form.action.replace(/\/search$/, item.dataset.path));
-    field.value = item.dataset.label; pick.value = item.dataset.id; close();
+    if (item.dataset.path) return location.assign(field.form.action.replace(/\/search$/, item.dataset.path));
+    field.value = item.dataset.label; if (pick) pick.value = item.dataset.id; close();
   };
   const mark = index => {
     active = (index + list.children.length) % list.children.length;
@@ -39,13 +39,13 @@ const lookUp = field => {
   };
   const ask = async () => {
     const turn = ++asked, text = field.value.trim();
-    if (text.length < 2) return close();
+    if (text.length < 2 || !field.dataset.lookup) return close();
     const answer = await fetch(`${field.dataset.lookup}?q=${encodeURIComponent(text)}`, { credentials: "same-origin" });
     if (turn !== asked || !answer.ok) return;
     const found = await answer.json();
     list.replaceChildren(...found.map((each, place) => {
       const item = document.createElement("li"), about = document.createElement("small");
-      item.id = `${list.id}-${place}`; item.dataset.id = each.id; item.dataset.path = each.path; item.dataset.label = each.label; item.setAttribute("role", "option"); item.setAttribute("aria-selected", "false");
+      item.id = `${list.id}-${place}`; item.dataset.id = each.id; if (each.path) item.dataset.path = each.path; item.dataset.label = each.label; item.setAttribute("role", "option"); item.setAttribute("aria-selected", "false");
       about.textContent = each.about; item.append(each.label, about);
       item.addEventListener("mousedown", event => { event.preventDefault(); choose(item); });
       return item;
@@ -105,6 +105,15 @@ const conditions = [...document.querySelectorAll("select[data-row]")], operators
 const everyOperator = conditions.length ? [...operatorsOf(conditions.at(-1)).options] : [];
 for (const where of conditions) {
   const operators = operatorsOf(where), value = document.getElementById(`value-${where.dataset.row}`);
+  let isSearched = false;
+  const offerRecords = () => {
+    const { target } = where.selectedOptions[0].dataset;
+    if (!target) return delete value.dataset.lookup;
+    value.dataset.lookup = `${brand.pathname}/records/${target}/lookup`;
+    if (!isSearched) lookUp(value);
+    isSearched = true;
+  };
+  offerRecords();
   where.addEventListener("change", () => {
     const chosen = operators.value, type = where.selectedOptions[0].dataset.type;
     const offered = everyOperator.filter(option => !type || !option.dataset.types || option.dataset.types.split(" ").includes(type));
@@ -112,6 +121,7 @@ for (const where of conditions) {
     if (offered.some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
     value.type = type === "date" ? "date" : "text";
     value.setAttribute("list", `options-${where.value}`);
+    offerRecords();
   });
 }
 // A double click or Enter edits a cell in a dialog, arrow keys move between cells; without this, the form of the record does.
