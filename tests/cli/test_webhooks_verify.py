@@ -57,9 +57,6 @@ def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
     [
         "HTTP/1.1 200\r\nWebhook-Id: a:b\r\nX: y\r\n",
         '{"Webhook-Id": "a:b", "x": "y"}',
-        '{"headers": {"webhook-id": ["a:b"], "x": ["y"]}}',
-        '[["webhook-id", "a:b"], ["x", "y"]]',
-        '[{"name": "webhook-id", "value": "a:b"}, {"name": "X", "value": "y"}]',
     ],
 )
 def test_saved_headers_in_any_common_form(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import queue
 import socket
 import threading
@@ -24,8 +23,8 @@ from crmctl.models.jsontext import Json
 from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
 
 MAX_BODY = 5 * 1024 * 1024
-REQUEST_SECONDS = 15.0
-"""For one whole request, however slowly it comes."""
+READ_SECONDS = 15.0
+"""Seconds to wait for the next bytes of a request."""
 
 ANSWER_SECONDS = 10.0
 """Seconds a sender waits until its event is taken; then it is told to retry."""
@@ -204,11 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "crmctl"
     sys_version = ""
     server: _Server
-
-    def setup(self) -> None:
-        super().setup()
-        deadline = _Deadline(self.connection, self.server.receiver.clock, REQUEST_SECONDS)
-        self.rfile: io.BufferedReader = io.BufferedReader(deadline)
+    timeout = READ_SECONDS
 
     def do_POST(self) -> None:
         self.close_connection = True
@@ -298,25 +293,6 @@ class _Unacceptable(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-class _Deadline(io.RawIOBase):
-    """Bytes of a socket, for a limited time in all: a byte now and then does not keep a connection open."""
-
-    def __init__(self, connection: socket.socket, clock: Clock, seconds: float) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._until = clock.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self._until - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError("the request took too long")
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
 
 
 WAITING = 1000

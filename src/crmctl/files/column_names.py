@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,9 +172,6 @@ def _by_column(option: str, texts: Iterable[str], read: Callable[[str], str]) ->
     return said
 
 
-HEADER_WORDS = frozenset({"column", "columns", "header", "from", "source", "slug", "target", "to", "attribute"})
-
-
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     """Return targets by column from `COLUMN=SLUG` texts. An empty target skips the column.
 
@@ -207,7 +203,7 @@ def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def read_map_file(path: Path) -> dict[str, str]:
-    """Return targets by column from a file: a JSON or YAML object, or CSV with two columns. Raises UsageError for other content."""
+    """Return targets by column from a JSON or YAML object in a file. Raises UsageError for other content."""
     return _pairs(path, [(column, _entry(path, column, entry)[0]) for column, entry in _map_entries(path)])
 
 
@@ -235,10 +231,7 @@ def _map_entries(path: Path) -> list[tuple[Any, Any]]:
         raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
     except UnicodeError as error:
         raise UsageError(f"{path} is not UTF-8", code="undecodable") from error
-    suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv"):
-        return _csv_pairs(path, text, "\t" if suffix == ".tsv" else ",")
-    document = _document(path, text, is_json=suffix == ".json" or text.lstrip().startswith("{"))
+    document = _document(path, text, is_json=path.suffix.lower() == ".json" or text.lstrip().startswith("{"))
     if not isinstance(document, dict):
         raise UsageError(f"{path} must hold an object of column names and slugs", hint='for example {"Work Email": "email", "Notes": ""}')
     return list(document.items())
@@ -258,21 +251,6 @@ def _document(path: Path, text: str, *, is_json: bool) -> Any:
         raise UsageError(f"{path} is not YAML: {reason(error)}") from error
 
 
-def _csv_pairs(path: Path, text: str, delimiter: str) -> list[tuple[Any, Any]]:
-    try:
-        rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter, strict=True) if row]
-    except csv.Error as error:
-        raise UsageError(f"{path} is not CSV: {reason(error)}") from error
-    for row in rows:
-        if len(row) != 2:
-            raise UsageError(
-                f"{path} must have two columns, the column name and the slug", hint=f"this row has {len(row)}: {', '.join(row)}"
-            )
-    if rows and all(fold(cell) in HEADER_WORDS for cell in rows[0]):
-        rows = rows[1:]
-    return [(column, target) for column, target in rows]
-
-
 def _pairs(path: Path, items: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     mapped: dict[str, str] = {}
     for column, target in items:
@@ -280,7 +258,5 @@ def _pairs(path: Path, items: Iterable[tuple[Any, Any]]) -> dict[str, str]:
             raise UsageError(
                 f"{path}: {column!r}: {target!r} is not a column name and a slug", hint="both are text; an empty slug leaves the column out"
             )
-        if column in mapped:
-            raise UsageError(f"{path} names the column {column!r} twice")
         mapped[column] = (target or "").strip()
     return mapped

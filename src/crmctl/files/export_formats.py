@@ -17,7 +17,6 @@ from crmctl.files.whole_files import require_files_extra, whole_bytes, whole_fil
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, delimited_row, narrow, value_at
 from crmctl.models.ids import suggestion
-from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute
 from crmctl.values.record_columns import AttributeColumns, attribute_columns
 
@@ -171,49 +170,33 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
 
 def _kinds(layout: Layout, wires: Wires) -> Sequence[str]:
     """Return the kind of every column: its attribute's type, or text if a value does not fit it."""
-    kinds = layout.kinds
-    open_places = [place for place, kind in enumerate(kinds) if kind in _FITS]
+    kinds = [kind if kind in _TYPED else "text" for kind in layout.kinds]
     for wire in wires():
-        row = layout.cells(wire)
-        for place in [place for place in open_places if row[place] is not None and not _FITS[kinds[place]](row[place])]:
-            kinds[place] = "text"
-            open_places.remove(place)
+        for place, value in enumerate(layout.cells(wire)):
+            if kinds[place] != "text" and value is not None and _as(kinds[place], value) is None:
+                kinds[place] = "text"
     return kinds
 
 
-def _is_double(value: Any) -> bool:
-    return (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53) or isinstance(value, float)
-
-
-def _is_date(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None and _parses(date.fromisoformat, value)
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, str) and _parses(datetime.fromisoformat, value) and datetime.fromisoformat(value).tzinfo is not None
-
-
-def _parses(parse: Any, text: str) -> bool:
-    try:
-        parse(text)
-    except ValueError:
-        return False
-    return True
-
-
-_FITS: Json = {"number": _is_double, "checkbox": lambda value: isinstance(value, bool), "date": _is_date, "time": _is_time}
+_TYPED = ("number", "checkbox", "date", "time")
 
 
 def _as(kind: str, value: Any) -> Any:
-    if value is None:
-        return None
+    """Return a value in the type of its column, None if it does not fit that exactly."""
+    if kind == "text" or value is None:
+        return value if value is None or isinstance(value, str) else jsontext.dumps(value)
+    if kind == "checkbox":
+        return value if isinstance(value, bool) else None
     if kind == "number":
-        return float(value)
-    if kind == "date":
-        return date.fromisoformat(value)
-    if kind == "time":
-        return datetime.fromisoformat(value)
-    return value if kind == "checkbox" or isinstance(value, str) else jsontext.dumps(value)
+        is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
+        return float(value) if is_exact and not isinstance(value, bool) else None
+    try:
+        if kind == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+            return date.fromisoformat(value)
+        moment = datetime.fromisoformat(value) if kind == "time" else None
+    except (ValueError, TypeError):
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
 
 
 def _sheet_value(kind: str, value: Any, owner: str) -> Any:
@@ -221,10 +204,11 @@ def _sheet_value(kind: str, value: Any, owner: str) -> Any:
         return value
     if isinstance(value, int | float) and len(Decimal(str(value)).as_tuple().digits) <= EXACT_DIGITS and abs(value) < LARGEST:
         return value
-    if kind == "date" and _is_date(value) and date.fromisoformat(value).year >= 1900:
-        return date.fromisoformat(value)
-    if kind == "time" and _is_time(value):
-        return datetime.fromisoformat(value).astimezone(UTC).replace(tzinfo=None)
+    typed = _as(kind, value) if kind in ("date", "time") else None
+    if isinstance(typed, datetime):
+        return typed.astimezone(UTC).replace(tzinfo=None)
+    if typed is not None and typed.year >= 1900:
+        return typed
     return _sheet_text(value if isinstance(value, str) else jsontext.dumps(value), owner)
 
 

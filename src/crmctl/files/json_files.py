@@ -12,7 +12,7 @@ from typing import Any
 
 from crmctl.errors import RejectedError, json_words
 from crmctl.files.encodings import Encoding, count_lines, open_text, read_lines, refuse_nul
-from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source
+from crmctl.files.rows import RECORD_LIMIT, Dialect, Format, Row, Source
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
@@ -78,25 +78,40 @@ BLOCK = 256 * 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class JsonArraySource(Source):
-    """A JSON file with one array. Invalid JSON ends the read with a RejectedError that names line and column."""
+class JsonSource(Source):
+    """Records of a JSON array, or one per line. Invalid JSON in an array ends the read with a RejectedError that names line and column."""
 
     header_complete = False
     header_text = ""
-    blank_lines = 0
 
     def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
         self.path = path
         self.name = name
-        self._encoding = Encoding(dialect.encoding, dialect.bom)
-        self._compressed = dialect.compressed
-        sample = list(islice(self.rows(), HEADER_SAMPLE))
-        self.header = header_of(sample)
+        self.blank_lines = 0
+        self.dialect = dialect
+        self.header = header_of(list(islice(self.rows(), HEADER_SAMPLE)))
         self.dialect = replace(dialect, header=self.header)
 
     def rows(self) -> Iterator[Row]:
-        with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
-            yield from _Elements(text, self.name).rows()
+        encoding = Encoding(self.dialect.encoding, self.dialect.bom)
+        with open_text(self.path, self.name, encoding, compressed=self.dialect.compressed) as text:
+            if self.dialect.format is Format.JSON:
+                yield from _Elements(text, self.name).rows()
+                return
+            ordinal, number = 0, 0
+            for number, line in enumerate(read_lines(text, self.name), start=1):
+                raw = line.rstrip("\r\n")
+                if not raw.strip():
+                    continue
+                ordinal += 1
+                row = Row(ordinal, number, number, raw, [])
+                try:
+                    value = jsontext.loads(raw, unique_keys=True)
+                except ValueError as error:
+                    yield problem_row(row, json_problem(error))
+                else:
+                    yield row_of(row, value)
+        self.blank_lines = number - ordinal
 
 
 class _Elements:
@@ -227,35 +242,3 @@ class _Elements:
             code="invalid_json",
             details={"line": line, "column": column},
         )
-
-
-class JsonLinesSource(Source):
-    header_complete = False
-    header_text = ""
-
-    def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
-        self.path = path
-        self.name = name
-        self.blank_lines = 0
-        self._encoding = Encoding(dialect.encoding, dialect.bom)
-        self._compressed = dialect.compressed
-        sample = list(islice(self.rows(), HEADER_SAMPLE))
-        self.header = header_of(sample)
-        self.dialect = replace(dialect, header=self.header)
-
-    def rows(self) -> Iterator[Row]:
-        ordinal, number = 0, 0
-        with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
-            for number, line in enumerate(read_lines(text, self.name), start=1):
-                raw = line.rstrip("\r\n")
-                if not raw.strip():
-                    continue
-                ordinal += 1
-                row = Row(ordinal, number, number, raw, [])
-                try:
-                    value = jsontext.loads(raw, unique_keys=True)
-                except ValueError as error:
-                    yield problem_row(row, json_problem(error))
-                else:
-                    yield row_of(row, value)
-        self.blank_lines = number - ordinal

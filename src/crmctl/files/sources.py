@@ -132,7 +132,9 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     if not kind.is_delimited:
         _refuse_dialect_options(options, kind)
         dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)
-        return _json_source(kind)(path, shown, dialect)
+        from crmctl.files.json_files import JsonSource
+
+        return JsonSource(path, shown, dialect)
     quote = '"' if options.quote is None else _quote(options.quote)
     if options.delimiter is not None:
         delimiter = _character(options.delimiter, "--delimiter")
@@ -149,16 +151,6 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         notes.append("the last line has no line end: was the file cut off?")
     dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
     return DelimitedSource(path, shown, dialect, options)
-
-
-def _json_source(kind: Format) -> Callable[[Path, str, Dialect], Source]:
-    if kind is Format.JSONL:
-        from crmctl.files.json_files import JsonLinesSource
-
-        return JsonLinesSource
-    from crmctl.files.json_files import JsonArraySource
-
-    return JsonArraySource
 
 
 def _table_format(start: bytes, path: Path) -> Format | None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
@@ -173,35 +173,20 @@ _LEAST_FOR_RATE, _LEAST_FOR_COUNT = 70, 50
 """Columns of a terminal; a narrower one shows only the share and the time left."""
 
 
-class _Share(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{int(task.percentage)}%".rjust(4) if task.total else "")
+class _Told(ProgressColumn):
+    """A column of the text that a function returns. It does not wrap; the bar shrinks instead."""
 
-
-class _Count(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        total = "" if task.total is None else f" of {int(task.total):,}"
-        return Text(f"{int(task.completed):,}{total}")
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f}/s" if speed else "", style="dim")
-
-
-class _Said(ProgressColumn):
-    def __init__(self, say: Callable[[], str], column: Column) -> None:
-        super().__init__(column)
-        self._say = say
+    def __init__(self, tell: Callable[[Task], str], style: str = "") -> None:
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        self._tell, self._style = tell, style
 
     def render(self, task: Task) -> Text:
-        return Text(self._say())
+        return Text(self._tell(task), style=self._style)
 
 
-def _whole() -> Column:
-    """Return a column that does not wrap; the bar shrinks instead."""
-    return Column(no_wrap=True)
+def _speed(task: Task) -> str:
+    speed = task.finished_speed or task.speed
+    return f"{speed:,.0f}/s" if speed else ""
 
 
 class Bar:
@@ -226,13 +211,13 @@ class Bar:
         )
         has_count = total is None or self._console.width >= _LEAST_FOR_COUNT
         columns = (
-            TextColumn("{task.description}", markup=False, table_column=_whole()),
+            _Told(lambda task: task.description),
             *([BarColumn(bar_width=None, table_column=Column(ratio=1))] if has_count else []),
-            _Share(_whole()),
-            *([_Count(_whole())] if has_count else []),
-            *([_Rate(_whole())] if self._console.width >= _LEAST_FOR_RATE else []),
-            _Said(said[0], _whole()),
-            *([_Said(said[1], Column(no_wrap=True, overflow="ellipsis"))] if has_count else []),
+            _Told(lambda task: f"{int(task.percentage)}%".rjust(4) if task.total else ""),
+            *([_Told(lambda task: f"{int(task.completed):,}" + (f" of {total:,}" if total is not None else ""))] if has_count else []),
+            *([_Told(_speed, "dim")] if self._console.width >= _LEAST_FOR_RATE else []),
+            _Told(lambda _: said[0]()),
+            *([_Told(lambda _: said[1]())] if has_count else []),
         )
         self._progress = Progress(*columns, console=self._console, transient=True, expand=True, get_time=monotonic)
         self._task = self._progress.add_task(label, total=total)

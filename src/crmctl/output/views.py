@@ -62,21 +62,6 @@ def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, f
 
 
 _KINDS = {
-    "text": "text",
-    "email": "email",
-    "phone_number": "email",
-    "number": "number",
-    "checkbox": "checkbox",
-    "name": "name",
-    "address": "address",
-    "currency": "currency",
-    "date": "date",
-    "list": "list",
-    "reference": "id",
-    "select": "word",
-}
-
-_KINDS = {
     **dict.fromkeys(("id", "objectId", "userId", "workflowId", "recordId", "runId"), "id"),
     **dict.fromkeys(
         ("at", "createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt", "asOf"),
@@ -84,24 +69,8 @@ _KINDS = {
     ),
     **dict.fromkeys(
         (
-            "resultCount",
-            "displayOrder",
-            "count",
-            "rows",
-            "bytes",
-            "created",
-            "updated",
-            "unchanged",
-            "deleted",
-            "failed",
-            "rejected",
-            "skipped",
-            "inDoubt",
-            "unsent",
-            "duplicates",
-            "records",
-            "requests",
-            "totalRequests",
+            *("resultCount", "displayOrder", "count", "rows", "bytes", "records", "requests", "totalRequests", "duplicates"),
+            *("created", "updated", "unchanged", "deleted", "failed", "rejected", "skipped", "inDoubt", "unsent"),
         ),
         "number",
     ),

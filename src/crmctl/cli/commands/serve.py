@@ -15,7 +15,7 @@ import typer
 
 from crmctl.cli.app import CommandApp, environment_variable
 from crmctl.cli.ephemeral_service import DoubleOptions, serve_double, test_double_options
-from crmctl.cli.options import ADVANCED
+from crmctl.cli.options import advanced
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
@@ -46,8 +46,7 @@ S3EndpointOption = Annotated[
 ]
 S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")]
 MetricsOption = Annotated[
-    str,
-    typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not."),
+    str, typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not.")
 ]
 DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /docs and /openapi.json.")]
 KeepOption = Annotated[
@@ -61,25 +60,12 @@ QuotaOption = Annotated[
 EphemeralOption = Annotated[bool, typer.Option("--ephemeral", help="Run a test double with data that disappears; controls under /_test.")]
 FixtureOption = Annotated[
     Path | None,
-    typer.Option(
-        "--fixture",
-        metavar="DIR",
-        help="Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--fixture", metavar="DIR", help="Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double."),
 ]
-SeedOption = Annotated[
-    int | None,
-    typer.Option("--seed", metavar="N", min=0, help="Let ids, times and faults of the test double repeat.", rich_help_panel=ADVANCED),
-]
-ClockOption = Annotated[
-    str | None, typer.Option("--clock", metavar="MOMENT", help="The time at which the test double begins.", rich_help_panel=ADVANCED)
-]
+SeedOption = Annotated[int | None, advanced("--seed", metavar="N", min=0, help="Let ids, times and faults of the test double repeat.")]
+ClockOption = Annotated[str | None, advanced("--clock", metavar="MOMENT", help="The time at which the test double begins.")]
 FaultOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fault", metavar="FAULT", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.", rich_help_panel=ADVANCED
-    ),
+    list[str] | None, advanced("--fault", metavar="FAULT", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.")
 ]
 PREFIX = "CRMCTL_SERVE"
 LOG_FORMATS = ("json", "text", "none")

@@ -236,7 +236,7 @@ def verify_delivery(
     timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="T", help="Value of the header webhook-timestamp.")] = None,
     signature: Annotated[str | None, typer.Option("--signature", metavar="SIG", help="Value of the header webhook-signature.")] = None,
     headers: Annotated[
-        str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value', or JSON.")
+        str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value', or a JSON object.")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", metavar="SECONDS", help="Refuse older signatures; by default any age is valid.")
@@ -445,7 +445,7 @@ def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -
 
 
 def parse_saved_headers(text: str) -> dict[str, str]:
-    """Return headers from `Name: value` lines, a JSON object or a list of pairs. Raises UsageError."""
+    """Return headers from `Name: value` lines or a JSON object. Raises UsageError."""
     from crmctl.models import jsontext
 
     if not text.lstrip().startswith(("{", "[")):
@@ -456,16 +456,6 @@ def parse_saved_headers(text: str) -> dict[str, str]:
         saved = jsontext.loads(text)
     except ValueError as error:
         raise UsageError(f"the headers are not JSON: {reason(error)}", hint=hint) from error
-    try:
-        saved = saved.get("headers", saved) if isinstance(saved, dict) and isinstance(saved.get("headers"), dict | list) else saved
-        items = saved.items() if isinstance(saved, dict) else [_pair(item) for item in saved]
-        return {str(name).lower(): str(value[0] if isinstance(value, list) and value else value) for name, value in items}
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise UsageError("the headers cannot be read: they are neither an object nor pairs of name and value", hint=hint) from error
-
-
-def _pair(item: Any) -> tuple[Any, Any]:
-    if isinstance(item, dict):
-        return item["name"], item["value"]
-    name, value = item
-    return name, value
+    if not isinstance(saved, dict) or not all(isinstance(value, str) for value in saved.values()):
+        raise UsageError("the headers cannot be read: they are no object of names and values", hint=hint)
+    return {name.lower(): value for name, value in saved.items()}
