@@ -19,7 +19,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import Recreation, link_referrers
-from crmctl.write import steps
+from crmctl.write import effect
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.outcomes import error_of
@@ -119,7 +119,7 @@ def test_what_the_service_keeps_in_silence_is_not_called_deleted_and_not_made_tw
 @pytest.mark.parametrize("count", [True, False], ids=["a count", "no count"])
 def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monkeypatch: pytest.MonkeyPatch, count: bool) -> None:
     people(client)
-    monkeypatch.setattr(steps, "LOOKS", Backoff(first=0.0, jitter=0.0))
+    monkeypatch.setattr(effect, "LOOKS", Backoff(first=0.0, jitter=0.0))
     delete = Crm.bulk_delete
 
     def bulk_delete(crm: Crm, object_id: str, ids: Sequence[str], **options: Any) -> int | None:
@@ -132,7 +132,7 @@ def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monke
     done = client.bulk.delete("people", filter="score>=0")
     assert done.summary is not None
     assert (done.summary.deleted, done.summary.failed, len(held(client))) == (100, COUNT - 100, COUNT - 100)
-    assert done.summary.refusals == (steps.UNTRUE,)
+    assert done.summary.refusals == (effect.UNTRUE,)
     assert isinstance(error_of(done), PartialError)
     monkeypatch.setattr(Crm, "bulk_delete", delete)
     client.bulk.delete("people", filter="score>=0").raise_for_error()

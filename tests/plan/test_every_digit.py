@@ -31,7 +31,7 @@ from crmctl.models import jsontext
 from crmctl.plan.import_plan import ImportPlan, before_image
 from crmctl.plan.plan_file import fingerprint
 from crmctl.values.composites import check_fields, parse_assignments
-from crmctl.write.steps import StepStanding, standing
+from crmctl.write.effect import StepStanding, standing
 from tests.cli.conftest import crm, service  # noqa: F401 - fixtures
 from tests.support.bulkfiles import attribute
 from tests.support.cli import run_crmctl

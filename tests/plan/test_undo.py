@@ -14,7 +14,7 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.undo import Undo
 from crmctl.read import records as fetching
 from crmctl.write.database import JobState
-from crmctl.write.steps import StepStanding, standing
+from crmctl.write.effect import StepStanding, standing
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.errors import PartialError
+from crmctl.write.database import RowState
+from tests.support.answerruns import ALTERATIONS, ANSWERS
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
 from tests.support.mishaps import deadly
@@ -86,6 +89,62 @@ PLAYS = {
 def test_what_a_play_once_showed(told: ChangePlay) -> None:
     outcome = play_change(told)
     assert outcome.is_right, outcome
+
+
+@pytest.mark.parametrize("existing", [0, ROWS], ids=["created", "updated"])
+def test_the_record_that_tests_the_lists_counts_as_undone_now(tmp_path: Path, existing: int) -> None:
+    """The lists never show the first record undone, so crmctl collects the records again, one by one."""
+    stage = Stage(ChangePlay("undo", lists="each record late"), tmp_path)
+    for n in [*range(1, existing + 1), *range(1001, 1004)]:
+        stage.service.create(PEOPLE, data_of(n), "person")
+    stage.clock.advance(3600)
+    rows = [data_of(n, 1) for n in range(1, ROWS + 1)]
+    stage.bulk.import_records("people", rows, key="email", concurrency=1).raise_for_error()
+    stage.clock.advance(3600)
+    stage.service.frozen = stage.clock.now()
+    stage.clock.advance(60)
+    stage.begin()
+    undone = stage.bulk.undo(stage.store.list()[0].id)
+    undone.raise_for_error()
+    document = undone.to_document()
+    counts = {name: document[name] for name in ("found", "deleted", "restorable", "restored", "undoneBefore")}
+    created, updated = ROWS - existing, existing
+    assert counts == {"found": created, "deleted": created, "restorable": updated, "restored": updated, "undoneBefore": 0}
+    assert len(stage.service.of()) == existing + 3
+
+
+def test_a_service_that_never_updates_leaves_every_row_in_doubt_after_one_repetition(tmp_path: Path) -> None:
+    """Each request is repeated once; a third one would have no effect either."""
+    stage = Stage(ChangePlay("keyed"), tmp_path)
+    for n in range(1, ROWS + 1):
+        stage.service.create(PEOPLE, data_of(n), "person")
+    stage.clock.advance(3600)
+    stage.begin()
+    stage.service.answers = dict.fromkeys(range(stage.service.writes, 99), ANSWERS["created, without effect"])
+    result = stage.bulk.import_records("people", [data_of(n, 1) for n in range(1, ROWS + 1)], key="email", concurrency=1)
+    assert isinstance(result.error, PartialError)
+    counts = result.summary.counts
+    assert (counts[RowState.IN_DOUBT], counts[RowState.UPDATED], stage.service.writes) == (ROWS, 0, 2)
+    stage.service.answers.clear()
+    resumed = stage.bulk.resume(result.job, concurrency=1)
+    assert (resumed.error, resumed.summary.counts[RowState.UPDATED]) == (None, ROWS)
+
+
+@pytest.mark.parametrize("lists", ["current", "5 s late", "each record late", "every second read late"])
+@pytest.mark.parametrize("alteration", [None, *ALTERATIONS])
+def test_an_update_is_not_doubted_because_the_service_alters_it_or_lists_it_late(
+    tmp_path: Path, alteration: str | None, lists: str
+) -> None:
+    if alteration == "alters the unique attribute":
+        return
+    stage = Stage(ChangePlay("keyed", alteration, lists=lists), tmp_path)
+    for n in range(1, ROWS + 1):
+        stage.service.create(PEOPLE, data_of(n), "person")
+    stage.clock.advance(3600)
+    stage.begin()
+    with small_batches():
+        result = stage.bulk.import_records("people", [data_of(n, 1) for n in range(1, ROWS + 1)], key="email", concurrency=1)
+    assert (result.error, result.summary.counts[RowState.UPDATED]) == (None, ROWS)
 
 
 @pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])

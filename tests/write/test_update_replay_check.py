@@ -10,7 +10,7 @@ from crmctl.errors import NotFoundError
 from crmctl.files.validation import Entry
 from crmctl.models.resources import Record
 from crmctl.read.read_back import Reader
-from crmctl.write.reconcile import CLOCK_MARGIN, compare
+from crmctl.write.effect import CLOCK_MARGIN, compare
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -91,5 +91,5 @@ def test_a_step_without_an_old_value_is_repeated_without_reading() -> None:
         outcome = take_steps(
             StepSender(server.crm(), FakeClock()), Silent(), [Step(StepKind.UPDATE, OBJECT_ID, ids[0], {}, {"city": "Rome"})], 1, list
         )
-        assert (outcome.done, outcome.requests, server.reads) == (1, 2, [])
+        assert (outcome.done, outcome.requests, server.reads) == (1, 3, [])
         assert server.records[0]["data"]["city"] == "Rome"

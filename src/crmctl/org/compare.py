@@ -24,7 +24,7 @@ from crmctl.org.pull import Organization, sync_organization
 from crmctl.org.tables import ACTIVITY_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import TARGET, AttributeSpec, Present, SchemaDocument
-from crmctl.write.steps import alike
+from crmctl.write.effect import alike
 
 
 @dataclass(frozen=True)

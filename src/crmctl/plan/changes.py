@@ -52,6 +52,7 @@ from crmctl.values.composites import currency_code, parse_assignments
 from crmctl.values.filters import Condition, format_condition
 from crmctl.write.database import JobKind, RowState
 from crmctl.write.deletion import DeleteSummary, read_ids
+from crmctl.write.effect import write_requests
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, Summary
 from crmctl.write.journal import Journal
@@ -201,7 +202,7 @@ class Deletion:
 
     @property
     def requests(self) -> int:
-        return -(-self.records // BULK_LIMIT)
+        return write_requests(self.records)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: the outcome, or before the run the complete first request."""

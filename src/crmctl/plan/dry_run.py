@@ -16,7 +16,7 @@ from crmctl.clock import Clock, http_date
 from crmctl.errors import ExitCode
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
-from crmctl.files.validation import Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
+from crmctl.files.validation import Batch, Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
 from crmctl.match.keys import KeyIndex, Wanted
 from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
@@ -30,6 +30,7 @@ from crmctl.plan.three_way import ChosenValue
 from crmctl.read.read_back import Reader
 from crmctl.read.records import FEW, reading_cost
 from crmctl.write.database import RowState
+from crmctl.write.effect import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
 
 
@@ -188,7 +189,7 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
         return 0
     made = sum(-(-group.size // BULK_LIMIT) + 2 + -(-group.size // PAGE_LIMIT) for group in references.groups())
     links = references.link_count
-    return made + (-(-links // BULK_LIMIT) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
+    return made + (write_requests(links) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 
 
 def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
@@ -246,7 +247,7 @@ class _Forecast:
         self._decisions = decisions
         self._mode = planned.mapping.mode
         self._batcher = Batcher()
-        self._batches = 0
+        self._requests = 0
         self._actions: Counter[str] = Counter()
         self._ambiguous = 0
         self.values = FeedCounts() if planned.plan.feed is not None else None
@@ -285,7 +286,12 @@ class _Forecast:
 
     def _write(self, action: RowAction, entry: Entry) -> None:
         self._actions[action] += 1
-        self._batches += self._batcher.feed(entry) is not None
+        self._count(self._batcher.feed(entry))
+
+    def _count(self, batch: Batch | None) -> None:
+        """Count the request of a batch, and the look at one of the records it updates."""
+        if batch is not None:
+            self._requests += 1 + any(entry.id is not None for entry in batch.entries)
 
     @property
     def creates(self) -> int:
@@ -297,8 +303,8 @@ class _Forecast:
 
     @property
     def requests(self) -> int:
-        self._batches += self._batcher.flush() is not None
-        return self._batches
+        self._count(self._batcher.flush())
+        return self._requests
 
     @property
     def counts(self) -> dict[RowState, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar, cast
@@ -16,14 +16,16 @@ from crmctl.files.payloads import Marker
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
-from crmctl.models.resources import BULK_LIMIT
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
 from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.plan.row_actions import NO_ID, NO_RECORD, Resolver
 from crmctl.read.read_back import Baseline, Reader
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
+from crmctl.write.effect import AS_OF
 from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import SendContext, SentRows
 from crmctl.write.journal import Doubt, Journal
@@ -350,8 +352,13 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
         return
     newest = context.newest.if_new(context.clock) if context.newest is not None else None
     try:
+        if newest is None and journal.header.mode != "create":
+            with suppress(RejectedError):
+                newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
         known = Baseline.of_changed(newest) if newest is not None else None
         journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
+        if known is not None and newest is not None and journal.recall(AS_OF) is None:
+            journal.remember(AS_OF, max((micros_of(record.updated_at) or 0 for record in newest.items), default=0))
     except (ServiceError, RejectedError):
         pass
     except DeniedError as error:

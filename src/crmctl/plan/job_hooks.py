@@ -17,7 +17,7 @@ from crmctl.files.whole_files import whole_bytes
 from crmctl.match.keys import KeyIndex, is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
-from crmctl.models.resources import BULK_LIMIT, Attribute, Record
+from crmctl.models.resources import Attribute, Record
 from crmctl.plan.import_plan import (
     Later,
     MergeRun,
@@ -36,6 +36,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import KnownRecords, read_known
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
+from crmctl.write.effect import write_requests
 from crmctl.write.in_flight import WriteBatch
 from crmctl.write.journal import Journal
 
@@ -396,8 +397,8 @@ class ChangeForecast:
 
     @property
     def requests(self) -> int:
-        """The minimum number of write requests."""
-        return -(-self.changes // BULK_LIMIT)
+        """The minimum number of requests to write the changes."""
+        return write_requests(self.changes)
 
     def add(self, change: ValueChange) -> None:
         self.rows += 1

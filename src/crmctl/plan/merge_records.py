@@ -228,8 +228,9 @@ def _preview(
 ) -> MergePreview:
     losers = sum(len(group) for _, _, group in listed)
     waves = -(-losers // BULK_LIMIT)
-    # One read per survivor before its losers are deleted; per wave two reads of each object's changes and one request per kind of step.
-    count = _reading(context, schema, listed) + len(listed) + waves * (2 * len({schema.object_id, *schema.referring}) + len(MERGE_ORDER))
+    # One read per survivor before its losers are deleted. Per wave, two reads of each object's changes, and two requests per kind of step.
+    per_wave = 2 * len({schema.object_id, *schema.referring}) + 2 * len(MERGE_ORDER)
+    count = _reading(context, schema, listed) + len(listed) + waves * per_wave
     return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds_for(context, count))
 
 

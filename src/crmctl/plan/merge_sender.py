@@ -22,7 +22,8 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import CountedReads, KnownRecords, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.moments import micros_of
-from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepStanding, StepState, alike, is_same, standing
+from crmctl.write.effect import StepStanding, alike, is_same, standing
+from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepState
 
 
 @dataclass

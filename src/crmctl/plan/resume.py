@@ -31,9 +31,9 @@ from crmctl.plan.results import ImportResult, result_of
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
+from crmctl.write.effect import still_there
 from crmctl.write.jobs import DamagedJob, JobInfo, JobStore, refuse_running
 from crmctl.write.journal import Header, Journal
-from crmctl.write.steps import still_there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +364,7 @@ def _delete(context: BulkContext, journal: Journal, as_written: Collection[str],
     left, object_id, deleted = iter(as_written), journal.header.object_id, 0
     while chunk := list(islice(left, BULK_LIMIT)):
         gone = context.service.bulk_delete(object_id, chunk)
-        kept = still_there(context.service, object_id, chunk, gone)
+        kept = still_there(Reader(context.service, object_id), context.clock, chunk, gone)
         for index, record_id in enumerate(chunk):
             if index not in kept:
                 journal.forget_duplicate(record_id)

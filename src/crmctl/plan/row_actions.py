@@ -27,6 +27,7 @@ from crmctl.read.records import PAGE_STEP, fetch, reading_cost
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.composites import Merger
 from crmctl.write.database import RowState
+from crmctl.write.effect import AS_OF
 from crmctl.write.jobs import FEED_COUNTS
 from crmctl.write.journal import Journal
 
@@ -44,9 +45,6 @@ NO_RECORD = "no_record"
 """Code of a row skipped because there is no record to update."""
 
 NO_ID = "the row has no id, so there is nothing to update"
-AS_OF = "keys as of"
-"""Journal key: time of the newest lookup of keys."""
-
 SINCE = "keys first as of"
 """Journal key: time of the first lookup of keys."""
 

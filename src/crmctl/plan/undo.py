@@ -29,9 +29,10 @@ from crmctl.read.read_back import Reader, Unusable
 from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind, JobState, RowState
+from crmctl.write.effect import StepStanding, write_requests
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
-from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, StepStanding, deletions, take_steps
+from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
 
 if TYPE_CHECKING:
     from crmctl.plan.unmerge import Separation
@@ -92,6 +93,12 @@ class Undo(UndoReport):
     restored: StepOutcome | None = None
     parents: Parents | None = None
 
+    def add_tested(self, first: Undo) -> None:
+        """Count the records that the first look of this undo deleted or restored to test the lists."""
+        self.done -= first.tested + first.restored_first
+        self.found, self.tested = self.found + first.tested, self.tested + first.tested
+        self.restorable, self.restored_first = self.restorable + first.restored_first, self.restored_first + first.restored_first
+
     @property
     def work(self) -> int:
         return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
@@ -105,7 +112,7 @@ class Undo(UndoReport):
         if not self.carried_out:
             parents = self.parents.found if self.parents is not None else 0
             looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
-            return -(-self.found // BULK_LIMIT) - (-self.restorable // BULK_LIMIT) + looks
+            return write_requests(self.found) + write_requests(self.restorable) + looks
         return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
 
     def to_document(self) -> dict[str, Any]:
@@ -211,7 +218,10 @@ def undo(
                     carry_out(written, plan, service, context.listener.progress)
                     return plan
     # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
-    return undo(context, replace(request, estimates=False, lists=lists), lambda _: None)
+    done = undo(context, replace(request, estimates=False, lists=lists), lambda _: None)
+    assert isinstance(done, Undo)
+    done.add_tested(plan)
+    return done
 
 
 def abandon(context: BulkContext, job: ImportJob) -> None:

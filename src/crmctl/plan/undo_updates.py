@@ -30,8 +30,9 @@ from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
+from crmctl.write.effect import StepStanding, standing
 from crmctl.write.journal import FILE_NAME, Journal, RowEntry
-from crmctl.write.steps import Step, StepKind, StepSender, StepStanding, deletions, standing, take_steps
+from crmctl.write.steps import Step, StepKind, StepSender, deletions, take_steps
 
 CHUNK_ROWS = 500
 

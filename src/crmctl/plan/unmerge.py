@@ -12,7 +12,6 @@ from typing import Any
 from crmctl.bulk_context import BulkContext, Progress
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError
 from crmctl.match.references import ids_only, moved_references, replace_ids
-from crmctl.models.resources import BULK_LIMIT
 from crmctl.plan.merge_records import merge_schema, seconds_for, sending
 from crmctl.plan.merge_sender import CurrentRecords, MergeSender, Remaker
 from crmctl.plan.merge_steps import (
@@ -27,6 +26,7 @@ from crmctl.plan.results import UndoReport
 from crmctl.plan.resume import check_service
 from crmctl.read.records import FEW, swap_links
 from crmctl.write.database import JobState
+from crmctl.write.effect import write_requests
 from crmctl.write.jobs import JobInfo, refuse_running
 from crmctl.write.steps import Step, StepKind, StepState
 
@@ -126,13 +126,13 @@ def most_requests(journal: MergeJournal) -> int:
         count += sum(step.kind is StepKind.DELETE and step.state is StepState.SENDING for step in steps)
         count += 2 * sum(step.kind is StepKind.ACTIVITY for step in steps)
         again = sum(bool(moved_references(one.data, gone)) for one in lost)
-        count += again + -(-again // BULK_LIMIT)
+        count += again + write_requests(again)
         for kinds in ((StepKind.SURVIVOR, StepKind.CLAIM), (StepKind.FREE,), (StepKind.REFERENCE,)):
             for part in _last_first(step for step in _written(steps) if step.kind in kinds):
                 # One read per record; writes share batches.
                 sizes = Counter(step.object_id for step in part)
                 looks, turns = looks + sizes, turns + 1
-                count += sum(-(-size // BULK_LIMIT) for size in sizes.values())
+                count += sum(write_requests(size) for size in sizes.values())
     # Reading a whole object costs at most one read per record, the requests around it, and the changes in each turn.
     return count + looks.total() + (turns + WHOLE) * sum(size > FEW for size in looks.values())
 

@@ -15,8 +15,9 @@ from crmctl.files.sources import open_source
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid
 from crmctl.models.resources import BulkFailure, BulkResult, Record
+from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
-from crmctl.write.steps import still_there
+from crmctl.write.effect import still_there
 
 SHOWN_PROBLEMS = 20
 
@@ -83,7 +84,7 @@ class Deleting:
             raise
         if gone is not None and gone < len(ids) and not self.were_there():
             return BulkResult(created=len(ids) - gone, updated=gone)
-        kept = still_there(self.service, object_id, ids, gone)
+        kept = still_there(Reader(self.service, object_id), self.service.session.clock, ids, gone)
         failed = [BulkFailure(index=index, error=said) for index, said in kept.items()]
         return BulkResult(updated=len(ids) - len(failed), failed=failed)
 

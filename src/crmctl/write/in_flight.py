@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from crmctl.bulk_context import Interrupt, Progress
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
-from crmctl.clock import Clock
+from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser
 from crmctl.files.validation import DEFAULT_BYTES, Batch, Entry
 from crmctl.match.record_match import Known, Twins
@@ -24,6 +24,40 @@ from crmctl.write.journal import Journal, Verdict
 
 if TYPE_CHECKING:
     from crmctl.read.records import NewestPage
+
+
+PATIENCE = Backoff(first=1.0)
+
+ATTEMPTS = 4
+"""Most attempts of a request while its outcome is unknown."""
+
+Part = TypeVar("Part")
+
+
+class InHalves(Generic[Part]):
+    """Parts to send, in order. The halves of a refused part come next."""
+
+    def __init__(self, parts: Sequence[Part], halves: Callable[[Part], Sequence[Part]]) -> None:
+        self._left = list(parts[::-1])
+        self._halves = halves
+
+    def __iter__(self) -> Iterator[Part]:
+        while self._left:
+            yield self._left.pop()
+
+    def judged(self, part: Part, verdict: Verdict) -> Verdict:
+        """Return the verdict on the last part. If the service refused it as a whole, queue its halves next."""
+        if verdict.state is BatchState.BISECT:
+            self._left += reversed(self._halves(part))
+        return verdict
+
+
+def attempts(most: int, clock: Clock) -> Iterator[int]:
+    """Yield 1, 2, 3 up to `most`, waiting before each but the first."""
+    yield 1
+    for number in range(2, most + 1):
+        clock.sleep(PATIENCE.gap(number - 1))
+        yield number
 
 
 SETTLE_SECONDS = 120.0

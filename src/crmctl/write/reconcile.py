@@ -3,73 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError
 from crmctl.files.validation import Batch, Entry
-from crmctl.match.agreement import Scale
-from crmctl.match.record_match import RecordMatch, by_content
-from crmctl.models.resources import Record
+from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
-from crmctl.values.moments import seconds_of
 from crmctl.write.database import RowState
+from crmctl.write.effect import WITHOUT_EFFECT, compare
 from crmctl.write.evidence import Evidence, Sent
-from crmctl.write.in_flight import Gate, SendContext, Stopped
+from crmctl.write.in_flight import PATIENCE, Gate, SendContext, Stopped
 from crmctl.write.methods import CONTROL_SECONDS
-from crmctl.write.steps import PATIENCE, current_records
-
-NOTHING_KEPT: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
-CLOCK_MARGIN = 60.0
-"""Allowed difference in seconds between the service's clock and the local clock."""
-
-
-def compare(
-    reader: Reader, entries: Sequence[Entry], sent_at: float, before: Mapping[int, Mapping[str, Any]] = NOTHING_KEPT
-) -> tuple[set[int], set[int]]:
-    """Return the ordinals of rows already applied, and of rows safe to send again.
-
-    A row is applied if its record holds the values sent, or has changed to values that the service may have made of them. It is safe to
-    repeat if the record is missing, or still has its `before` values; if these are unknown, if it is older than the request. Another client
-    changed the remaining records.
-
-    Sends one request for several rows that were applied, and one for each other row. `sent_at` is in Unix seconds. Raises the errors of
-    reading.
-    """
-    applied: set[int] = set()
-    repeatable: set[int] = set()
-    records = current_records(reader, [str(entry.id) for entry in entries], lambda position, record: _holds(entries[position], record))
-    for entry, record in zip(entries, records, strict=True):
-        image = before.get(entry.ordinal)
-        if record is None:
-            repeatable.add(entry.ordinal)
-        elif _holds(entry, record):
-            applied.add(entry.ordinal)
-        elif _is_older(record, sent_at) if image is None else _is_as_before(entry, image, record.data):
-            repeatable.add(entry.ordinal)
-        elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
-            applied.add(entry.ordinal)
-    return applied, repeatable
-
-
-def _holds(entry: Entry, record: Record) -> bool:
-    content = by_content([entry])
-    return content.key(entry.data) == content.key(record.data)
-
-
-def _is_as_before(entry: Entry, image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Whether the attributes of this row still have the values read before it was sent."""
-    return all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
-
-
-def _is_older(record: Record, sent_at: float) -> bool:
-    changed_at = seconds_of(record.updated_at)
-    return changed_at is not None and changed_at < sent_at - CLOCK_MARGIN
-
 
 PARKED_LIMIT = 16
 """Number of batches in doubt at which sending pauses."""
@@ -106,13 +53,14 @@ class Freed:
 class Parked(Sent):
     """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch.
 
-    After `until`, the end of `--max-wait`, the batch stays in doubt.
+    After `until`, the end of `--max-wait`, the batch stays in doubt. `is_acknowledged`: the service answered that it wrote the rows.
     """
 
     round: int
     look_at: float
     until: float
     refusal: str | None = None
+    is_acknowledged: bool = False
     looks: int = 0
     last: frozenset[int] | None = None
     is_starved: bool = False
@@ -142,10 +90,11 @@ class Reconciler:
 
     # -- reports from senders --------------------------------------------------------------------------------------------------------
 
-    def park(self, sent: Sent, round: int = 0, refusal: str | None = None) -> None:
+    def park(self, sent: Sent, round: int = 0, refusal: str | None = None, *, is_acknowledged: bool = False) -> None:
         """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
         now = self._clock.now()
-        parked = Parked(sent.number, sent.batch, min(sent.sent_at, now), min(sent.known_at, now), round, now, now + self._max_wait, refusal)
+        moments = (min(sent.sent_at, now), min(sent.known_at, now))
+        parked = Parked(sent.number, sent.batch, *moments, round, now, now + self._max_wait, refusal, is_acknowledged)
         if not parked.creates and self._journal.header.mode != "delete":
             parked.look_at += PATIENCE.gap(round + 1)  # these rows may go again at once, and the service may need a moment
         self.evidence.doubt(parked)
@@ -296,6 +245,8 @@ class Reconciler:
             found.update(dict.fromkeys(applied))
             gone = {*absent, *repeatable}
             why = why or "another client may have changed the record since it was sent"
+            if parked.is_acknowledged and parked.round and repeatable:  # a further repetition would have no effect either
+                gone, why = {*absent}, WITHOUT_EFFECT
         # An import by key looks again at failed rows: they update the records that have their key.
         failed = seen.taken if seen.by_key else frozenset[int]()
         open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed

@@ -21,12 +21,13 @@ from crmctl.errors import CrmctlError, storage_error
 from crmctl.files.validation import Batch, Batcher, Entry
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
+from crmctl.read.read_back import Reader
 from crmctl.write.database import BatchState
+from crmctl.write.effect import AS_OF, WITHOUT_EFFECT, took_effect, updates_to_show
 from crmctl.write.evidence import Sent
-from crmctl.write.in_flight import TICK_SECONDS, InFlight, SendContext, SentRows, Stopped
+from crmctl.write.in_flight import ATTEMPTS, TICK_SECONDS, InFlight, InHalves, SendContext, SentRows, Stopped, attempts
 from crmctl.write.journal import HEARTBEAT_SECONDS, Journal, Verdict, disbelieve, judge, question_refusal, refuse_all
 from crmctl.write.reconcile import PARKED_LIMIT, Freed, Reconciler
-from crmctl.write.steps import ATTEMPTS, InHalves, attempts
 
 MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
@@ -84,6 +85,9 @@ class Sender:
         record = _Attempts(task, self._journal, self._in_flight, self._clock)
         with self._in_flight.gate.sending():
             verdict = self._attempt(task, record)
+            if verdict.updated and self._journal.header.mode != "delete" and not self._took_effect(task, verdict):
+                ineffective = Verdict(BatchState.IN_DOUBT, reason=WITHOUT_EFFECT)
+                return self._settle(record, ineffective, may_split=may_split, is_acknowledged=True)
             if not verdict.questionable:
                 return self._settle(record, verdict, may_split=may_split)
         try:
@@ -111,7 +115,22 @@ class Sender:
                 break
         return verdict
 
-    def _settle(self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None) -> Verdict:
+    def _took_effect(self, task: Task, verdict: Verdict) -> bool:
+        """Whether the records of an acknowledged update show it. Unreadable ones do not."""
+        reader = Reader(self._context.service, self._journal.header.object_id)
+        entries = [entry for index, entry in enumerate(task.batch.entries) if entry.id is not None and index not in verdict.failures]
+        images = self._journal.before(entries[0].ordinal, entries[-1].ordinal)
+        try:
+            return took_effect(reader, self._clock, updates_to_show(entries, images, self._journal.recall(AS_OF)))
+        except CrmctlError as error:
+            self._journal.note("not verified", error.message, task.number)
+            return False
+        finally:
+            self._journal.add_effort(reader.requests, 0.0)
+
+    def _settle(
+        self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None, is_acknowledged: bool = False
+    ) -> Verdict:
         task = record.task
         if verdict.too_large:
             self._batcher.max_bytes = max(1, min(self._batcher.max_bytes, task.batch.size // 2))
@@ -120,7 +139,7 @@ class Sender:
         record.settle(verdict)
         if verdict.state is BatchState.IN_DOUBT:
             sent = Sent(task.number, task.batch, record.sent_at, known_at=self._clock.now())
-            self._reconciler.park(sent, task.round, refusal)
+            self._reconciler.park(sent, task.round, refusal, is_acknowledged=is_acknowledged)
         else:
             created = [entry for at, entry in enumerate(task.batch.entries) if entry.id is None and at not in verdict.failures]
             if created and verdict.created == len(created):

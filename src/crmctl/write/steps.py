@@ -9,59 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from crmctl.bulk_context import Interrupt, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.client.session import encode_json
-from crmctl.clock import Backoff, Clock
+from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
-from crmctl.match.agreement import canonical
-from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import key_form
-from crmctl.match.references import ids_only
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
-from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import BatchState
+from crmctl.write.effect import (
+    WITHOUT_EFFECT,
+    Attributes,
+    StepStanding,
+    alike,
+    current_records,
+    is_visible,
+    standing,
+    still_there,
+    took_effect,
+)
+from crmctl.write.in_flight import ATTEMPTS, InHalves, attempts
 from crmctl.write.journal import Verdict, judge
-
-PATIENCE = Backoff(first=1.0)
-
-ATTEMPTS = 4
-"""Most attempts of a request while its outcome is unknown."""
-
-Part = TypeVar("Part")
-
-
-class InHalves(Generic[Part]):
-    """Parts to send, in order. The halves of a refused part come next."""
-
-    def __init__(self, parts: Sequence[Part], halves: Callable[[Part], Sequence[Part]]) -> None:
-        self._left = list(parts[::-1])
-        self._halves = halves
-
-    def __iter__(self) -> Iterator[Part]:
-        while self._left:
-            yield self._left.pop()
-
-    def judged(self, part: Part, verdict: Verdict) -> Verdict:
-        """Return the verdict on the last part. If the service refused it as a whole, queue its halves next."""
-        if verdict.state is BatchState.BISECT:
-            self._left += reversed(self._halves(part))
-        return verdict
-
-
-def attempts(most: int, clock: Clock) -> Iterator[int]:
-    """Yield 1, 2, 3 up to `most`, waiting before each but the first."""
-    yield 1
-    for number in range(2, most + 1):
-        clock.sleep(PATIENCE.gap(number - 1))
-        yield number
 
 
 class StepKind(StrEnum):
@@ -114,91 +89,6 @@ Mark = Callable[[Sequence[Step], StepState, str | None], None]
 """Stores the state of steps, before they are sent and afterwards, with the service's message for failed ones."""
 
 
-class StepStanding(StrEnum):
-    """State of a record relative to a step: its old values, its new values, or `changed` since by another client."""
-
-    BEFORE = "before"
-    AFTER = "after"
-    CHANGED = "changed"
-
-
-Attributes = Mapping[str, Attribute]
-"""The attributes of an object by slug."""
-
-REWRITTEN = types_with(Trait.REWRITTEN)
-
-
-def standing(
-    before: Mapping[str, Any], after: Mapping[str, Any], current: Mapping[str, Any], attributes: Attributes
-) -> tuple[StepStanding, list[str]]:
-    """Return the standing of a record, and its attributes that hold neither their old nor their new value.
-
-    `before`: the overwritten values as they were read; `after`: the values sent.
-    """
-    if all(is_same(attributes.get(slug), value, current.get(slug)) for slug, value in before.items()):
-        return StepStanding.BEFORE, []
-    new = [slug for slug, value in after.items() if alike(attributes.get(slug), value, current.get(slug))]
-    old = [slug for slug in after if alike(attributes.get(slug), before.get(slug, after[slug]), current.get(slug))]
-    if changed := [slug for slug in after if slug not in new and slug not in old]:
-        return StepStanding.CHANGED, changed
-    return (StepStanding.BEFORE if len(old) == len(after) > len(new) else StepStanding.AFTER), []
-
-
-def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
-    """Whether two values from the service are equal. Blank values are, and references to the same records."""
-    if value == current or canonical(value) is None:
-        return value == current or canonical(current) is None
-    is_reference = attribute is None or attribute.type == AttributeType.REFERENCE
-    return is_reference and ids_only(value) is not None and ids_only(value) == ids_only(current)
-
-
-def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
-    """Whether a service that stored the written value may return the current one."""
-    known = {"it": attribute} if attribute is not None else {}
-    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, known):
-        return True
-    if attribute is None or attribute.type not in REWRITTEN:
-        return False
-    if canonical(written) == canonical(current):
-        return True
-    form = key_form(attribute.type, written)
-    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
-
-
-def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:
-    """Yield the current record of each id; None if it was deleted.
-
-    `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
-    each other id. Raises the errors of reading.
-    """
-    changed = _changed_last(reader) if holds is not None and len(ids) > 2 else {}
-    for position, record_id in enumerate(ids):
-        record = changed.get(record_id.lower())
-        if record is None or holds is None or not holds(position, record):
-            try:
-                record = reader.record(record_id)
-            except NotFoundError:
-                record = None
-        yield record
-
-
-def _changed_last(reader: Reader) -> Mapping[str, Record]:
-    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
-    try:
-        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-    except RejectedError:
-        return {}
-    return {record.id.lower(): record for record in page.items}
-
-
-LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
-"""How crmctl looks again for a record that should be gone."""
-
-UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
-UNTRUE = "the service answered that it deleted this record, and still returns it"
-STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
-
-
 @dataclass
 class StepSender:
     """Sends steps. Raises errors that end everything: no network, no permission, interrupt.
@@ -235,7 +125,7 @@ class StepSender:
         Updates of records that another client changed since fail. Raises the errors of reading.
         """
         is_deletion, object_id = steps[0].kind is StepKind.DELETE, steps[0].object_id
-        attributes, reader = self.attributes.get(object_id, {}), Reader(self.service, object_id, lambda: self.interrupt.requested)
+        attributes, reader = self.attributes.get(object_id, {}), self._reader(steps)
         left = [step for step in steps if not is_deletion and not step.before]  # to be written whatever the record holds
         steps = [step for step in steps if is_deletion or step.before]
 
@@ -305,15 +195,35 @@ class StepSender:
     def _write(self, steps: Sequence[Step], _: bool) -> Verdict:
         batch = Batch(tuple(_entries(steps, {})))
         try:
-            return judge(batch, self.service.bulk_write(steps[0].object_id, batch.records, mode="upsert"), mode="upsert")
+            verdict = judge(batch, self.service.bulk_write(steps[0].object_id, batch.records, mode="upsert"), mode="upsert")
         except NotFoundError as missing:
             return judge(batch, RejectedError(missing.message), mode="upsert")
         except CrmctlError as error:
             verdict = judge(batch, error, mode="upsert")
             return replace(verdict, fatal=error) if verdict.state is BatchState.IN_DOUBT else verdict
+        if verdict.updated and not self._took_effect(steps, verdict):
+            return Verdict(BatchState.IN_DOUBT, reason=WITHOUT_EFFECT, repeatable=True)
+        return verdict
+
+    def _took_effect(self, steps: Sequence[Step], verdict: Verdict) -> bool:
+        """Whether the records of acknowledged updates show them. Unreadable ones do not."""
+        attributes = self.attributes.get(steps[0].object_id, {})
+        written = [step for index, step in enumerate(steps) if index not in verdict.failures]
+        visible = [step for step in written if not step.before or is_visible(step.before, step.after)]
+        pairs = [(step.target, partial(_standing_of, step, attributes)) for step in (visible[-1:] + visible[:1])[: len(visible)]]
+        reader = self._reader(steps)
+        try:
+            return took_effect(reader, self.clock, pairs)
+        except CrmctlError:
+            return False
+        finally:
+            self.requests += reader.requests
+
+    def _reader(self, steps: Sequence[Step]) -> Reader:
+        return Reader(self.service, steps[0].object_id, lambda: self.interrupt.requested)
 
     def _delete(self, steps: Sequence[Step], doubted: bool) -> Verdict:
-        object_id, ids = steps[0].object_id, [step.target for step in steps]
+        object_id, ids, reader = steps[0].object_id, [step.target for step in steps], self._reader(steps)
         try:
             deleted = self.service.bulk_delete(object_id, ids)
         except (NotFoundError, RejectedError) as error:
@@ -321,7 +231,8 @@ class StepSender:
         except CrmctlError as error:
             state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
             return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
-        kept = still_there(self.service, object_id, ids, deleted, self.begin)
+        kept = still_there(reader, self.clock, ids, deleted)
+        self.requests += reader.requests
         if deleted is not None and not doubted:
             self.absent += max(0, len(ids) - deleted - len(kept))
         return Verdict(BatchState.CONFIRMED, failures=kept)
@@ -336,51 +247,6 @@ class StepSender:
             return Verdict(BatchState.BISECT, reason=error.message)
         self.absent += is_absent
         return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
-
-
-def still_there(
-    service: Crm, object_id: str, ids: Sequence[str], deleted: int | None, begin: Callable[[], None] = lambda: None
-) -> dict[int, str]:
-    """Return why some ids do not count as deleted, by index.
-
-    If the service `deleted` fewer records than requested, crmctl reads them until it has found the others. If it deleted all or gives no
-    count, crmctl looks for the last one only: an answer without effect leaves that one too.
-    """
-    problem = STILL_THERE
-    if deleted is None or deleted >= len(ids):
-        begin()
-        if not _is_left(service, object_id, ids[-1]):
-            return {}
-        deleted, problem = 0, UNTRUE
-    kept: dict[int, str] = {}
-    unread: dict[int, str] = {}
-    for index, record_id in enumerate(ids):
-        if len(kept) >= len(ids) - deleted:
-            return kept
-        begin()
-        try:
-            service.get_record(object_id, record_id)
-        except NotFoundError:
-            continue
-        except CrmctlError:
-            unread = dict.fromkeys(range(index, len(ids)), UNREADABLE)
-            break
-        kept[index] = problem
-    return kept | unread
-
-
-def _is_left(service: Crm, object_id: str, record_id: str) -> bool:
-    """Whether the service still returns a deleted record, for longer than its reads lag."""
-    looks = 0
-    while True:
-        try:
-            service.get_record(object_id, record_id)
-        except CrmctlError:
-            return False  # gone, or a key that may not read
-        looks += 1
-        if looks > MOST_LOOKS:
-            return True
-        service.session.clock.sleep(LOOKS.gap(looks))
 
 
 @dataclass
@@ -437,6 +303,14 @@ def deletions(object_id: str, ids: SeenIds) -> Iterator[Step]:
     """Yield the steps that delete these records."""
     for number, record_id in enumerate(record_id for chunk in ids.chunks(BULK_LIMIT) for record_id in chunk):
         yield Step(StepKind.DELETE, object_id, record_id, number=number)
+
+
+def _standing_of(step: Step, attributes: Attributes, record: Record) -> StepStanding:
+    """Return how a record stands to a step. If the old values are unknown, it must show the new ones."""
+    if step.before:
+        return standing(step.before, step.after, record.data, attributes)[0]
+    is_after = all(alike(attributes.get(slug), value, record.data.get(slug)) for slug, value in step.after.items())
+    return StepStanding.AFTER if is_after else StepStanding.BEFORE
 
 
 def _entries(steps: Iterable[Step], pending: dict[int, Step]) -> Iterator[Entry]:

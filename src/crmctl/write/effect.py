@@ -1,0 +1,264 @@
+"""Read records to find out whether a write took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from crmctl.clock import Backoff, Clock
+from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError
+from crmctl.files.validation import Entry
+from crmctl.match.agreement import Scale, canonical
+from crmctl.match.keys import is_unchanged
+from crmctl.match.record_match import by_content, key_form
+from crmctl.match.references import ids_only
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.read.read_back import Reader
+from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.moments import micros_of, seconds_of
+
+
+class StepStanding(StrEnum):
+    """State of a record relative to a step: its old values, its new values, or `changed` since by another client."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    CHANGED = "changed"
+
+
+Attributes = Mapping[str, Attribute]
+"""The attributes of an object by slug."""
+
+REWRITTEN = types_with(Trait.REWRITTEN)
+
+
+def standing(
+    before: Mapping[str, Any], after: Mapping[str, Any], current: Mapping[str, Any], attributes: Attributes
+) -> tuple[StepStanding, list[str]]:
+    """Return the standing of a record, and its attributes that hold neither their old nor their new value.
+
+    `before`: the overwritten values as they were read; `after`: the values sent.
+    """
+    if all(is_same(attributes.get(slug), value, current.get(slug)) for slug, value in before.items()):
+        return StepStanding.BEFORE, []
+    new = [slug for slug, value in after.items() if alike(attributes.get(slug), value, current.get(slug))]
+    old = [slug for slug in after if alike(attributes.get(slug), before.get(slug, after[slug]), current.get(slug))]
+    if changed := [slug for slug in after if slug not in new and slug not in old]:
+        return StepStanding.CHANGED, changed
+    return (StepStanding.BEFORE if len(old) == len(after) > len(new) else StepStanding.AFTER), []
+
+
+def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
+    """Whether two values from the service are equal. Blank values are, and references to the same records."""
+    if value == current or canonical(value) is None:
+        return value == current or canonical(current) is None
+    is_reference = attribute is None or attribute.type == AttributeType.REFERENCE
+    return is_reference and ids_only(value) is not None and ids_only(value) == ids_only(current)
+
+
+def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
+    """Whether a service that stored the written value may return the current one."""
+    known = {"it": attribute} if attribute is not None else {}
+    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, known):
+        return True
+    if attribute is None or attribute.type not in REWRITTEN:
+        return False
+    if canonical(written) == canonical(current):
+        return True
+    form = key_form(attribute.type, written)
+    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
+
+
+def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:
+    """Yield the current record of each id; None if it was deleted.
+
+    `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
+    each other id. Raises the errors of reading.
+    """
+    changed = _changed_last(reader) if holds is not None and len(ids) > 2 else {}
+    for position, record_id in enumerate(ids):
+        record = changed.get(record_id.lower())
+        if record is None or holds is None or not holds(position, record):
+            try:
+                record = reader.record(record_id)
+            except NotFoundError:
+                record = None
+        yield record
+
+
+def _changed_last(reader: Reader) -> Mapping[str, Record]:
+    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
+    try:
+        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    except RejectedError:
+        return {}
+    return {record.id.lower(): record for record in page.items}
+
+
+Images = Mapping[int, Mapping[str, Any]]
+"""The values that rows overwrite, by row."""
+
+NOTHING_KEPT: Images = MappingProxyType({})
+CLOCK_MARGIN = 60.0
+"""Allowed difference in seconds between the service's clock and the local clock."""
+
+
+def compare(reader: Reader, entries: Sequence[Entry], sent_at: float, before: Images = NOTHING_KEPT) -> tuple[set[int], set[int]]:
+    """Return the ordinals of rows already applied, and of rows safe to send again.
+
+    A row is applied if its record holds the values sent, or has changed to values that the service may have made of them. It is safe to
+    repeat if the record is missing, or still has its `before` values; if these are unknown, if it is older than the request. Another client
+    changed the remaining records.
+
+    Sends one request for several rows that were applied, and one for each other row. `sent_at` is in Unix seconds. Raises the errors of
+    reading.
+    """
+    applied: set[int] = set()
+    repeatable: set[int] = set()
+
+    def holds(entry: Entry, record: Record) -> bool:
+        """Whether the record has the values sent, also if these differ only in capitals or blanks from the old ones."""
+        image = before.get(entry.ordinal)
+        return _holds(entry, record) and (not image or not _is_as_before(entry, image, record.data))
+
+    records = current_records(reader, [str(entry.id) for entry in entries], lambda position, record: holds(entries[position], record))
+    for entry, record in zip(entries, records, strict=True):
+        image = before.get(entry.ordinal)
+        if record is None:
+            repeatable.add(entry.ordinal)
+        elif holds(entry, record):
+            applied.add(entry.ordinal)
+        elif _is_older(record, sent_at) if image is None else _is_as_before(entry, image, record.data):
+            repeatable.add(entry.ordinal)
+        elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
+            applied.add(entry.ordinal)
+    return applied, repeatable
+
+
+def _holds(entry: Entry, record: Record) -> bool:
+    content = by_content([entry])
+    return content.key(entry.data) == content.key(record.data)
+
+
+def _is_as_before(entry: Entry, image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    """Whether the attributes of this row still have the values read before it was sent."""
+    return all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
+
+
+def _is_older(record: Record, sent_at: float) -> bool:
+    changed_at = seconds_of(record.updated_at)
+    return changed_at is not None and changed_at < sent_at - CLOCK_MARGIN
+
+
+LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
+"""How crmctl looks again for a change that a record does not show yet."""
+
+AS_OF = "keys as of"
+"""Journal fact: a moment of the service, in microseconds, before which crmctl saw every change."""
+
+UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
+UNTRUE = "the service answered that it deleted this record, and still returns it"
+STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
+WITHOUT_EFFECT = "the service answered that it updated the record, which still holds its old values"
+
+
+def write_requests(records: int) -> int:
+    """Return the number of requests that update or delete this many records: crmctl reads one record after each."""
+    return 2 * -(-records // BULK_LIMIT)
+
+
+Weigh = Callable[[Record], StepStanding]
+"""Returns how a record stands to a write: before it, after it, or changed in some other way."""
+
+
+def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh]]) -> bool:
+    """Whether records show a write that the service acknowledged. The first record stands for its request.
+
+    If it has changed in some other way, perhaps by another client, the next one decides. crmctl looks again while a record shows the old
+    state, because reads may lag. A deleted record is not old, and with a key that may not read crmctl takes the service's word. Raises all
+    other errors of reading.
+    """
+    for record_id, weigh in written:
+        state = StepStanding.BEFORE
+        for look in range(MOST_LOOKS + 1):
+            if look:
+                clock.sleep(LOOKS.gap(look))
+            try:
+                state = weigh(reader.record(record_id))
+            except NotFoundError:
+                return True
+            except DeniedError as error:
+                if error.status != 403:
+                    raise
+                return True
+            if state is not StepStanding.BEFORE:
+                break
+        if state is not StepStanding.CHANGED:
+            return state is StepStanding.AFTER
+    return True
+
+
+def updates_to_show(entries: Sequence[Entry], before: Images, as_of: int | None) -> Iterator[tuple[str, Weigh]]:
+    """Yield the last and the first of these rows whose updates a record must show.
+
+    `as_of`: changes before this moment of the service were made before the request.
+    """
+    visible = [entry for entry in entries if (image := before.get(entry.ordinal)) is None or is_visible(image, entry.data)]
+    for entry in dict.fromkeys([*visible[-1:], *visible[:1]]):
+        yield str(entry.id), partial(_standing_of_row, entry, before.get(entry.ordinal), as_of)
+
+
+def is_visible(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether an update changes more than services change by themselves."""
+    return not _agrees({slug: value for slug, value in after.items() if slug in before}, before)
+
+
+def _standing_of_row(entry: Entry, image: Mapping[str, Any] | None, as_of: int | None, record: Record) -> StepStanding:
+    data, current = entry.data, record.data
+    changes = data if image is None else {slug: value for slug, value in data.items() if slug in image}
+    if _agrees(changes, current):
+        return StepStanding.AFTER
+    has_moved = as_of is not None and (micros_of(record.updated_at) or 0) > as_of
+    if image is None:
+        has_changed = Scale([entry]).compare(entry, current).is_strong
+    else:
+        has_changed = not all(is_same(None, image[slug], current.get(slug)) for slug in changes)
+    return StepStanding.CHANGED if has_moved or has_changed else StepStanding.BEFORE
+
+
+def _agrees(data: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    pairs = [(value, current.get(slug)) for slug, value in data.items()]
+    return all(canonical(value) == canonical(there) or is_same(None, value, there) for value, there in pairs)
+
+
+def still_there(reader: Reader, clock: Clock, ids: Sequence[str], deleted: int | None) -> dict[int, str]:
+    """Return why some ids do not count as deleted, by index.
+
+    If the service `deleted` fewer records than requested, crmctl reads them until it has found the others. If it deleted all or gives no
+    count, crmctl looks for the last one only: an answer without effect leaves that one too.
+    """
+    problem = STILL_THERE
+    if deleted is None or deleted >= len(ids):
+        try:
+            if took_effect(reader, clock, [(ids[-1], lambda _: StepStanding.BEFORE)]):
+                return {}
+        except CrmctlError:
+            return {}
+        deleted, problem = 0, UNTRUE
+    kept: dict[int, str] = {}
+    unread: dict[int, str] = {}
+    for index, record_id in enumerate(ids):
+        if len(kept) >= len(ids) - deleted:
+            return kept
+        try:
+            reader.record(record_id)
+        except NotFoundError:
+            continue
+        except CrmctlError:
+            unread = dict.fromkeys(range(index, len(ids)), UNREADABLE)
+            break
+        kept[index] = problem
+    return kept | unread
