@@ -88,7 +88,7 @@ def show_result(runtime: Runtime, result: ImportResult) -> None:
     show(runtime, result.summary.to_document(), _summary_text(result), error)
 
 
-_WORDS = {
+OUTCOMES = {
     "created": "created",
     "updated": "updated",
     "unchanged": "unchanged",
@@ -104,7 +104,7 @@ def _summary_text(result: ImportResult) -> str:
     from crmctl.output.progress import duration
 
     summary, document = result.summary, result.summary.to_document()
-    counts = ", ".join(f"{document[name]:,} {word}" for name, word in _WORDS.items() if document[name]) or "none"
+    counts = ", ".join(f"{document[name]:,} {word}" for name, word in OUTCOMES.items() if document[name]) or "none"
     into = f"{summary.object}" if document["mode"] == "update" else f"{result.input} into {summary.object}"
     lines = [
         f"{into}, job {summary.job}",
@@ -112,7 +112,7 @@ def _summary_text(result: ImportResult) -> str:
         f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
     ]
     lines[2:2] = [f"  values     {people}"] if (people := _people_text(document)) else []
-    lines += [f"  {_WORDS.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
+    lines += [f"  {OUTCOMES.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
     return "\n".join(lines)
 
 
@@ -202,7 +202,7 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     if ids_file is not None:
         is_stream(ids_file)  # a missing file is an error before any question
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
-    selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"))
+    selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"), typed=filters or ())
     set_values = with_reference_ids(runtime, object_name, given.get("set_values"))
     request = UpdateRequest.taken({**given, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
@@ -287,7 +287,9 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
     if isinstance(backup, str) and Path(backup).exists():
         runtime.confirm(f"Replace {backup}")
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
-    selection = Selection(ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"))
+    selection = Selection(
+        ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"), typed=filters or ()
+    )
     request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from crmctl.cli.bulk_changes import approve, check_shown, show_resumed
+from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
 from crmctl.cli.bulk_output import RuntimeContext, show
 from crmctl.cli.record_queries import FEW_REQUESTS
 from crmctl.cli.runtime import counted
@@ -25,23 +26,8 @@ if TYPE_CHECKING:
     from crmctl.plan.unmerge import Separation
 
 
-_JOB_COLUMNS = (
-    "job",
-    "createdAt",
-    "state",
-    "object",
-    "input",
-    "rows",
-    "created",
-    "updated",
-    "failed",
-    "rejected",
-    "deleted",
-    "mode",
-    "host",
-    "inDoubt",
-    "unsent",
-)
+_COUNTS = ("created", "updated", "deleted", "unchanged", "skipped", "failed", "rejected", "inDoubt", "unsent")
+_JOB_FIELDS = f"job createdAt state mode object input rows {' '.join(_COUNTS)} host resumable"
 
 
 def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
@@ -61,16 +47,23 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
 
 
 def _list(runtime: Runtime) -> None:
-    from crmctl.output.views import generic_view
+    from crmctl.output.views import generic_view, table_view
     from crmctl.plan.resume import list_jobs
 
     found = list_jobs(RuntimeContext(runtime))
     for damaged in found.damaged:
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
     rows = [job.to_document() for job in found.jobs]
-    if runtime.output_format == "table":
-        rows = [{"host": urlsplit(row.pop("origin")).netloc, **row} for row in rows]
-    runtime.emitter.emit_items(rows, generic_view(rows, "jobs", first=_JOB_COLUMNS))
+    if runtime.output_format != "table":
+        runtime.emitter.emit_items(rows, generic_view(rows, "jobs"))
+        return
+    for row in rows:
+        row["host"] = urlsplit(row["origin"]).netloc
+        row["input"] = Path(row["input"]).name if row["input"].startswith("/") else row["input"]
+        row["outcome"] = ", ".join(f"{row[name]:,} {OUTCOMES.get(name, name)}" for name in _COUNTS if row[name])
+    runtime.emitter.emit_items(
+        rows, table_view("jobs", "job createdAt object outcome state input mode rows host", f"{_JOB_FIELDS} outcome")
+    )
 
 
 def repair_job(runtime: Runtime, request: RepairRequest) -> None:
@@ -296,18 +289,16 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     documents = report.column_documents()
     for document in documents:
         document["distinct"] = f"{document['distinct']:,}{'' if document['distinctExact'] else ' or more'}"
+        document["fillRate"] = f"{document['fillRate']:.0%}"
     rows = [{name: document[name] for name in shown} for document in documents]
     runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
-    if values := report.to_document()["value"]:
-        runtime.messages.hint(" ".join(f"--value {shlex.quote(text)}" for text in values))
     if report.duplicates is not None:
         found = report.duplicates
         first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""
         by = " or ".join(found.rules)
         runtime.messages.note(f"by {by}: {counted(found.rows, 'duplicate')} in {counted(found.groups, 'group')}{first}")
-    if request.object is not None and report.map_arguments:
-        pairs = " ".join(f"--map {shlex.quote(pair)}" for pair in report.map_arguments)
-        runtime.messages.hint(f"crmctl bulk import {request.object} {shlex.quote(file)} {pairs}")
+    if request.object is not None and (arguments := report.import_arguments()):
+        runtime.messages.hint(shlex.join(["crmctl", "bulk", "import", request.object, file, *arguments]))
 
 
 def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ class ProgressDisplay:
         self._done = 0
         self._counts: Counter[str] = Counter()
         self._started = 0.0
-        self._due = 0.0
+        self._due = math.inf
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from crmctl.models.field_paths import value_at
@@ -23,13 +24,17 @@ LEAST_OF_CHOSEN = 20
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells."""
+    """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells.
+
+    A column that `wraps` continues a text below.
+    """
 
     header: str
     texts: list[str]
     right: bool = False
     rigid: bool = False
     short: int = LEAST
+    wraps: bool = False
 
     @cached_property
     def natural(self) -> int:
@@ -39,6 +44,10 @@ class Cells:
     @property
     def least(self) -> int:
         return self.natural if self.rigid else min(self.natural, self.short)
+
+    def lines(self, number: int, width: int) -> list[str]:
+        """Return the cell of a row as lines."""
+        return wrapped(self.texts[number], width) if self.wraps else [self.texts[number]]
 
     @property
     def is_empty(self) -> bool:
@@ -51,13 +60,15 @@ def fits(columns: list[Cells], width: int | None) -> bool:
 
 
 def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[list[Cells], list[int]]:
-    """Return the columns that fit and their widths. Empty columns go first, then those on the right; the first stays.
+    """Return the columns that fit and their widths. All empty columns go first, then those on the right; the first stays.
 
     Without `may_drop` all stay, even if lines get longer than the terminal.
     """
     kept = list(columns)
-    while width is not None and may_drop and len(kept) > 1 and _total([column.least for column in kept]) > width:
-        kept.remove(next((column for column in reversed(kept[1:]) if column.is_empty), kept[-1]))
+    if may_drop and not fits(kept, width):
+        kept = [columns[0], *(column for column in columns[1:] if not column.is_empty)]
+        while len(kept) > 1 and not fits(kept, width):
+            del kept[-1]
     return kept, _widths(kept, width)
 
 
@@ -130,6 +141,9 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 
 _RIGHT = frozenset({"number", "currency"})
+_NARROWER = {"sentence": 24, "sample": 20}
+"""Minimum cells of the kinds that are read with less than LEAST; a sentence wraps."""
+
 _RIGID = frozenset({"id", "email", "number", "currency", "time", "date", "checkbox"})
 
 
@@ -168,26 +182,25 @@ SHORT_ID = 8
 """Characters at the end of an id that a table on a terminal shows: ids made together share their beginning."""
 
 
-def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> list[str]:
-    texts = [shown(value_at(row, column.path), column.kind, how) for row in rows]
-    if how.remember is None or not view.has_short_ids or column.kind not in ("id", "reference"):
-        return texts
-    ids = [text for text in texts if is_uuid(text)]
-    how.remember(ids)
-    return [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
+def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cells:
+    values = [value_at(row, column.path) for row in rows]
+    kind = "number" if column.kind == "text" and _are_numbers(values) else column.kind
+    texts = [shown(value, kind, how) for value in values]
+    if how.remember is not None and view.has_short_ids and kind in ("id", "reference"):
+        how.remember([text for text in texts if is_uuid(text)])
+        texts = [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
+    short = LEAST_OF_CHOSEN if how.chosen else _NARROWER.get(kind, LEAST)
+    return Cells(_heading(column, rows, how), texts, kind in _RIGHT, kind in _RIGID, short, wraps=kind == "sentence")
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all values are numbers, apart from missing ones."""
+    kinds = {type(value) for value in values if value is not None}
+    return bool(kinds) and kinds <= {int, float}
 
 
 def _table(rows: list[Item], view: View, how: Rendering) -> str:
-    columns = [
-        Cells(
-            _heading(column, rows, how),
-            _cells(rows, column, view, how),
-            column.kind in _RIGHT,
-            column.kind in _RIGID,
-            LEAST_OF_CHOSEN if how.chosen else LEAST,
-        )
-        for column in view.columns
-    ]
+    columns = [_cells(rows, column, view, how) for column in view.columns]
     if how.chosen and len(columns) > 1 and not fits(columns, how.width):
         return "\n".join(_block(list(view.columns), row, how) for row in rows)
     kept, widths = fit(columns, how.width, may_drop=not how.chosen)
@@ -198,8 +211,10 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
     header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
     lines = [how.paint(header.rstrip(), "header")]
     for number in range(len(rows)):
-        cells = (pad(column.texts[number], width, column.right) for column, width in zip(kept, widths, strict=True))
-        lines.append(GAP.join(cells).rstrip())
+        cells = [column.lines(number, width) for column, width in zip(kept, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = (pad(part, width, column.right) for part, column, width in zip(parts, kept, widths, strict=True))
+            lines.append(GAP.join(padded).rstrip())
     return "\n".join(lines) + "\n"
 
 

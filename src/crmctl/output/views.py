@@ -33,7 +33,6 @@ class View:
     columns: tuple[Column, ...]
     fields: Mapping[str, Path]
     export: tuple[str, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, View] = field(default_factory=dict)
     has_short_ids: bool = False
     spread: tuple[Attribute, ...] = ()
@@ -42,7 +41,7 @@ class View:
     def column(self, name: str, path: Path) -> Column:
         """Return the column of a name, of the same kind as in the table."""
         known = next((column for column in self.columns if column.path == path), None)
-        return Column(path, name, known.kind if known else self.kinds.get(name, "text"))
+        return Column(path, name, known.kind if known else _kind(name))
 
     def narrowed(self, chosen: Mapping[str, Path]) -> View:
         """Return the view with only the chosen fields, in their order."""
@@ -57,27 +56,25 @@ def generic_view(items: Iterable[Mapping[str, Any]], noun: str = "results", *, f
     """
     names = list(dict.fromkeys(key for item in items for key in item))
     shown = dict.fromkeys([*(name for name in first if name in names), *names])
-    columns = tuple(Column((name,), name, _KINDS.get(name, "text")) for name in shown)
+    columns = tuple(Column((name,), name, _kind(name)) for name in shown)
     return View(noun, columns, {name: (name,) for name in names}, tuple(names))
 
 
 _KINDS = {
-    **dict.fromkeys(("id", "objectId", "userId", "workflowId", "recordId", "runId"), "id"),
-    **dict.fromkeys(
-        ("at", "createdAt", "updatedAt", "lastRunAt", "startedAt", "completedAt", "activityDate", "expiresAt", "lastUsedAt", "asOf"),
-        "time",
-    ),
-    **dict.fromkeys(
-        (
-            *("resultCount", "displayOrder", "count", "rows", "bytes", "records", "requests", "totalRequests", "duplicates"),
-            *("created", "updated", "unchanged", "deleted", "failed", "rejected", "skipped", "inDoubt", "unsent"),
-        ),
-        "number",
-    ),
+    **dict.fromkeys(("id", "objectId", "userId", "workflowId", "recordId", "runId", "linkedRecords"), "id"),
+    **dict.fromkeys(("at", "activityDate", "asOf"), "time"),
     **dict.fromkeys(("isActive", "isRequired", "isUnique", "isList", "enabled", "proven"), "checkbox"),
     **dict.fromkeys(("slug", "type", "status", "role", "trigger"), "word"),
+    **dict.fromkeys(("note", "proof", "message", "problem", "reason", "summary", "description", "content", "outcome"), "sentence"),
     "email": "email",
+    **dict.fromkeys(("samples", "scopes"), "sample"),
+    **dict.fromkeys(("distinct", "fillRate"), "number"),
 }
+
+
+def _kind(name: str) -> str:
+    """Return the kind of a field of the service by its name."""
+    return "time" if name.endswith("At") else _KINDS.get(name, "text")
 
 
 def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> View:
@@ -95,7 +92,7 @@ def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> V
     }
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
     export = ("id", *(slug for slug in slugs if slug not in _RECORD_FIELDS), "createdAt", "updatedAt")
-    return View("records", columns, fields, export, kinds=_KINDS, has_short_ids=True, spread=tuple(ordered) if is_spread else ())
+    return View("records", columns, fields, export, has_short_ids=True, spread=tuple(ordered) if is_spread else ())
 
 
 def attribute_kind(attribute: Attribute) -> str:
@@ -111,9 +108,9 @@ _RECORD_FIELDS = ("id", "objectId", "data", "createdAt", "updatedAt")
 
 def table_view(noun: str, table: str, fields: str, **lists: View) -> View:
     """Return a view from names: `table` columns (dotted paths allowed), then all `fields` of the specification."""
-    columns = tuple(Column(tuple(name.split(".")), name, _KINDS.get(name.split(".")[-1], "text")) for name in table.split())
+    columns = tuple(Column(tuple(name.split(".")), name, _kind(name.split(".")[-1])) for name in table.split())
     names = fields.split()
-    return View(noun, columns, {name: (name,) for name in [*names, *lists]}, tuple(names), kinds=_KINDS, lists=lists)
+    return View(noun, columns, {name: (name,) for name in [*names, *lists]}, tuple(names), lists=lists)
 
 
 SCHEMA_CHANGES = table_view("differences", "action object attribute summary", "action object attribute details reason summary")

@@ -88,6 +88,8 @@ class Selection:
     """Evaluates locally the conditions that the service does not support."""
     price: Callable[[int], None] = lambda _: None
     """Receives the number of requests before the records are read; raises CrmctlError to cancel."""
+    typed: Sequence[str] = ()
+    """The conditions as the user typed them."""
 
     @property
     def is_filter(self) -> bool:
@@ -100,7 +102,7 @@ class Selection:
             return self.ids_file
         if not self.is_filter:
             return "ids"
-        return " ".join([*(f"--filter '{format_condition(one)}'" for one in self.conditions), *(["--filter ..."] if self.admits else [])])
+        return " ".join(f"--filter '{text}'" for text in self.typed or map(format_condition, self.conditions))
 
     def check(self) -> None:
         """Raise UsageError if the selection is ambiguous or the file of ids cannot be read."""

@@ -204,6 +204,8 @@ class ColumnReport:
     values: dict[str, str] = field(default_factory=dict)
     """Texts that are no option of the attribute, and the option that each resembles."""
     note: str | None = None
+    reference: str | None = None
+    """The `--ref` that finds the records of this column."""
 
 
 @dataclass
@@ -236,6 +238,19 @@ class InspectReport:
                 pairs.append(f"{column.header}={best}")
         return pairs
 
+    @property
+    def value_arguments(self) -> list[str]:
+        """`COLUMN:TEXT=OPTION` for each text that resembles an option."""
+        return [f"{column.header}:{text}={option}" for column in self.columns for text, option in column.values.items()]
+
+    def import_arguments(self) -> list[str]:
+        """Return the options that let an import read every column; columns of an unknown meaning are left out."""
+        named = {pair.rpartition("=")[0] for pair in self.map_arguments}
+        pairs = [*self.map_arguments, *(f"{column.header}=" for column in self.unknown if column.header not in named)]
+        references = [column.reference for column in self.columns if column.reference is not None]
+        options = {"--map": pairs, "--ref": references, "--value": self.value_arguments}
+        return [word for option, texts in options.items() for text in texts for word in (option, text)]
+
     def column_documents(self) -> list[dict[str, Any]]:
         return [
             {
@@ -267,7 +282,7 @@ class InspectReport:
             "columns": self.column_documents(),
             "unknown": [column.header for column in self.unknown],
             "map": self.map_arguments,
-            "value": [f"{column.header}:{text}={option}" for column in self.columns for text, option in column.values.items()],
+            "value": self.value_arguments,
             "problems": self.problems,
             **({"duplicates": self.duplicates.to_document()} if self.duplicates is not None else {}),
             "findings": [finding.to_document() for finding in self.findings],
@@ -282,8 +297,8 @@ def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport
     with temporary_input(store_of(context), request.file, context.stdin) as given:
         report = inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
         for column, attribute in _named_references(report, attributes or ()):
-            example = f"--ref {attribute.slug}={_key_of(context, attribute, column)}"
-            column.note = column.note or f"no ids: {example} finds the records"
+            column.reference = f"{attribute.slug}={_key_of(context, attribute, column)}"
+            column.note = column.note or f"no ids: --ref {column.reference} finds the records"
         if request.duplicates or request.match:
             again = open_source(given.path, request.source(), name=request.file)
             report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)

@@ -283,7 +283,7 @@ def list_requests(
         wanted = logs.RequestFilter(key, request, 400 if failed else None, moment)
         found = engine.read(lambda tx: logs.list_requests(tx, wanted, limit))
     rows = [each | {"key": each["key"] and each["key"].get("name", each["key"]["id"])} for each in found]
-    _emit_log(runtime, rows, "requests")
+    _emit_log(runtime, rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
 
 
 def list_audit(
@@ -304,13 +304,18 @@ def list_audit(
         from crmctl.service.store import logs
 
         found = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
-    _emit_log(runtime, [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found], "entries")
+    _emit_log(
+        runtime,
+        [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found],
+        "entries",
+        first=("at", "by", "action", "about"),
+    )
 
 
-def _emit_log(runtime: Runtime, rows: list[Json], noun: str) -> None:
+def _emit_log(runtime: Runtime, rows: list[Json], noun: str, first: tuple[str, ...]) -> None:
     from crmctl.output.views import generic_view
 
-    runtime.emitter.emit_items(rows, generic_view(rows, noun))
+    runtime.emitter.emit_items(rows, generic_view(rows, noun, first=first))
 
 
 app = CommandApp("Administer an embedded service's own data.")
@@ -361,7 +366,7 @@ def list_keys(ctx: typer.Context, data: DataOption = None, database_url: Databas
 
         found = engine.read(store.list_keys)
     rows = [_describe(key) for key in found]
-    runtime.emitter.emit_items(rows, generic_view(rows, "keys", first=("id", "name", "expiresAt", "revokedAt", "createdAt")))
+    runtime.emitter.emit_items(rows, generic_view(rows, "keys", first=("name", "scopes", "id", "expiresAt", "revokedAt")))
 
 
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
