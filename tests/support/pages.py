@@ -46,7 +46,11 @@ Step = Command | File
 
 def read_page(path: str) -> list[Step]:
     """The files and commands of a page, in order."""
-    text = (ROOT / path).read_text(encoding="utf-8")
+    return read_steps((ROOT / path).read_text(encoding="utf-8"))
+
+
+def read_steps(text: str) -> list[Step]:
+    """The files and commands of a text, in order."""
     steps: list[Step] = []
     for language, name, body in BLOCK.findall(text):
         if name:

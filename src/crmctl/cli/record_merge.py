@@ -55,9 +55,9 @@ def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep
 def _lines(runtime: Runtime, object_name: str, records: Sequence[Record], merged: Json) -> list[str]:
     """Return a table of both records and the merged one."""
     from crmctl.cli.record_lists import value_texts
-    from crmctl.output.table import aligned
+    from crmctl.output.table import aligned, short_ids
 
     columns = value_texts(runtime, object_name, [*(record.data for record in records), merged])
-    ids = [record.id for record in records]
+    ids = short_ids([record.id for record in records], runtime.emitter.rendering())
     rows = [("", "KEPT", "MERGED INTO IT", "RESULT"), ("id", *ids, ids[0])]
     return aligned([*rows, *((slug, *(texts.get(slug, "") for texts in columns)) for slug in merged)])

@@ -186,11 +186,18 @@ def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cell
     values = [value_at(row, column.path) for row in rows]
     kind = "number" if column.kind == "text" and _are_numbers(values) else column.kind
     texts = [shown(value, kind, how) for value in values]
-    if how.remember is not None and view.has_short_ids and kind in ("id", "reference"):
-        how.remember([text for text in texts if is_uuid(text)])
-        texts = [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
+    if view.has_short_ids and kind in ("id", "reference"):
+        texts = short_ids(texts, how)
     short = LEAST_OF_CHOSEN if how.chosen else _NARROWER.get(kind, LEAST)
     return Cells(_heading(column, rows, how), texts, kind in _RIGHT, kind in _RIGID, short, wraps=kind == "sentence")
+
+
+def short_ids(texts: list[str], how: Rendering) -> list[str]:
+    """Shorten the ids among the texts on a terminal, and remember them."""
+    if how.remember is None:
+        return texts
+    how.remember([text for text in texts if is_uuid(text)])
+    return [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

@@ -157,6 +157,11 @@ def _time(value: Any, how: Rendering) -> str:
     return here[0] if here is not None else _plain(value, how)
 
 
+def _settings(value: Any, how: Rendering) -> str:
+    """Return the entries of an object as `name: value`."""
+    return "; ".join(f"{name}: {_plain(entry, how)}" for name, entry in value.items()) if isinstance(value, Mapping) else _plain(value, how)
+
+
 def zones(values: Iterable[Any], how: Rendering) -> str:
     """Return the zones of local times for a header: ` (CET)`; an empty text if times are not local."""
     if not how.terminal:
@@ -172,5 +177,6 @@ RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {
     "id": _reference,
     "reference": _reference,
     "time": _time,
+    "settings": _settings,
 }
 """Renderers of the kinds that need more than plain text."""

@@ -67,6 +67,7 @@ _KINDS = {
     **dict.fromkeys(("slug", "type", "status", "role", "trigger"), "word"),
     **dict.fromkeys(("note", "proof", "message", "problem", "reason", "summary", "description", "content", "outcome"), "sentence"),
     "email": "email",
+    "config": "settings",
     **dict.fromkeys(("samples", "scopes"), "sample"),
     **dict.fromkeys(("distinct", "fillRate"), "number"),
 }

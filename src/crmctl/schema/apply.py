@@ -64,6 +64,8 @@ _SUMMARIES = {
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(element, str) for element in value):
+        return ", ".join(value) or "none"
     return "nothing" if value is None else value if isinstance(value, str) else jsontext.dumps(value)
 
 
