@@ -1,4 +1,4 @@
-"""The tasks of an administrator: each takes one or two commands, prints what the page says, and sends as many requests."""
+"""The tasks of an administrator: each takes one or two commands, prints what the page says, and sends about as many requests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_the_page_has_42_tasks_of_one_or_two_commands() -> None:
 
 
 @pytest.mark.needs("bash", "python3")
-def test_each_task_works_as_the_page_says_with_as_many_requests(tmp_path: Path) -> None:
-    """The seconds on the page depend on the machine; benchmarks/everyday_tasks.py measures them."""
+def test_each_task_works_as_the_page_says(tmp_path: Path) -> None:
+    """Requests may grow by a quarter and two before the page must be measured again. Its seconds depend on the machine."""
     warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
     with running_service(Path.cwd() / "crm") as service:
         known = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
         with open_shell(Path.cwd(), known, tmp_path / "bin") as shell:
-            requests = {task.number: (task.requests, count) for task, count, _ in carry_out(shell, service)}
-    assert {number: count for number, (_, count) in requests.items()} == {number: said for number, (said, _) in requests.items()}
+            measured = [(task.number, task.requests or 0, count) for task, count, _ in carry_out(shell, service)]
+    assert [(number, said, count) for number, said, count in measured if count > said + said // 4 + 2] == []

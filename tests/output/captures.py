@@ -56,7 +56,7 @@ SETTING_UP = (
     "bulk undo last --yes",
     "activities create --title 'Called Grace' --date 2026-05-31T15:30:00Z --link people:email=grace@acme.com",
     "files upload companies.csv --bucket documents",
-    "reports init > reports.yaml",
+    "reports init | sed 's/field: count,/field: sum_amount,/' > reports.yaml",
     'service load reports.yaml --data "$DATA"',
     "reports run 'Deals by stage'",
     "schema pull -o yaml | sed -e 's/name: Score/name: Rank/' -e 's/- customer/- client/' > schema.yaml",
