@@ -90,6 +90,20 @@ def test_a_lost_row_does_not_take_the_copy_of_its_twin_in_a_service_that_changes
     assert (outcome.is_right, outcome.duplicates) == (True, 5), outcome
 
 
+def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trims() -> None:
+    """Row 5, other capitals, exists twice; row 6 was refused, and its batch is in doubt."""
+    faults = ((0, "401, applied all"), (2, "403, applied all"))
+    outcome = play(AnswerPlay("capitals", "trims text", answers=faults, lists="every second read late", refused=6, seed=289))
+    assert outcome.is_right, outcome
+
+
+def test_a_row_accepted_without_effect_does_not_take_the_record_of_its_twin_in_doubt() -> None:
+    """Row 6, other capitals and no blanks, exists and is in doubt. Rows 9 and 10 show that the service keeps blanks."""
+    faults = ((0, "created, without effect"), (1, "403, applied all"))
+    outcome = play(AnswerPlay("capitals", "lowers text", answers=faults, lists="each record late", refused=12, seed=814))
+    assert outcome.is_right, outcome
+
+
 def test_rows_in_doubt_that_exist_do_not_hide_acknowledged_rows_that_do_not() -> None:
     """The number of records fits: the batch in doubt exists, and the last one was accepted without effect."""
     faults = ((0, "403, applied all"), (4, "created, without effect"))

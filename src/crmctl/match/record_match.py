@@ -119,18 +119,24 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if key in rows:
             there[key] = {record.id: recognition.form(record.data) for record in alike if record.id not in theirs}
     every_twin = {} if recognition.unique else known.twins(there)
-    rooms = {key: _room(rows[key], every_twin.get(key, {})) for key in there}
-    is_altering = any(set(ids.values()) - rooms[key].keys() for key, ids in there.items())
+
+    def explains(spell: Spell) -> bool:
+        """Whether every record has the values of a row."""
+        return all({*map(spell, ids.values())} <= _room(rows[key], every_twin.get(key, {}), spell).keys() for key, ids in there.items())
+
+    spell = next((spell for spell in (_as_written, _without_blanks) if explains(spell)), None)
     found: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, ids in there.items():
-        counts, room = Counter(ids.values()), rooms[key]
-        if len(room) > 1 and counts - room and room - counts and not is_altering:
-            # Copies of one spelling, or records of another one that only this time was altered.
-            ambiguous.update(ordinal for ordinal, form in rows[key].items() if counts[form] < room[form])
-            ids = dict(_at_most(ids, room))
-        for group in _groups(rows[key], ids, every_twin.get(key, {})):
+        twins = every_twin.get(key, {})
+        if spell is not None:
+            counts, room = Counter(map(spell, ids.values())), _room(rows[key], twins, spell)
+            if len(room) > 1 and counts - room and room - counts:
+                # Copies of one spelling, or records of another one that only this time was altered.
+                ambiguous.update(ordinal for ordinal, form in rows[key].items() if counts[spell(form)] < room[spell(form)])
+                ids = dict(_at_most(ids, room, spell))
+        for group in _groups(rows[key], ids, twins, spell):
             _match_group(group, known, found, extra, ambiguous)
     foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
     return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types))
@@ -145,38 +151,48 @@ class _Group(NamedTuple):
     is_mixed: bool = False
 
 
-def _room(rows: Mapping[int, str], twins: Mapping[str, Twins]) -> Counter[str]:
+Spell = Callable[[str], str]
+"""Returns a form without the details that the service changes."""
+
+
+def _room(rows: Mapping[int, str], twins: Mapping[str, Twins], spell: Spell) -> Counter[str]:
     """Return the number of rows of each form, in the batch and outside it."""
-    room = Counter(rows.values())
-    room.update({form: len(twin.ids) + twin.unnamed for form, twin in twins.items()})
+    room = Counter(map(spell, rows.values()))
+    for form, twin in twins.items():
+        room[spell(form)] += len(twin.ids) + twin.unnamed
     return room
 
 
-def _at_most(records: Mapping[str, str], room: Counter[str]) -> Iterator[tuple[str, str]]:
+def _at_most(records: Mapping[str, str], room: Counter[str], spell: Spell) -> Iterator[tuple[str, str]]:
     """Yield the first records of each form, as many as there are rows."""
     left = Counter(room)
     for record_id, form in records.items():
-        if left[form] > 0:
-            left[form] -= 1
+        if left[spell(form)] > 0:
+            left[spell(form)] -= 1
             yield record_id, form
 
 
-def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins]) -> Iterable[_Group]:
+def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins], spell: Spell | None) -> Iterable[_Group]:
     """Return one group per form. Return a single group if the service must have altered some values, or if all forms are equal."""
-    room, there = _room(rows, twins), Counter(records.values())
-    is_altered = bool(there.keys() - room.keys()) or (bool(there - room) and bool(room - there))
-    if len(room) < 2 or is_altered:
-        ids = frozenset(record_id for twin in twins.values() for record_id in twin.ids)
-        return [_Group(rows, records, Twins(ids, sum(twin.unnamed for twin in twins.values())), len(room) > 1)]
+    room = _room(rows, twins, spell or _as_written)
+    if spell is None and not Counter(records.values()) - room:
+        spell = _as_written  # it altered no value of these
+    if spell is None or len(room) < 2:
+        return [_Group(rows, records, _joined(twins.values()), len({*rows.values(), *twins}) > 1)]
     return [
         _Group(
-            {ordinal: form for ordinal, form in rows.items() if form == one},
-            {record_id: form for record_id, form in records.items() if form == one},
-            twins.get(one, Twins()),
+            {ordinal: form for ordinal, form in rows.items() if spell(form) == one},
+            {record_id: form for record_id, form in records.items() if spell(form) == one},
+            _joined(twin for form, twin in twins.items() if spell(form) == one),
         )
         for one in room
-        if one in rows.values()
+        if one in map(spell, rows.values())
     ]
+
+
+def _joined(twins: Iterable[Twins]) -> Twins:
+    every = [*twins]
+    return Twins(frozenset(record_id for twin in every for record_id in twin.ids), sum(twin.unnamed for twin in every))
 
 
 def _match_group(group: _Group, known: Known, found: dict[int, str | None], extra: dict[int, Sequence[str]], ambiguous: set[int]) -> None:
@@ -240,6 +256,10 @@ def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> 
 
 def _likeness(sent: str, there: str) -> float:
     return 2.0 if sent == there else SequenceMatcher(None, sent, there, autojunk=False).ratio()
+
+
+def _as_written(form: str) -> str:
+    return form
 
 
 def _without_blanks(form: str) -> str:

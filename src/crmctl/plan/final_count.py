@@ -305,6 +305,7 @@ PAIRINGS = (
     (pair_but_for_blanks, True, False),
     (pair_but_for_blanks, False, False),
     (pair_equal, True, True),
+    (pair_equal, False, True),
     (pair_forms, True, False),
 )
 """Ways to pair rows with records, the surest first: the function, whether it is for created rows, and whether it compares only attributes
