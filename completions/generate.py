@@ -36,7 +36,7 @@ VALUES = {
     "RULE": "|".join(SURVIVOR_RULES),
 }
 """The kind of value behind each metavar; `crmctl.cli.complete` says what the kinds mean."""
-OPTION_VALUES = {"--sort": "@sorts", "attributes create --type": "|".join(AttributeType)}
+OPTION_VALUES = {"--sort": "@sorts", "--by": "@groups", "attributes create --type": "|".join(AttributeType)}
 """Options, or options of one command, whose metavar does not tell."""
 NAMES_A_FILE = re.compile(r"(?:^|\|)(?:FILE|PATH|FOLDER|DIRECTORY|DIR|BODYFILE|DATABASE)(?:\||$)")
 CHOICES = re.compile(r"[a-z0-9_.\-]+(?:\|[a-z0-9_.\-]+)+")

@@ -33,6 +33,21 @@ def company_of(email: str) -> Any:
     return record["data"].get("company")
 
 
+def test_many_names_that_nothing_has_share_one_line(crm: RunningService, companies: dict[str, str]) -> None:
+    rows = "".join(f"p{number}@acme.com,Nobody {number}\n" for number in range(1000))
+    refused = load(rows, "-o", "table").exits(9)
+    [line] = [line for line in refused.err.splitlines() if line.startswith("warning: ")]
+    assert "column company: no record has this companies.name (1,000 rows, the first on line 2: 'Nobody 0', 'Nobody 1'" in line
+    assert "--on-missing-ref create" in line
+    [line] = [
+        line
+        for line in run_crmctl("bulk", "import", "people", "people.csv", "-o", "table").exits(9).err.splitlines()
+        if line.startswith("warning: ")
+    ]
+    assert "column Company: not a record id (1,000 rows" in line
+    assert "--ref" in line
+
+
 def test_names_become_references(crm: RunningService, companies: dict[str, str]) -> None:
     predicted = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n", "--dry-run").ok().json()
     done = load("a@acme.com,Acme\nb@acme.com, Umbrella \nc@acme.com,Acme\n").ok().json()

@@ -50,6 +50,7 @@ def test_the_older_record_fills_its_blanks_and_undo_separates_them(companies: li
     assert (undone["undone"], undone["recreated"]) == (1, 1)
     assert sorted(data["name"] for data in read("companies").values()) == ["Acme", "Acme Inc"]
     assert read("companies")[companies[0]] == before[companies[0]]
+    assert "nothing left to undo; 1 undone before" in run_crmctl("bulk", "undo", done["job"], "--yes", "-o", "table").ok().out
 
 
 def test_keep_and_set_decide(companies: list[str]) -> None:

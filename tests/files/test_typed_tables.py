@@ -71,7 +71,10 @@ def test_what_a_sheet_has_lost_is_refused_and_named(tmp_path: Path, cell: Any, c
     rows = read(workbook(tmp_path / "a.xlsx", [["a", "b"], ["fine", 1], ["bad", cell]]))
     assert rows[0].problem is None
     assert rows[1].problem is not None
-    assert (rows[1].problem.code, rows[1].problem.column) == (code, "#2")
+    assert (rows[1].problem.code, rows[1].problem.column) == (code, "b")
+    untitled = read(workbook(tmp_path / "b.xlsx", [["a", None], ["bad", cell]]))
+    assert untitled[0].problem is not None
+    assert untitled[0].problem.column == "#2"
 
 
 def test_the_first_sheet_is_read_or_the_one_that_is_named(tmp_path: Path) -> None:

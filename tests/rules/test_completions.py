@@ -101,6 +101,7 @@ def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatc
     for name in ("20261122-aaaaa", "20261122-bbbbb"):
         (jobs / name).mkdir(parents=True)
     (jobs / "registering.sqlite").touch()
+    (jobs / "objects").mkdir()
     assert sorted(shell.all_of("crmctl bulk resume ")) == ["20261122-aaaaa", "20261122-bbbbb"]
     assert shell.one_of("crmctl bulk undo 20261122-a") == "crmctl bulk undo 20261122-aaaaa "
     (tmp_path / "my people.csv").touch()
@@ -269,6 +270,7 @@ def test_options_that_take_one_known_value(cached: dict[str, list[str]]) -> None
     assert offered("attributes", "create", "people", "--type", "se") == ["select"]
     assert offered("bulk", "dedupe", "people", "--match", "email,pho") == ["email,phone"]
     assert offered("bulk", "dedupe", "people", "--keep", "most-c") == ["most-complete"]
+    assert offered("records", "merge", "people", "a", "b", "--keep", "ema") == ["email="]
     assert offered("help", "exit") == ["exit-codes"]
     assert offered("help", "records", "cou") == ["count"]
     assert offered("api", "PA") == ["PATCH"]

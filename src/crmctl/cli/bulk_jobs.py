@@ -143,7 +143,9 @@ def _undo_text(plan: Undo | Recreation | Separation) -> str:
     from crmctl.plan.undo_deletions import Recreation
 
     document = plan.to_document()
-    if isinstance(plan, Undo):
+    if not plan.work and document["undoneBefore"]:
+        parts = [f"nothing left to undo; {document['undoneBefore']:,} undone before"]
+    elif isinstance(plan, Undo):
         parts = _undo_parts(plan, document)
     elif isinstance(plan, Recreation):
         parts = _recreation_parts(plan, document)

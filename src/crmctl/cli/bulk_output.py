@@ -155,18 +155,29 @@ def tell_findings(runtime: Runtime, findings: FindingLog, error: CrmctlError | N
 
 
 def _show(runtime: Runtime, findings: FindingLog) -> None:
-    """Show the first findings with place, reason and hint."""
+    """Show the first findings with place, reason and hint; many of one column that say the same share a line."""
     said = runtime.messages
-    single = [finding for finding in findings.kept if finding.code != "unknown_option"][:SHOWN]
-    for finding in single:
-        said.warn(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""))
+    lines = [(text, rows) for examples, count in findings.groups for text, rows in _lines(examples, count)][:SHOWN]
     several = findings.unknown_options[:SHOWN]
     for option in several:
         rows = f"{option['rows']:,} rows, the first" if option["rows"] > 1 else "one row,"
-        said.warn(f"column {option['column']}: {option['value']!r} is not an option ({rows} on line {option['line']}); {option['hint']}")
-    left = findings.count - len(single) - sum(option["rows"] for option in several)
-    if left:
+        text = f"column {option['column']}: {option['value']!r} is not an option ({rows} on line {option['line']}); {option['hint']}"
+        lines.append((text, option["rows"]))
+    for text, _ in lines:
+        said.warn(text)
+    if left := findings.count - sum(rows for _, rows in lines):
         said.warn(f"and {left:,} more findings")
+
+
+def _lines(examples: Sequence[Finding], count: int) -> list[tuple[str, int]]:
+    """Return the lines for findings that say the same, each with the number of findings it tells of."""
+    first = examples[0]
+    hint = f"; {first.hint}" if first.hint else ""
+    if count <= len(examples) or first.column is None:
+        return [(finding.to_text() + (f"; {finding.hint}" if finding.hint else ""), 1) for finding in examples]
+    values = ", ".join(repr(value) for value in dict.fromkeys(finding.value for finding in examples) if value is not None)
+    place = f"the first on line {first.first_line}" + (f": {values}, ..." if values else "")
+    return [(f"column {first.column}: {first.message} ({count:,} rows, {place}){hint}", count)]
 
 
 def report_import(runtime: Runtime, request: ImportRequest, form: str, describe: Callable[[ImportPreview], str]) -> None:

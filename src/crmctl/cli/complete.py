@@ -16,7 +16,7 @@ FILES = "files"
 OPEN = "open"
 """The candidates are beginnings: no blank follows them."""
 
-TYPED = ("@assignments", "@conditions", "@mapped", "@references")
+TYPED = ("@assignments", "@attributes", "@conditions", "@fields", "@groups", "@mapped", "@references", "@sorts")
 """Values that are completed step by step."""
 
 WORD = re.compile(r"""(?:\\.|'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|[^\s'"\\]|\\$)+""")
@@ -130,12 +130,12 @@ def _values(kind: str, typed: str, quote: str, place: tuple[Mapping[str, str], s
     is_list = kind.startswith(",")
     kind = kind.removeprefix(",")
     texts = kind.split("|") if kind else []
+    front = typed[: typed.rfind(",") + 1] if is_list else ""
     if kind.startswith("@"):
         from crmctl.cli.complete_values import Values
 
         find = getattr(Values(*place), kind[1:])
-        texts = find(typed, bool(quote)) if kind in TYPED else find()
-    front = typed[: typed.rfind(",") + 1] if is_list else ""
+        texts = find(typed[len(front) :], bool(quote)) if kind in TYPED else find()
     texts = [front + text for text in texts if (front + text).startswith(typed)]
     is_open = is_list or kind == "@conditions" or any(text.endswith("=") for text in texts)
     return OPEN if is_open else "", [(text, "") for text in texts]

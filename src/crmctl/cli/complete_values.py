@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from crmctl.client.schema_cache import Items, SchemaCache
 from crmctl.clock import SystemClock
@@ -17,9 +17,11 @@ from crmctl.values.operators import SIGNS, VALUELESS, Kind, Operator
 
 PLAIN = re.compile(r"[\w.\-]+")
 """Shells expand the candidates, so only plain words are offered."""
+JOB = re.compile(r"\d{8}-\w{5}", re.ASCII)
 NAME = re.compile(r"[\w.\-]+(?: [\w.\-]+)*")
 """Names of reports and workflows may hold single blanks."""
 TIMES = ("created_at", "updated_at")
+UNITS = ("day", "week", "month", "quarter", "year")
 
 _KINDS: dict[Family, tuple[Kind, ...]] = {
     Family.NUMBER: (Kind.EQUALITY, Kind.ORDER),
@@ -49,7 +51,7 @@ class Values:
 
     def jobs(self) -> list[str]:
         folders = (Paths.from_environment(self._environ).state / "jobs").iterdir()
-        return sorted((folder.name for folder in folders if PLAIN.fullmatch(folder.name) and folder.is_dir()), reverse=True)
+        return sorted((folder.name for folder in folders if JOB.fullmatch(folder.name) and folder.is_dir()), reverse=True)
 
     def _kept(self, name: str) -> Items:
         """Return a cached list, however old: better than none while the user types."""
@@ -74,20 +76,41 @@ class Values:
         identities = (str(item.get("id")) for item in self._kept("objects") if name in (item.get("slug"), item.get("id")))
         return self._kept(next(identities, name))
 
-    def attributes(self) -> list[str]:
-        return _slugs(self._items(self._object))
+    def _parent(self, attribute: Json) -> list[str]:
+        """Return the slugs of the objects that a reference may point to."""
+        target = (attribute.get("config") or {}).get("allowed_object_id")
+        return [name for item in self._kept("objects") if target in (item.get("id"), None) for name in _slugs([item])]
 
-    def fields(self) -> list[str]:
-        return ["id", *slugs, "createdAt", "updatedAt"] if (slugs := self.attributes()) else []
+    def _within(self, attribute: Json) -> list[str]:
+        """Return the parts of a composite, or the attributes of the record that a reference points to."""
+        if attribute.get("type") != "reference":
+            return list(PART_NAMES.get(str(attribute.get("type")), {}))
+        return list(dict.fromkeys(slug for name in self._parent(attribute) for slug in _slugs(self._items(name))))
 
-    def sorts(self) -> list[str]:
-        return [*TIMES, *slugs] if (slugs := self.attributes()) else []
+    def attributes(self, typed: str = "", _is_quoted: bool = False) -> list[str]:
+        """Return the slugs; behind the dot of one, what is within its values."""
+        slug, is_inside, _ = typed.partition(".")
+        items = self._items(self._object)
+        if not is_inside:
+            return _slugs(items)
+        return [f"{slug}.{name}" for item in items if item.get("slug") == slug for name in self._within(item)]
+
+    def groups(self, typed: str, _is_quoted: bool) -> list[str]:
+        """Return attributes and times; behind the colon of a date, the units."""
+        slug, is_unit, _ = typed.partition(":")
+        return [f"{slug}:{unit}" for unit in UNITS] if is_unit else self.sorts(typed, _is_quoted)
+
+    def fields(self, typed: str, _is_quoted: bool) -> list[str]:
+        return ["id", *slugs, "createdAt", "updatedAt"] if (slugs := self.attributes(typed)) else []
+
+    def sorts(self, typed: str, _is_quoted: bool) -> list[str]:
+        return [*TIMES, *slugs] if (slugs := self.attributes(typed)) else []
 
     def assignments(self, typed: str, _is_quoted: bool) -> list[str]:
         """Return `slug=`, and behind it the options of a select."""
         slug, is_complete, _ = typed.partition("=")
         if not is_complete:
-            return [f"{name}=" for name in self.attributes()]
+            return [f"{name}=" for name in self.attributes(typed)]
         attribute = next((item for item in self._items(self._object) if item.get("slug") == slug.rstrip("!:+-")), {})
         options = (attribute.get("config") or {}).get("options") or []
         return [f"{slug}={option}" for option in options if isinstance(option, str) and PLAIN.fullmatch(option)]
@@ -98,8 +121,7 @@ class Values:
         slug, is_complete, _ = typed.partition("=")
         if not is_complete:
             return [f"{name}=" for name in _slugs(list(references.values()))]
-        target = (references.get(slug, {}).get("config") or {}).get("allowed_object_id")
-        parents = [name for item in self._kept("objects") if target in (item.get("id"), None) for name in _slugs([item])]
+        parents = self._parent(references.get(slug, {}))
         return [f"{slug}={name}.{key}" for name in parents for key in _slugs([item for item in self._items(name) if item.get("isUnique")])]
 
     def mapped(self, typed: str, _is_quoted: bool) -> list[str]:
@@ -108,7 +130,7 @@ class Values:
         return [f"{column}={slug}" for slug in self.attributes()] if is_complete else []
 
     def conditions(self, typed: str, is_quoted: bool) -> list[str]:
-        return complete_condition(typed, is_quoted, self._items(self._object))
+        return complete_condition(typed, is_quoted, self._items(self._object), self._within)
 
 
 def object_slugs(environ: Mapping[str, str], profile: str) -> list[str]:
@@ -123,7 +145,7 @@ def _slugs(items: Items) -> list[str]:
     return [slug for slug in slugs if isinstance(slug, str) and PLAIN.fullmatch(slug)]
 
 
-def complete_condition(text: str, is_quoted: bool, attributes: Sequence[Json]) -> list[str]:
+def complete_condition(text: str, is_quoted: bool, attributes: Sequence[Json], within: Callable[[Json], list[str]]) -> list[str]:
     """Return the conditions that begin with `text`; operators in words hold blanks, so they are offered inside quotes only."""
     text = text.lstrip()
     is_quoted = is_quoted or " " in text
@@ -132,22 +154,22 @@ def complete_condition(text: str, is_quoted: bool, attributes: Sequence[Json]) -
     if before_value is not None:
         return _values(before_value.group(), by_slug.get(before_value["target"], {}), spaced=is_quoted)
     if not is_quoted:
-        return [f"{target}=" for target in _targets(text, by_slug)]
+        return [f"{target}=" for target in _targets(text, by_slug, within)]
     before_operator = _BEFORE_OPERATOR.match(text)
     if before_operator is not None:
         texts = _conditions(before_operator["target"], before_operator.group(), by_slug)
     else:
-        targets = [target for target in _targets(text, by_slug) if target.startswith(text)]
+        targets = [target for target in _targets(text, by_slug, within) if target.startswith(text)]
         target = text if text in targets else targets[0] if len(targets) == 1 else None
         texts = targets if target is None else _conditions(target, f"{target} ", by_slug)
     return _kept_open([condition for condition in texts if condition.startswith(text)])
 
 
-def _targets(text: str, by_slug: dict[str, Json]) -> list[str]:
-    """Return attributes and times; behind a dot, the parts of the attribute."""
+def _targets(text: str, by_slug: dict[str, Json], within: Callable[[Json], list[str]]) -> list[str]:
+    """Return attributes and times; behind the dot of an attribute, what is within its values."""
     slug, dot, _ = text.partition(".")
     if dot:
-        return [f"{slug}.{part}" for part in PART_NAMES.get(str(by_slug.get(slug, {}).get("type")), {})]
+        return [f"{slug}.{part}" for part in within(by_slug.get(slug, {}))]
     active = [slug for slug, item in by_slug.items() if item.get("isActive") is not False]
     return [*active, *(TIMES if by_slug else ())]
 

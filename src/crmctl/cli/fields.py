@@ -49,9 +49,10 @@ def read_fields(
     elif any(isinstance(value, int | float) and not isinstance(value, bool) for value in whole.values()):
         attributes = known_attributes(runtime, text) or ()
     _warn_of_commas(runtime, given, attributes)
-    given = Given(whole | given.data, given.parts)
+    given = Given(whole | given.data, given.parts, given.as_written)
     known = {attribute.slug: attribute for attribute in attributes}
-    split = without_bare_amounts(Given({slug: value for slug, value in given.data.items() if slug not in given.parts}, {}), attributes)
+    others = {slug: value for slug, value in given.data.items() if slug not in given.parts}
+    split = without_bare_amounts(Given(others, {}, given.as_written), attributes)
     parts = given.parts | split.parts
     if not parts:
         return given.data

@@ -44,6 +44,7 @@ REPORT_FILES = HelpPage(
                 (_FILTERS[0], _FILTERS[1]),
                 ("columns", "one result per record: slugs, id, created_at, updated_at; without it all attributes"),
                 ("groupBy", "instead of columns: one result per value of this attribute"),
+                ("groupPeriod", "with the groupBy of a date: day, week, month, quarter or year"),
                 ("measures", "{function, attribute}: count (also without an attribute), sum, avg, min, max"),
                 ("sort", "{field, order}: a column of the results, asc or desc"),
                 ("limit", "most results, up to 100,000; 10,000 by default"),

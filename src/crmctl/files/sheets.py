@@ -7,10 +7,11 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,17 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Callable[[]
 
 
 def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[TableRow]:
-    with _as_workbook(name), closing(_open(path, name, values=True)) as book:
-        if not formulas:
-            for number, cells in enumerate(book[sheet].iter_rows(), 1):
-                yield number, [_value(cell.value) for cell in cells], _problem(cells, None)
-            return
-        # only the text of a formula distinguishes an empty cell from one that was never computed
-        with closing(_open(path, name, values=False)) as written:
-            pairs = zip(book[sheet].iter_rows(), written[sheet].iter_rows(), strict=True)
-            for number, (cells, texts) in enumerate(pairs, 1):
-                yield number, [_value(cell.value) for cell in cells], _problem(cells, texts)
+    with _as_workbook(name), ExitStack() as books:
+        book = books.enter_context(closing(_open(path, name, values=True)))
+        written: Iterable[Any] = repeat(None)
+        if formulas:
+            # only the text of a formula distinguishes an empty cell from one that was never computed
+            written = books.enter_context(closing(_open(path, name, values=False)))[sheet].iter_rows()
+        header: list[Any] = []
+        for number, (cells, texts) in enumerate(zip(book[sheet].iter_rows(), written, strict=formulas), 1):
+            values = [_value(cell.value) for cell in cells]
+            yield number, values, _problem(cells, texts, header)
+            header = header or values
 
 
 def _open(path: Path, name: str, *, values: bool) -> Any:
@@ -88,22 +90,19 @@ def _has_formulas(path: Path) -> bool:
     return False
 
 
-def _problem(cells: Any, texts: Any) -> Finding | None:
+def _problem(cells: Any, texts: Any, header: Sequence[Any]) -> Finding | None:
     for place, cell in enumerate(cells):
         value = cell.value
-        column = f"#{place + 1}"
+        title = header[place] if place < len(header) else None
+        column = title if isinstance(title, str) and title.strip() else f"#{place + 1}"
         if cell.data_type == "e":
-            return Finding("error_cell", f"the cell in column {place + 1} holds the error {value}", hint="correct it in the sheet").on(
-                column, str(value)
-            )
+            return Finding("error_cell", f"the cell holds the error {value}", hint="correct it in the sheet").on(column, str(value))
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= EXACT:
-            return Finding(
-                "lost_digits", f"a number of more than 15 digits in column {place + 1}, of which a sheet keeps 15", hint="format it as text"
-            ).on(column, str(value))
+            message = "a number of more than 15 digits, of which a sheet keeps 15"
+            return Finding("lost_digits", message, hint="format it as text").on(column, str(value))
         if value is None and texts is not None and texts[place].data_type == "f":
-            return Finding(
-                "formula_without_value", f"the formula in column {place + 1} was never computed", hint="open the file in Excel and save it"
-            ).on(column, str(texts[place].value))
+            message = "the formula was never computed"
+            return Finding("formula_without_value", message, hint="open the file in Excel and save it").on(column, str(texts[place].value))
     return None
 
 

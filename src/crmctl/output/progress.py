@@ -101,7 +101,7 @@ class ProgressDisplay:
             if self.clock.monotonic() >= self._reckoned + 1.0:
                 self._reckon()
             self._bar.show(self._done)
-        elif not (self.quiet or self._still) and self.clock.monotonic() >= self._due:
+        elif self._label and not (self.quiet or self._still) and self.clock.monotonic() >= self._due:
             self._reckon()
             self._say(self._line())
             self._due = self.clock.monotonic() + _GAP

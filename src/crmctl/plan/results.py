@@ -19,17 +19,24 @@ from crmctl.write.jobs import Summary
 KEPT = 100
 """Maximum number of findings kept in memory; the file of failed rows holds all of them."""
 
+ALIKE = 5
+"""Findings of one column with the same message that are shown one by one; more of them share a line."""
+
 UNKNOWN_OPTION = "unknown_option"
 
 
 class FindingLog:
-    """Collect the findings of one check and pass each to `report`. `count`: number of findings; `kept`: the first 100."""
+    """Collect the findings of one check and pass each to `report`.
+
+    `count`: number of findings; `kept`: the first 100; `groups`: the first findings of one column that say the same, with their number.
+    """
 
     def __init__(self, report: Callable[[Finding], None] = lambda _: None) -> None:
         self._report = report
         self.count = 0
         self.kept: list[Finding] = []
         self._options: dict[tuple[str | None, str | None], tuple[Finding, int]] = {}
+        self._groups: dict[tuple[str, str | None, str], tuple[list[Finding], int]] = {}
 
     def __call__(self, finding: Finding) -> None:
         self.count += 1
@@ -38,9 +45,18 @@ class FindingLog:
             first, rows = self._options.get(option, (finding, 0))
             if rows or len(self._options) < KEPT:
                 self._options[option] = (first, rows + 1)
+        else:
+            alike = (finding.code, finding.column, finding.message)
+            examples, rows = self._groups.get(alike, ([], 0))
+            if rows or len(self._groups) < KEPT:
+                self._groups[alike] = (examples + [finding][: ALIKE - len(examples)], rows + 1)
         if len(self.kept) < KEPT:
             self.kept.append(finding)
         self._report(finding)
+
+    @property
+    def groups(self) -> list[tuple[list[Finding], int]]:
+        return list(self._groups.values())
 
     @property
     def unknown_options(self) -> list[dict[str, Any]]:

@@ -41,9 +41,9 @@ LISTED = 1000
 class Separation(UndoReport):
     """Undo of merges.
 
-    `expected`: the maximum number of requests if no record changed since; `sent`: the number it took. `undone`: groups. `remade`: new ids
-    of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps that the service refused. `gone`: records deleted
-    since.
+    `expected`: the maximum number of requests if no record changed since; `sent`: the number it took. `undone`: groups; `before`: groups
+    of earlier runs. `remade`: new ids of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps that the
+    service refused. `gone`: records deleted since.
     """
 
     groups: int
@@ -51,6 +51,7 @@ class Separation(UndoReport):
     expected: int = 0
     sent: int = 0
     undone: int = 0
+    before: int = 0
     remade: dict[str, str] = field(default_factory=dict)
     survivors: int = 0
     references: int = 0
@@ -88,6 +89,7 @@ class Separation(UndoReport):
             "groups": self.groups,
             "duplicates": self.losers,
             "undone": self.undone,
+            "undoneBefore": self.before,
             "recreated": len(self.remade),
             "survivors": self.survivors,
             "references": self.references,
@@ -350,8 +352,9 @@ def separate_records(
         losers = sum(len(group.losers) for group in groups)
         expected = most_requests(journal) if groups else 0
         result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds_for(context, expected))
+        result.before = journal.group_counts()[GroupState.UNDONE] - sum(group.state is GroupState.UNDONE for group in groups)
         if not groups:
-            if journal.group_counts()[GroupState.UNDONE]:
+            if result.before:
                 return result
             raise UsageError(f"job {job.id} merged nothing", code="nothing_to_undo")
         if dry_run:

@@ -257,10 +257,11 @@ FormOf = Callable[[Attribute], Form]
 
 
 class Given(NamedTuple):
-    """Assigned values of a record: whole values by slug, and parts of other attributes."""
+    """Assigned values of a record: whole values by slug, and parts of other attributes. Values of `as_written` were given as JSON."""
 
     data: Json
     parts: dict[str, Json]
+    as_written: frozenset[str] = frozenset()
 
     @property
     def fields(self) -> Json:
@@ -275,6 +276,7 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
     """
     data: Json = {}
     parts: dict[str, Json] = {}
+    as_written: set[str] = set()
     by_slug = {attribute.slug: attribute for attribute in attributes}
     for assignment in assignments:
         target, value, is_json = _split_assignment(assignment)
@@ -296,11 +298,13 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
                 wire = part_value(attribute, part, value) if value else None
         if slug in data or (slug in parts and (part is None or same_part(attribute, part, parts[slug]))):
             raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
-        if part is None:
-            data[slug] = wire
-        else:
+        if part is not None:
             parts.setdefault(slug, {})[part] = wire
-    return Given(data, parts)
+            continue
+        data[slug] = wire
+        if is_json:
+            as_written.add(slug)
+    return Given(data, parts, frozenset(as_written))
 
 
 def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], given: Given) -> None:
@@ -320,8 +324,12 @@ def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], giv
 
 
 def without_bare_amounts(given: Given, attributes: Iterable[Attribute]) -> Given:
-    """Return the assignments with money that lacks a currency as a part of its value."""
-    bare = [attribute.slug for attribute in attributes if is_bare_amount(attribute, given.data.get(attribute.slug))]
+    """Return the assignments with money that lacks a currency as a part of its value, unless it is to be sent as written."""
+    bare = [
+        attribute.slug
+        for attribute in attributes
+        if attribute.slug not in given.as_written and is_bare_amount(attribute, given.data.get(attribute.slug))
+    ]
     amounts = {slug: {"amount": given.data[slug]} for slug in bare}
     return Given({slug: value for slug, value in given.data.items() if slug not in amounts}, given.parts | amounts)
 

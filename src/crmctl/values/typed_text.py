@@ -180,7 +180,11 @@ def read_reference(text: str) -> Any:
         return identifier
     if (value := _json_object(text)) is not None:
         return value
-    raise RejectedError("not a record id", hint="a reference takes the id (UUID) of a record", code="invalid_reference")
+    raise RejectedError(
+        "not a record id",
+        hint="a reference takes a record's id; --ref ATTR=OBJECT.KEY of an import looks up names, and so does --set ATTR.KEY=VALUE",
+        code="invalid_reference",
+    )
 
 
 def read_composite(text: str) -> Any:

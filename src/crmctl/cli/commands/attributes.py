@@ -32,7 +32,8 @@ def list_attributes(
 ) -> None:
     """List the attributes of an object."""
     runtime: Runtime = ctx.obj
-    attributes = on_object(runtime, object_name, lambda target: runtime.crm.list_attributes(target, include_inactive=include_inactive))
+    directory, name = runtime.directory, runtime.shown_ids.whole(object_name)
+    attributes = directory.every_attribute(name)[1] if include_inactive else directory.attributes(name, refresh=True)
     runtime.emitter.emit_items(attributes, NOUN.view)
 
 

@@ -12,6 +12,7 @@ from crmctl.service.faults import BadRequest
 from crmctl.service.store import attributes, records
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
+from crmctl.service.store.settings import option_colours, set_option_colours
 from crmctl.service.store.tx import Stamp, Tx, update
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -41,6 +42,8 @@ def edit_options(tx: Tx, object_id: str, attribute_id: str, edits: Mapping[str, 
     new = [renamed.get(option, option) for option in options if option not in retired] + added
     if taken := [name for place, name in enumerate(new) if name in new[:place]]:
         raise BadRequest(f"{slug} has the option {taken[0]!r} already", {"field": ADD if taken[0] in added else RENAME})
+    colours = option_colours(tx).get(attribute["id"], {})
+    set_option_colours(tx, attribute["id"], {renamed.get(name, name): colour for name, colour in colours.items() if name not in retired})
     return change_options(tx, attribute, new, {was: name for was, name in renamed.items() if was != name}, **stamp)
 
 

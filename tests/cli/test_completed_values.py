@@ -1,0 +1,31 @@
+"""What completion offers behind a reference or a date, once the attributes have been listed."""
+
+from __future__ import annotations
+
+from crmctl.cli.complete_values import UNITS
+from crmctl.client.query import groups
+from tests.support.cli import run_crmctl
+from tests.support.service import RunningService
+
+
+def offered(*words: str) -> list[str]:
+    return run_crmctl("__complete", *words).ok().out.splitlines()[1:]
+
+
+def test_what_is_behind_a_reference_or_a_date(crm: RunningService) -> None:
+    assert offered("records", "list", "companies", "--sort", "") == []
+    for name in ("people", "companies"):
+        run_crmctl("attributes", "list", name).ok()
+    assert offered("records", "list", "companies", "--sort", "upd") == ["updated_at"], "attributes list fills the cache"
+    assert offered("records", "list", "people", "--sort", "company.dom") == ["company.domain"]
+    assert offered("records", "list", "people", "--filter", "company.dom") == ["company.domain="]
+    assert offered("records", "list", "people", "--fields", "email,company.dom") == ["email,company.domain"]
+    assert offered("records", "update", "people", "x", "--set", "company.dom") == ["company.domain="]
+    assert offered("records", "count", "people", "--by", "company.ind") == ["company.industry"]
+    assert offered("records", "count", "people", "--by", "created_at:") == [f"created_at:{unit}" for unit in UNITS]
+    assert offered("records", "count", "people", "--by", "address.ci") == ["address.city"]
+    assert offered("bulk", "import", "people", "x.csv", "--ref", "company=companies.") == ["company=companies.domain"]
+
+
+def test_the_units_are_those_of_a_count() -> None:
+    assert tuple(groups.UNITS) == UNITS
