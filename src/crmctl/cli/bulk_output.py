@@ -80,13 +80,17 @@ class StillListener(ScreenListener):
 class RuntimeContext:
     """The `BulkContext` of a command."""
 
-    def __init__(self, runtime: Runtime, listener: ScreenListener | None = None) -> None:
+    def __init__(self, runtime: Runtime, listener: ScreenListener | None = None, *, logs_bodies: bool = True) -> None:
+        """`logs_bodies`: --debug shows the data of requests, not only their lines and headers."""
         self._runtime = runtime
+        self._logs_bodies = logs_bodies
         self.listener = listener or ScreenListener(runtime)
 
     @cached_property
     def service(self) -> Crm:
-        return self._runtime.connect(lane="bulk")
+        service = self._runtime.connect(lane="bulk")
+        service.session.logs_bodies = self._logs_bodies
+        return service
 
     @property
     def crm(self) -> Crm:

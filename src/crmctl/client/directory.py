@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
@@ -39,11 +39,7 @@ class Directory:
             return found
         if is_uuid(slug_or_id):
             return self._crm.get_object(slug_or_id)[0]
-        objects = self.objects(refresh=True)
-        found = next((crm_object for crm_object in objects if crm_object.slug == slug_or_id), None)
-        if found is None:
-            raise _unknown("object", slug_or_id, [crm_object.slug for crm_object in objects if crm_object.slug], "crmctl objects list")
-        return found
+        return find_object(slug_or_id, self.objects(refresh=True))
 
     def objects(self, *, refresh: bool = False) -> list[Object]:
         cached = None if refresh else self._cache.get(OBJECTS)
@@ -114,6 +110,15 @@ def active_ones(attributes: Sequence[Attribute]) -> list[Attribute]:
     """Return the active attributes in display order."""
     active = [attribute for attribute in attributes if attribute.is_active is not False]
     return sorted(active, key=lambda each: each.display_order if each.display_order is not None else len(active))
+
+
+def find_object(slug_or_id: str, objects: Iterable[Object]) -> Object:
+    """Return one of these objects. Raises NotFoundError with the valid slugs."""
+    objects = list(objects)
+    found = next((crm_object for crm_object in objects if slug_or_id in (crm_object.slug, crm_object.id)), None)
+    if found is None:
+        raise _unknown("object", slug_or_id, [crm_object.slug for crm_object in objects if crm_object.slug], "crmctl objects list")
+    return found
 
 
 def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute | None:

@@ -10,6 +10,7 @@ from typing import Unpack
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
+from crmctl.client.directory import find_object
 from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.mirror.changes import begin_log, forget_log
 from crmctl.mirror.file import (
@@ -42,7 +43,6 @@ from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPl
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.proof import CannotProve, most_asked_for
 from crmctl.models import jsontext
-from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Attribute, AttributeType, Object, Record
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Unsorted
@@ -268,7 +268,7 @@ class MirrorSync:
         """Return syncs of the named objects, or of all in the mirror. Raises NotFoundError for one that is not in it."""
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
         objects = [crm_object for crm_object in self._objects() if crm_object.id in states]
-        chosen = [_named(name, objects) for name in dict.fromkeys(names)] if names else objects
+        chosen = [find_object(name, objects) for name in dict.fromkeys(names)] if names else objects
         return [ObjectSync(self.plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
 
     @property
@@ -306,12 +306,12 @@ class MirrorSync:
 
     def _chosen(self, request: SyncRequest, objects: Sequence[Object]) -> list[Object]:
         if request.objects:
-            return [_named(name, objects) for name in dict.fromkeys(request.objects)]
+            return [find_object(name, objects) for name in dict.fromkeys(request.objects)]
         known = {state.object_id for state in self._file.states()} - {ACTIVITIES}
         return [crm_object for crm_object in objects if crm_object.id in known] if known else list(objects)
 
     def _excluded(self, request: SyncRequest, objects: Sequence[Object]) -> dict[str, list[str]]:
-        return {_named(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
+        return {find_object(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
 
     def _sync_object(self, found: Object, request: SyncRequest, excluded: Sequence[str]) -> None:
         attributes = self._attributes(found)
@@ -464,13 +464,3 @@ def state_document(state: SyncState) -> Json:
         "excluded": state.excluded, "syncs": state.syncs, "requests": state.requests, "totalRequests": state.total_requests,
         "table": state.table_name,
     }  # fmt: skip
-
-
-def _named(name: str, objects: Sequence[Object]) -> Object:
-    found = next((crm_object for crm_object in objects if name in (crm_object.slug, crm_object.id)), None)
-    if found is None:
-        valid = sorted(crm_object.slug for crm_object in objects if crm_object.slug)
-        raise NotFoundError(
-            f"there is no object {name!r}", hint=suggestion(name, valid, f"valid slugs: {', '.join(valid)}"), details={"valid": valid}
-        )
-    return found

@@ -20,7 +20,6 @@ from crmctl.org.folder import OrgFolder, references_of
 from crmctl.org.jobs import (
     OrgJob,
     OrgStep,
-    StepContext,
     known_ids,
     rows_failed,
     settle,
@@ -349,7 +348,7 @@ class _Run:
             object=self._object(step.object).id, file=f"records/{step.object}.jsonl", rows=rows, mode=mode, again=True, mirror="never",
             on_error="continue", capture_ids=True, settle=self._settle, before_images="yes" if mode == "update" else "no",
         )  # fmt: skip
-        result = import_records(StepContext.of(self._context, step.folder), request)
+        result = import_records(step.context(self._context), request)
         with suppress(PartialError, RejectedError):
             result.raise_for_error()
         self._job.count(step)
@@ -407,7 +406,7 @@ class _Run:
             return
         step = self._job.step("delete", slug)
         request = DeleteRequest(self._object(slug).id, Selection(ids=ids, verb="delete"))
-        deletion = delete(StepContext.of(self._context, step.folder), request, lambda _: None)
+        deletion = delete(step.context(self._context), request, lambda _: None)
         with suppress(PartialError):
             deletion.raise_for_error()
         self._job.count(step)

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, cast
 
-from crmctl.bulk_context import BulkContext, Listener
-from crmctl.client.crm import Crm
-from crmctl.client.directory import Directory
+from crmctl.bulk_context import BulkContext
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models import jsontext
@@ -37,28 +35,15 @@ ENTRIES = "entries.jsonl"
 CHUNK = 500
 
 
-@dataclass(frozen=True)
-class StepContext:
-    """The context of a step: its jobs live in the folder `state`."""
+class _StepContext:
+    """A context whose jobs live in the folder `state`."""
 
-    service: Crm
-    crm: Crm
-    directory: Directory
-    origin: str
-    profile: str
-    key: str
-    state: Path
-    stdin: BinaryIO
-    listener: Listener
-    clock: Clock
+    def __init__(self, context: BulkContext, state: Path) -> None:
+        self._context = context
+        self.state = state
 
-    @classmethod
-    def of(cls, context: BulkContext, state: Path) -> StepContext:
-        return cls(
-            context.service, context.crm, context.directory, context.origin, context.profile, context.key, state,
-            context.stdin, context.listener,
-            context.clock,
-        )  # fmt: skip
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 @dataclass(frozen=True)
@@ -68,6 +53,10 @@ class OrgStep:
     folder: Path
     kind: str
     object: str
+
+    def context(self, context: BulkContext) -> BulkContext:
+        """Return the context for the step's job."""
+        return cast(BulkContext, _StepContext(context, self.folder))
 
     def job(self, clock: Clock) -> JobInfo | None:
         """Return the step's job, if it has begun."""
@@ -206,7 +195,7 @@ def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
     for step in job.steps():
         info = step.job(context.clock)
         if info is not None and info.is_resumable:
-            result = resume(StepContext.of(context, step.folder), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
+            result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
             with suppress(PartialError):
                 result.raise_for_error()
             job.count(step)
@@ -262,7 +251,7 @@ def _undo_records(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_r
         return
     request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
     try:
-        plan = undo(StepContext.of(context, step.folder), request, lambda _: None)
+        plan = undo(step.context(context), request, lambda _: None)
     except UsageError as error:
         if error.code != "nothing_to_undo":
             raise

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import DeniedError, NotFoundError, ServiceError, UsageError
+from crmctl.client.directory import find_object
+from crmctl.errors import DeniedError, ServiceError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.match.references import ids_only
 from crmctl.mirror.file import writing_turn
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, AttributeType, Member, Object, Record
 from crmctl.org.folder import (
@@ -267,7 +267,7 @@ def _settings(request: PullRequest) -> OrgSettings:
 def read_organization(context: BulkContext, settings: OrgSettings) -> tuple[Organization, SyncReport]:
     """Sync the objects of the settings and open the mirror. Raises NotFoundError and what `sync_organization` raises."""
     every = context.service.list_objects()
-    chosen = [_object(every, name) for name in dict.fromkeys(settings.objects)]
+    chosen = [find_object(name, every) for name in dict.fromkeys(settings.objects)]
     return sync_organization(context, every, chosen or [one for one in every if one.is_active is not False], settings.parts)
 
 
@@ -292,14 +292,6 @@ def sync_organization(
     if copy is None:
         raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
     return Organization(copy, sorted(chosen, key=lambda one: one.slug or one.id), every, parts, members, notes), report
-
-
-def _object(objects: Sequence[Object], name: str) -> Object:
-    found = next((one for one in objects if name in (one.slug, one.id)), None)
-    if found is None:
-        slugs = sorted(one.slug for one in objects if one.slug)
-        raise NotFoundError(f"there is no object {name!r}", hint=suggestion(name, slugs, f"objects: {', '.join(slugs)}"))
-    return found
 
 
 def coverage(content: str, count: int | None, note: str = "") -> Json:

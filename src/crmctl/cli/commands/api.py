@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import ServiceError, UsageError, reason
+from crmctl.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Answer
-    from crmctl.models.jsontext import Json
+    from crmctl.models.resources import Resource
 
 app = CommandApp()
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 READS = ("GET", "HEAD", "OPTIONS")
-PAGE = 100
 
 
 @app.command(
@@ -140,43 +139,21 @@ def _print(runtime: Runtime, answer: Answer, *, include: bool) -> None:
     runtime.emitter.emit_result(document)
 
 
-def _pages(runtime: Runtime, address: str) -> Iterator[list[Json]]:
-    """The items page by page. The first request is sent as it was given: lists without pages know no limit and offset.
-
-    Ends at the stated total, else at a page that is not full, is empty, or is the one before again.
-    """
+def _pages(runtime: Runtime, address: str) -> Iterator[list[Resource]]:
+    """Return the items page by page. The first request is sent as given: lists without pages know no limit and offset."""
     from urllib.parse import parse_qsl, urlsplit
 
+    from crmctl.client.answers import Page, iterate, read_page
+    from crmctl.models.resources import Resource
+
     parts = urlsplit(address)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
     query = parse_qsl(parts.query, keep_blank_values=True)
     rest = [pair for pair in query if pair[0] not in ("limit", "offset")]
-    offset = int(given["offset"]) if given.get("offset", "").isdecimal() else 0
-    sizes = (int(given["limit"]),) if given.get("limit", "").isdecimal() else (20, 50, PAGE)
-    before: list[Any] = []
-    while True:
-        document = runtime.crm.session.request("GET", parts.path, query=query).json()
-        items = _items_of(document)
-        if not items or items == before:
-            return
-        yield items
-        before, offset = items, offset + len(items)
-        total = _total_of(document)
-        if offset >= total if total is not None else len(items) not in sizes:
-            return
-        query = [*rest, ("limit", given.get("limit", str(PAGE))), ("offset", str(offset))]
+    text = dict(query).get("offset", "")
+    start = int(text) if text.isdecimal() else 0
 
+    def fetch(limit: int, offset: int) -> Page[Resource]:
+        paging = query if offset == start else [*rest, ("limit", str(limit)), ("offset", str(offset))]
+        return read_page(runtime.crm.session.request("GET", parts.path, query=paging), "items", Resource, limit, offset)
 
-def _items_of(document: Any) -> list[Json]:
-    if isinstance(document, dict):
-        lists = [value for value in document.values() if isinstance(value, list)]
-        document = lists[0] if len(lists) == 1 else None
-    if not isinstance(document, list) or not all(isinstance(item, dict) for item in document):
-        raise ServiceError("the answer is not a list that could be joined", code="unreadable_answer", hint="leave --paginate out")
-    return document
-
-
-def _total_of(document: Any) -> int | None:
-    pagination = document.get("pagination") if isinstance(document, dict) else None
-    total = pagination.get("total") if isinstance(pagination, dict) else None
-    return total if isinstance(total, int) else None
+    return (page.items for page in iterate(fetch, offset=start))

@@ -51,8 +51,7 @@ def check_data(
     from crmctl.plan.checks import read_checks, run_checks
 
     runtime: Runtime = ctx.obj
-    context = RuntimeContext(runtime)
-    context.service.session.logs_bodies = False
+    context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:
         _suggest(runtime, context, sync=not no_sync)
         return ExitCode.OK

@@ -62,7 +62,7 @@ def sync(
     runtime.emitter.check_fields(MIRROR_SYNCS)
     request = SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait)
     runtime.start_ping(ping)
-    report = sync_mirror(_quiet_context(runtime), request)
+    report = sync_mirror(_context(runtime), request)
     runtime.emitter.emit_items([result_document(result) for result in report.results], MIRROR_SYNCS)
     runtime.messages.note(f"{counted(report.requests, 'request')}; {report.path}")
     for slug in report.gone:
@@ -100,7 +100,7 @@ def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
     runtime: Runtime = ctx.obj
     _existing(runtime)
     runtime.emitter.check_fields(MIRROR_MISTAKES)
-    report = verify_mirror(_quiet_context(runtime), objects or [])
+    report = verify_mirror(_context(runtime), objects or [])
     runtime.emitter.emit_items([mistake.to_document() for mistake in report.wrong], MIRROR_MISTAKES)
     compared = f"{counted(report.records, 'record')} compared, {counted(report.requests, 'request')}"
     if not report.wrong:
@@ -205,7 +205,7 @@ def changes(
 
     runtime: Runtime = ctx.obj
     place = _existing(runtime)
-    context = _quiet_context(runtime)
+    context = _context(runtime)
     if not no_sync:
         sync_mirror(context, SyncRequest([name] if name else []))
     with _open(place) as mirror:
@@ -246,13 +246,10 @@ def remove(ctx: typer.Context) -> None:
     runtime.done({"removed": str(place)}, f"removed {place}")
 
 
-def _quiet_context(runtime: Runtime) -> RuntimeContext:
-    """Return a context whose client logs requests without their data."""
+def _context(runtime: Runtime) -> RuntimeContext:
     from crmctl.cli.bulk_output import RuntimeContext
 
-    context = RuntimeContext(runtime)
-    context.service.session.logs_bodies = False
-    return context
+    return RuntimeContext(runtime, logs_bodies=False)
 
 
 def _excluded(texts: Sequence[str]) -> dict[str, list[str]]:

@@ -68,8 +68,7 @@ def pull_org(
 
     runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
-    context = RuntimeContext(runtime)
-    context.service.session.logs_bodies = False
+    context = RuntimeContext(runtime, logs_bodies=False)
     chosen = None if parts is None else _names(parts)
     key = Path(mask_key) if mask_key else None
     request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
@@ -188,8 +187,7 @@ def diff_org(
     with ExitStack() as stack:
         first = stack.enter_context(opened(folder))
         if other is None:
-            context = RuntimeContext(runtime)
-            context.service.session.logs_bodies = False
+            context = RuntimeContext(runtime, logs_bodies=False)
             compared, _ = stack.enter_context(service_compared(context, first, _pairs(match), known_ids(context), edited=True))
         else:
             second = stack.enter_context(opened(other))
@@ -248,8 +246,7 @@ def apply_org(
     from crmctl.org.apply import ApplyFolderRequest, apply
 
     runtime: Runtime = ctx.obj
-    context = RuntimeContext(runtime)
-    context.service.session.logs_bodies = False
+    context = RuntimeContext(runtime, logs_bodies=False)
     request = ApplyFolderRequest(
         Path(folder), runtime.dry_run, prune, max_changes, _pairs(match), Path(map_file) if map_file else None, new, edited,
         bool(runtime.settings.protected.value), settle,
