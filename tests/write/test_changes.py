@@ -81,6 +81,14 @@ PLAYS = {
         writer="edits",
         seed=191,
     ),
+    "people edit the first and the last record of an update without effect": ChangePlay(
+        "feed",
+        "sorts lists",
+        answers=((0, "created, without effect"), (4, "created, without effect")),
+        writer="edits",
+        unique=True,
+        seed=424,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError
@@ -170,6 +170,8 @@ def write_requests(records: int) -> int:
     return 2 * -(-records // BULK_LIMIT)
 
 
+T = TypeVar("T")
+
 Weigh = Callable[[Record], StepStanding]
 """Returns how a record stands to a write: before it, after it, or changed in some other way."""
 
@@ -177,9 +179,9 @@ Weigh = Callable[[Record], StepStanding]
 def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh]]) -> bool:
     """Whether records show a write that the service acknowledged. The first record stands for its request.
 
-    If it has changed in some other way, perhaps by another client, the next one decides. crmctl looks again while a record shows the old
-    state, because reads may lag. A deleted record is not old, and with a key that may not read crmctl takes the service's word. Raises all
-    other errors of reading.
+    If it has changed in some other way, perhaps by another client, the next one decides; without a next one, crmctl believes the answer.
+    crmctl looks again while a record shows the old state, because reads may lag. A deleted record is not old, and with a key that may not
+    read crmctl takes the service's word. Raises all other errors of reading.
     """
     for record_id, weigh in written:
         state = StepStanding.BEFORE
@@ -202,13 +204,18 @@ def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh
 
 
 def updates_to_show(entries: Sequence[Entry], before: Images, as_of: int | None) -> Iterator[tuple[str, Weigh]]:
-    """Yield the last and the first of these rows whose updates a record must show.
+    """Yield some of the rows whose updates a record must show.
 
     `as_of`: changes before this moment of the service were made before the request.
     """
     visible = [entry for entry in entries if (image := before.get(entry.ordinal)) is None or is_visible(image, entry.data)]
-    for entry in dict.fromkeys([*visible[-1:], *visible[:1]]):
+    for entry in samples(visible):
         yield str(entry.id), partial(_standing_of_row, entry, before.get(entry.ordinal), as_of)
+
+
+def samples(rows: Sequence[T]) -> Sequence[T]:
+    """Return the last, the first and the middle one of these rows, as far as they differ."""
+    return [rows[place] for place in dict.fromkeys([len(rows) - 1, 0, len(rows) // 2])] if rows else []
 
 
 def is_visible(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -219,7 +226,7 @@ def is_visible(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 def _standing_of_row(entry: Entry, image: Mapping[str, Any] | None, as_of: int | None, record: Record) -> StepStanding:
     data, current = entry.data, record.data
     changes = data if image is None else {slug: value for slug, value in data.items() if slug in image}
-    if _agrees(changes, current):
+    if _agrees(changes, current) if image is None else any(_shows({slug: value}, image, current) for slug, value in changes.items()):
         return StepStanding.AFTER
     has_moved = as_of is not None and (micros_of(record.updated_at) or 0) > as_of
     if image is None:
@@ -227,6 +234,10 @@ def _standing_of_row(entry: Entry, image: Mapping[str, Any] | None, as_of: int |
     else:
         has_changed = not all(is_same(None, image[slug], current.get(slug)) for slug in changes)
     return StepStanding.CHANGED if has_moved or has_changed else StepStanding.BEFORE
+
+
+def _shows(change: Mapping[str, Any], image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    return _agrees(change, current) and not _agrees(change, image)
 
 
 def _agrees(data: Mapping[str, Any], current: Mapping[str, Any]) -> bool:

@@ -31,6 +31,7 @@ from crmctl.write.effect import (
     alike,
     current_records,
     is_visible,
+    samples,
     standing,
     still_there,
     took_effect,
@@ -210,7 +211,7 @@ class StepSender:
         attributes = self.attributes.get(steps[0].object_id, {})
         written = [step for index, step in enumerate(steps) if index not in verdict.failures]
         visible = [step for step in written if not step.before or is_visible(step.before, step.after)]
-        pairs = [(step.target, partial(_standing_of, step, attributes)) for step in (visible[-1:] + visible[:1])[: len(visible)]]
+        pairs = [(step.target, partial(_standing_of, step, attributes)) for step in samples(visible)]
         reader = self._reader(steps)
         try:
             return took_effect(reader, self.clock, pairs)
