@@ -53,7 +53,7 @@ bench: install ## Measure start-up and import throughput
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/import_throughput.py
 
-screenshots: install ## Take pictures of every console page into build/screenshots: light and dark, wide and narrow
+screenshots: install ## Take 60 pictures of the console into build/screenshots: light and dark, wide and narrow
 	$(BIN)/python benchmarks/console_pages.py --screenshots build/screenshots
 
 install: $(INSTALLED) ## Create .venv with the pinned requirements of everything, and crmctl itself

@@ -312,6 +312,15 @@ def test_a_reference_is_searched_as_one_types_with_the_keyboard_alone(browser: B
     browser.tab_to("Create").send_keys(Keys.ENTER)
     browser.wait_for("The record is created")
     browser.wait_for("Acme")
+    browser.get(f"{live.base_url}/console/records/people")
+    browser.click("//summary[starts-with(normalize-space(), 'Filter')]")
+    browser.choose("Attribute of condition 1", "company")
+    browser.choose("Operator of condition 1", "equals")
+    browser.field("Value of condition 1").send_keys("acm")
+    browser.click("//li[@role='option'][starts-with(., 'Acme')]")
+    browser.press("Filter")
+    browser.wait_for("Company is Acme")
+    browser.wait_for("1–1 of 1")
 
 
 def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(browser: Browser, live: RunningService) -> None:

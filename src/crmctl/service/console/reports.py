@@ -226,7 +226,9 @@ def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], resu
         if is_time and key:
             groups.append((key, value, text))
         elif not is_time:
-            groups.append((value_text(group["type"], key) or "none", value, text))
+            label = value_text(group["type"], key) or "none"
+            # As chips show options.
+            groups.append((label[:1].upper() + label[1:] if group["type"] == AttributeType.SELECT else label, value, text))
     return draw_line(title, groups) if is_time else draw(title, groups)
 
 

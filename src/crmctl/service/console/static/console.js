@@ -100,14 +100,15 @@ for (const form of document.querySelectorAll("form.form[method=post]")) {
   form.addEventListener("submit", () => { isChanged = false; });
   addEventListener("beforeunload", event => { if (isChanged) event.preventDefault(); });
 }
-// A condition offers the operators, options and calendar that make sense for its attribute; the last row has every operator.
+// A condition offers the operators, options and calendar that make sense for its attribute. The last row describes attributes and operators.
 const conditions = [...document.querySelectorAll("select[data-row]")], operatorsOf = where => document.getElementById(`op-${where.dataset.row}`);
-const everyOperator = conditions.length ? [...operatorsOf(conditions.at(-1)).options] : [];
+const everyOperator = conditions.length ? [...operatorsOf(conditions.at(-1)).options] : [], everyAttribute = [...conditions.at(-1)?.options ?? []];
+const aboutOf = where => everyAttribute.find(option => option.value === where.value).dataset;
 for (const where of conditions) {
   const operators = operatorsOf(where), value = document.getElementById(`value-${where.dataset.row}`);
   let isSearched = false;
   const offerRecords = () => {
-    const { target } = where.selectedOptions[0].dataset;
+    const { target } = aboutOf(where);
     if (!target) return delete value.dataset.lookup;
     value.dataset.lookup = `${brand.pathname}/records/${target}/lookup`;
     if (!isSearched) lookUp(value);
@@ -115,7 +116,7 @@ for (const where of conditions) {
   };
   offerRecords();
   where.addEventListener("change", () => {
-    const chosen = operators.value, type = where.selectedOptions[0].dataset.type;
+    const chosen = operators.value, { type } = aboutOf(where);
     const offered = everyOperator.filter(option => !type || !option.dataset.types || option.dataset.types.split(" ").includes(type));
     operators.replaceChildren(...offered.map(option => option.cloneNode(true)));
     if (offered.some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
