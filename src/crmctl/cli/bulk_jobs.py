@@ -47,7 +47,7 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
 
 
 def _list(runtime: Runtime) -> None:
-    from crmctl.output.views import generic_view, table_view
+    from crmctl.output.views import table_view
     from crmctl.plan.resume import list_jobs
 
     found = list_jobs(RuntimeContext(runtime))
@@ -55,7 +55,7 @@ def _list(runtime: Runtime) -> None:
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
     rows = [job.to_document() for job in found.jobs]
     if runtime.output_format != "table":
-        runtime.emitter.emit_items(rows, generic_view(rows, "jobs"))
+        runtime.emitter.emit_rows(rows, "jobs")
         return
     for row in rows:
         row["host"] = urlsplit(row["origin"]).netloc
@@ -275,7 +275,6 @@ def _asked_format(runtime: Runtime) -> str | None:
 
 def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     """Read the file once and report on it: a table of columns for people, everything for programs."""
-    from crmctl.output.views import generic_view
     from crmctl.plan.inspect_file import inspect_file
 
     report = inspect_file(RuntimeContext(runtime), request)
@@ -293,7 +292,7 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
         document["distinct"] = f"{document['distinct']:,}{'' if document['distinctExact'] else ' or more'}"
         document["fillRate"] = f"{document['fillRate']:.0%}"
     rows = [{name: document[name] for name in shown} for document in documents]
-    runtime.emitter.emit_items(rows, generic_view(rows, "columns"))
+    runtime.emitter.emit_rows(rows, "columns")
     if report.duplicates is not None:
         found = report.duplicates
         first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""

@@ -215,7 +215,6 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
 
 def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     """Find duplicates, write the plan, and show a review or the counts."""
-    from crmctl.output.views import generic_view
     from crmctl.plan.merge_records import dedupe
     from crmctl.values.moments import in_a_sentence
 
@@ -236,7 +235,7 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
         runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
         return
     rows = _review(runtime, found)
-    runtime.emitter.emit_items(rows, generic_view(rows, "duplicates", first=("group", "score", "what", "of", "value")))
+    runtime.emitter.emit_rows(rows, "duplicates", first=("group", "score", "what", "of", "value"))
     if rows:
         runtime.messages.note("* marks kept values; values that all records of a group share are not shown")
     runtime.messages.note(_dedupe_text(found))

@@ -18,7 +18,7 @@ from crmctl.output import formats
 from crmctl.output.messages import Messages
 from crmctl.output.streams import ClosedPipe, Streams, paged
 from crmctl.output.value_text import Rendering
-from crmctl.output.views import View
+from crmctl.output.views import View, generic_view
 
 SHOWN_EXPRESSION = 200
 SHOWN_VALUE = 60
@@ -172,6 +172,10 @@ class Emitter:
         """Print a list without pages, and return the number of items."""
         rest = iter(items)
         return self.emit_pages(iter(lambda: list(islice(rest, _BATCH)), []), view)
+
+    def emit_rows(self, rows: Sequence[Mapping[str, Any]], noun: str, *, first: Sequence[str] = ()) -> None:
+        """Print rows of any shape. A table begins with the columns in `first`."""
+        self.emit_items(rows, generic_view(rows, noun, first=first))
 
     def emit_pages(self, pages: Iterable[Iterable[Item]], view: View | None = None) -> int:
         """Print a list page by page where the format allows it, and return the number of items.

@@ -101,8 +101,6 @@ def status(
 @app.command("list", examples=["crmctl auth list", "crmctl auth list -o json"])
 def list_profiles(ctx: typer.Context) -> None:
     """List the profiles."""
-    from crmctl.output.views import generic_view
-
     runtime: Runtime = ctx.obj
     settings = runtime.settings
     rows = [
@@ -115,7 +113,7 @@ def list_profiles(ctx: typer.Context) -> None:
         }
         for name, values in settings.file.profiles.items()
     ]
-    runtime.emitter.emit_items(rows, generic_view(rows, "profiles"))
+    runtime.emitter.emit_rows(rows, "profiles")
 
 
 @app.command("switch", examples=["crmctl auth switch default"])
@@ -162,44 +160,40 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
 
     from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, check_keyring, store_credential
 
-    settings = _with_address(runtime)
-    runtime.settings = settings
+    settings = runtime.settings = _with_address(runtime)
     profile, origin = settings.profile.value, settings.require_origin()
     if not (from_stdin or insecure) and runtime.prompter.can_ask:
         check_keyring(profile, origin)
     key = check_key(_read_key(runtime, from_stdin=from_stdin))
     runtime.credential = Credential(key, "stdin" if from_stdin else "prompt", origin)
-    _explained(lambda: prove_key(runtime.crm.session), settings)
+    _check_login(runtime)
     stored = store_credential(profile, origin, key, runtime.paths, insecure=insecure)
     if insecure:
         runtime.messages.warn(f"the key is stored unencrypted in {stored.source}; only your user can read it")
-    file = settings.file.set_value("base_url", settings.require_base_url(), profile)
-    if file.default_profile is None:
-        file = file.set_value("default_profile", profile, None)
     if runtime.environ.get(KEY_VARIABLE):
         runtime.messages.warn(f"{KEY_VARIABLE} is set and wins over the stored key")
-    return {
-        "profile": profile,
-        "baseUrl": settings.base_url.value,
-        "keySource": stored.source,
-        "isDefault": file.default_profile == profile,
-    }
+    return _store_profile(settings, stored.source)
 
 
 def log_in_by_token(runtime: Runtime) -> Json:
     """Exchange the job's token, and let the profile do so. Raises DeniedError, and stores nothing, if the service refuses it."""
     from crmctl.client.oidc_keys import OIDC, OidcKeys
 
-    settings = _with_address(runtime)
-    runtime.settings = settings
+    settings = runtime.settings = _with_address(runtime)
     runtime.credential = OidcKeys(settings, runtime.environ, runtime.paths, runtime.clock).renew()
-    _explained(lambda: prove_key(runtime.crm.session), settings)
-    profile = settings.profile.value
-    file = settings.file.set_value("base_url", settings.require_base_url(), profile).set_value("auth", OIDC, profile)
+    _check_login(runtime)
+    return _store_profile(settings, OIDC, auth=OIDC)
+
+
+def _store_profile(settings: Settings, source: str, **more: str) -> Json:
+    """Write the profile, the default one if it is the first, and return the result of a login."""
+    profile, file = settings.profile.value, settings.file
+    for name, value in {"base_url": settings.require_base_url(), **more}.items():
+        file = file.set_value(name, value, profile)
     if file.default_profile is None:
         file = file.set_value("default_profile", profile, None)
     is_default = file.default_profile == profile
-    return {"profile": profile, "baseUrl": settings.base_url.value, "keySource": OIDC, "isDefault": is_default}
+    return {"profile": profile, "baseUrl": settings.base_url.value, "keySource": source, "isDefault": is_default}
 
 
 @app.command("explain", examples=["crmctl auth explain", "crmctl auth explain --data ./crm"])
@@ -250,14 +244,15 @@ def _read_key(runtime: Runtime, *, from_stdin: bool) -> str:
     return runtime.streams.stdin.readline()
 
 
-def _explained(check: Any, settings: Settings) -> None:
+def _check_login(runtime: Runtime) -> None:
+    """Raise the error of `prove_key`, with a hint for a login."""
     try:
-        check()
+        prove_key(runtime.crm.session)
     except CrmctlError as error:
         if error.status == 401:
             error.hint = "nothing was stored; check that the whole key was pasted and that it has not expired or been revoked"
         elif error.status == 404:
-            error.hint = f"nothing was stored; is {settings.base_url.value} the address of a Customer Records Service?"
+            error.hint = f"nothing was stored; is {runtime.settings.base_url.value} the address of a Customer Records Service?"
         raise
 
 

@@ -21,11 +21,9 @@ GlobalOption = Annotated[bool, typer.Option("--global", help="For all profiles, 
 @app.command("list", examples=["crmctl config list", "crmctl config list --profile work -o json"])
 def list_settings(ctx: typer.Context) -> None:
     """Show every setting, its value and its source."""
-    from crmctl.output.views import generic_view
-
     runtime: Runtime = ctx.obj
     rows = [{"key": name, "value": setting.value, "source": setting.source} for name, setting in runtime.settings.items()]
-    runtime.emitter.emit_items(rows, generic_view(rows, "settings"))
+    runtime.emitter.emit_rows(rows, "settings")
 
 
 @app.command("get", examples=["crmctl config get base_url", "crmctl config get output -o json"])

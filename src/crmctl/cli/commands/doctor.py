@@ -38,7 +38,6 @@ def examine(
     """
 
     from crmctl.output.emitter import Emitter
-    from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
     checks = list(diagnose(runtime, network=network))
@@ -46,7 +45,7 @@ def examine(
         runtime.streams.write_out("".join(_described(runtime, check) for check in checks))
     else:
         rows = [check.to_document() for check in checks]
-        Emitter(runtime.streams, runtime.message_format, messages=runtime.messages).emit_items(rows, generic_view(rows, "checks"))
+        Emitter(runtime.streams, runtime.message_format, messages=runtime.messages).emit_rows(rows, "checks")
     return next((check.exit_code for check in checks if check.status == "failed"), ExitCode.OK)
 
 

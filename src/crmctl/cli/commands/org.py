@@ -74,7 +74,7 @@ def pull_org(
     request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
     report = pull(context, request)
     if runtime.output_format == "table":
-        _show_coverage(runtime, report.manifest)
+        runtime.emitter.emit_rows(report.manifest["coverage"], "coverage")
         for reference, count in report.added.items():
             runtime.messages.note(f"{reference} added {counted(count, 'record')}")
         runtime.messages.note(f"{'written' if report.is_changed else 'unchanged'}: {folder}; {counted(report.requests, 'request')}")
@@ -94,14 +94,13 @@ def verify_org(
     Exit 11 if something is wrong. --drill applies the folder to a throw-away service, pulls it again and compares every line.
     """
     from crmctl.org.verify import verify
-    from crmctl.output.views import generic_view
 
     runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
     opened, problems = verify(Path(folder))
     if drill and not problems:
         problems = _drill(runtime, opened)
-    runtime.emitter.emit_items(problems, generic_view(problems, "problems"))
+    runtime.emitter.emit_rows(problems, "problems")
     if problems:
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
@@ -145,13 +144,6 @@ def _names(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def _show_coverage(runtime: Runtime, manifest: Json) -> None:
-    from crmctl.output.views import generic_view
-
-    rows = manifest["coverage"]
-    runtime.emitter.emit_items(rows, generic_view(rows, "coverage"))
-
-
 @app.command(
     "diff",
     examples=[
@@ -178,7 +170,6 @@ def diff_org(
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import known_ids
-    from crmctl.output.views import generic_view
     from crmctl.plan.requests import check_choice
 
     runtime: Runtime = ctx.obj
@@ -203,7 +194,7 @@ def diff_org(
     elif report == "json":
         runtime.emitter.emit_result({"schema": [each.wire() for each in schema], "changes": rows[len(schema) :]})
     else:
-        runtime.emitter.emit_items(rows, generic_view(rows, "differences"))
+        runtime.emitter.emit_rows(rows, "differences")
     runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
     return ExitCode.DIFFERENT if rows and exit_code else ExitCode.OK
 

@@ -37,8 +37,6 @@ def list_members(ctx: typer.Context, data: DataOption = None, database_url: Data
     """List the members, their roles and their access.
 
     A member is active (with a password), invited (with a valid link), or has no access."""
-    from crmctl.output.views import generic_view
-
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import members
@@ -46,7 +44,7 @@ def list_members(ctx: typer.Context, data: DataOption = None, database_url: Data
         now = runtime.clock.now()
         found, access = engine.read(lambda tx: (members.list_members(tx), members.access_of_members(tx, now=now)))
     rows = [_describe_member(member) | {"access": access.get(member["id"], "none")} for member in found]
-    runtime.emitter.emit_items(rows, generic_view(rows, "members", first=("name", "email", "role", "access", "id")))
+    runtime.emitter.emit_rows(rows, "members", first=("name", "email", "role", "access", "id"))
 
 
 @members_app.command(
@@ -283,7 +281,7 @@ def list_requests(
         wanted = logs.RequestFilter(key, request, 400 if failed else None, moment)
         found = engine.read(lambda tx: logs.list_requests(tx, wanted, limit))
     rows = [each | {"key": each["key"] and each["key"].get("name", each["key"]["id"])} for each in found]
-    _emit_log(runtime, rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
+    runtime.emitter.emit_rows(rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
 
 
 def list_audit(
@@ -304,18 +302,8 @@ def list_audit(
         from crmctl.service.store import logs
 
         found = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
-    _emit_log(
-        runtime,
-        [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found],
-        "entries",
-        first=("at", "by", "action", "about"),
-    )
-
-
-def _emit_log(runtime: Runtime, rows: list[Json], noun: str, first: tuple[str, ...]) -> None:
-    from crmctl.output.views import generic_view
-
-    runtime.emitter.emit_items(rows, generic_view(rows, noun, first=first))
+    rows = [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found]
+    runtime.emitter.emit_rows(rows, "entries", first=("at", "by", "action", "about"))
 
 
 app = CommandApp("Administer an embedded service's own data.")
@@ -358,15 +346,13 @@ def create_key(
 @keys.command("list", examples=["crmctl service keys list"])
 def list_keys(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the API keys without their secrets; revoked ones too."""
-    from crmctl.output.views import generic_view
-
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
         found = engine.read(store.list_keys)
     rows = [_describe(key) for key in found]
-    runtime.emitter.emit_items(rows, generic_view(rows, "keys", first=("name", "scopes", "id", "expiresAt", "revokedAt")))
+    runtime.emitter.emit_rows(rows, "keys", first=("name", "scopes", "id", "expiresAt", "revokedAt"))
 
 
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])

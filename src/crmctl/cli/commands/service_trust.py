@@ -77,14 +77,12 @@ def add_trust(
 @trusts.command("list", examples=["crmctl service trust list"])
 def list_trusts(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the trusts with their claims and scopes."""
-    from crmctl.output.views import generic_view
-
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import oidc_trusts
 
         rows = engine.read(oidc_trusts.list_trusts)
-    runtime.emitter.emit_items(rows, generic_view(rows, "trusts", first=("name", "issuer", "claims", "scopes", "ttl")))
+    runtime.emitter.emit_rows(rows, "trusts", first=("name", "issuer", "claims", "scopes", "ttl"))
 
 
 @trusts.command("remove", writes=None, examples=["crmctl service trust remove nightly"])
