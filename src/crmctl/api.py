@@ -22,7 +22,7 @@ from crmctl.client.query.record_filter import Admits, ListOrder, QueryContext
 from crmctl.client.query.record_query import RecordQuery
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential, check_key
-from crmctl.config.settings import Flags, Paths, Settings, load_settings
+from crmctl.config.settings import Paths, Settings, load_settings
 from crmctl.errors import UsageError
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Record
@@ -92,7 +92,7 @@ class ClientContext:
 
     @cached_property
     def settings(self) -> Settings:
-        return load_settings(self._environ, Flags(profile=self._profile, base_url=self._base_url), self.paths)
+        return load_settings(self._environ, {"profile": self._profile, "base_url": self._base_url}, self.paths)
 
     @cached_property
     def service(self) -> Crm:

@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.config import credentials
 from crmctl.config.credentials import Credential, check_key, mask_key
-from crmctl.config.settings import Flags, Paths, Settings, load_settings
+from crmctl.config.settings import Paths, Settings, load_settings
 from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError
 
 KEY = "crs_0123456789abcdefghijklmnop"
@@ -22,7 +22,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def at(url: str, paths: Paths, profile: str = "default") -> Settings:
-    return load_settings({"CRMCTL_PROFILE": profile}, Flags(base_url=url), paths)
+    return load_settings({"CRMCTL_PROFILE": profile}, {"base_url": url}, paths)
 
 
 def test_a_file_key_is_private_bound_and_removable(paths: Paths) -> None:

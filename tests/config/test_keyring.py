@@ -18,11 +18,11 @@ SETUP = """
 import os
 from crmctl.config import credentials
 from crmctl.config.settings import Paths
-from crmctl.config.settings import Flags, load_settings
+from crmctl.config.settings import load_settings
 from crmctl.errors import CrmctlError
 paths = Paths.from_environment(os.environ)
 def settings(url, profile="default"):
-    return load_settings({**os.environ, "CRMCTL_PROFILE": profile}, Flags(base_url=url), paths)
+    return load_settings({**os.environ, "CRMCTL_PROFILE": profile}, {"base_url": url}, paths)
 def find(url, profile="default"):
     found = credentials.find_credential(settings(url, profile), os.environ, paths)
     return found and (found.key, found.source, found.origin)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from crmctl.config.settings import Flags, Paths, Settings, is_loopback, load_settings, origin_of, parse_base_url
+from crmctl.config.settings import Paths, Settings, is_loopback, load_settings, origin_of, parse_base_url
 from crmctl.errors import ConfigError, UsageError
 
 FILE = """
@@ -32,7 +33,7 @@ def sources(settings: Settings) -> dict[str, tuple[object, str]]:
 
 
 def test_nothing_is_forbidden_and_prompts_are_asked_unless_told(tmp_path: Path) -> None:
-    found = sources(load_settings({}, Flags(), Paths(tmp_path, tmp_path, tmp_path)))
+    found = sources(load_settings({}, {}, Paths(tmp_path, tmp_path, tmp_path)))
     assert {name: found[name] for name in ("timeout", "max_wait", "color", "no_input", "read_only", "protected")} == {
         "timeout": (30.0, "default"),
         "max_wait": (300.0, "default"),
@@ -44,7 +45,7 @@ def test_nothing_is_forbidden_and_prompts_are_asked_unless_told(tmp_path: Path) 
 
 
 def test_every_value_carries_its_source(paths: Paths) -> None:
-    found = sources(load_settings({"CRMCTL_OUTPUT": "ids", "CRMCTL_NO_INPUT": "1"}, Flags(max_wait=0, color="ALWAYS"), paths))
+    found = sources(load_settings({"CRMCTL_OUTPUT": "ids", "CRMCTL_NO_INPUT": "1"}, {"max_wait": 0, "color": "ALWAYS"}, paths))
     assert found == {
         "profile": ("work", "config.toml"),
         "base_url": ("https://crm.example.com/base", "[profiles.work]"),
@@ -72,12 +73,12 @@ def test_every_value_carries_its_source(paths: Paths) -> None:
     ],
 )
 def test_precedence(paths: Paths, flag: float | None, variable: str, profile: str, expected: tuple[float, str]) -> None:
-    settings = load_settings({"CRMCTL_TIMEOUT": variable}, Flags(timeout=flag, profile=profile), paths)
+    settings = load_settings({"CRMCTL_TIMEOUT": variable}, {"timeout": flag, "profile": profile}, paths)
     assert (settings.timeout.value, settings.timeout.source) == expected
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    settings = load_settings({}, Flags(), Paths(tmp_path, tmp_path, tmp_path))
+    settings = load_settings({}, {}, Paths(tmp_path, tmp_path, tmp_path))
     assert (settings.profile.value, settings.timeout.value, settings.output.value) == ("default", 30.0, None)
     with pytest.raises(ConfigError, match="no service is configured") as caught:
         settings.require_base_url()
@@ -86,7 +87,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("environ", "flag"), [({}, "play"), ({"CRMCTL_PROFILE": "play"}, None)])
 def test_a_profile_nobody_made_is_an_error_only_when_its_address_is_needed(paths: Paths, environ: dict[str, str], flag: str | None) -> None:
-    settings = load_settings(environ, Flags(profile=flag), paths)
+    settings = load_settings(environ, {"profile": flag}, paths)
     with pytest.raises(ConfigError, match="there is no profile 'play'") as caught:
         settings.require_base_url()
     assert "known profiles: bare, work" in (caught.value.hint or "")
@@ -95,29 +96,29 @@ def test_a_profile_nobody_made_is_an_error_only_when_its_address_is_needed(paths
 def test_a_service_that_the_environment_names_needs_no_profile_but_a_profile_asked_for_must_be_there(paths: Paths) -> None:
     environ = {"CRMCTL_BASE_URL": "https://other.test"}
     for given in (
-        load_settings({**environ, "CRMCTL_PROFILE": "play"}, Flags(), paths),
-        load_settings(environ, Flags(profile="bare"), paths),
+        load_settings({**environ, "CRMCTL_PROFILE": "play"}, {}, paths),
+        load_settings(environ, {"profile": "bare"}, paths),
     ):
         assert given.require_base_url() == "https://other.test"
     with pytest.raises(ConfigError, match="there is no profile 'play'") as caught:
-        load_settings(environ, Flags(profile="play"), paths).require_base_url()
+        load_settings(environ, {"profile": "play"}, paths).require_base_url()
     assert "leave --profile out" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
     ("environ", "flags", "says"),
     [
-        ({"CRMCTL_TIMEOUT": "soon"}, Flags(), "timeout must be a number of seconds above 0, not 'soon' (from CRMCTL_TIMEOUT)"),
-        ({"CRMCTL_TIMEOUT": "nan"}, Flags(), "(from CRMCTL_TIMEOUT)"),
-        ({"CRMCTL_OUTPUT": "xml"}, Flags(), "one of table, json, jsonl, csv, tsv, yaml, ids, not 'xml' (from CRMCTL_OUTPUT)"),
-        ({"CRMCTL_READ_ONLY": "maybe"}, Flags(), "read_only must be true or false"),
-        ({"CRMCTL_PROFILE": "a/b"}, Flags(), "(from CRMCTL_PROFILE)"),
-        ({"CRMCTL_BASE_URL": "https://u:secret@crm.test"}, Flags(), "must not carry a user name"),
-        ({}, Flags(timeout=0), "(from --timeout)"),
-        ({}, Flags(max_wait=-1), "(from --max-wait)"),
+        ({"CRMCTL_TIMEOUT": "soon"}, {}, "timeout must be a number of seconds above 0, not 'soon' (from CRMCTL_TIMEOUT)"),
+        ({"CRMCTL_TIMEOUT": "nan"}, {}, "(from CRMCTL_TIMEOUT)"),
+        ({"CRMCTL_OUTPUT": "xml"}, {}, "one of table, json, jsonl, csv, tsv, yaml, ids, not 'xml' (from CRMCTL_OUTPUT)"),
+        ({"CRMCTL_READ_ONLY": "maybe"}, {}, "read_only must be true or false"),
+        ({"CRMCTL_PROFILE": "a/b"}, {}, "(from CRMCTL_PROFILE)"),
+        ({"CRMCTL_BASE_URL": "https://u:secret@crm.test"}, {}, "must not carry a user name"),
+        ({}, {"timeout": 0}, "(from --timeout)"),
+        ({}, {"max_wait": -1}, "(from --max-wait)"),
     ],
 )
-def test_a_bad_value_names_its_source(paths: Paths, environ: dict[str, str], flags: Flags, says: str) -> None:
+def test_a_bad_value_names_its_source(paths: Paths, environ: dict[str, str], flags: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError if environ else UsageError) as caught:
         load_settings(environ, flags, paths)
     assert says in caught.value.message
@@ -174,5 +175,5 @@ def test_origins_compare_by_scheme_host_and_port() -> None:
     [("https://crm.test", 0), ("http://crm.test", 1), ("http://localhost:1", 0), ("http://127.3.2.1", 0), ("http://[::1]", 0)],
 )
 def test_unencrypted_addresses_off_this_machine_warn(paths: Paths, url: str, warned: int) -> None:
-    assert len(load_settings({}, Flags(base_url=url), paths).warnings) == warned
+    assert len(load_settings({}, {"base_url": url}, paths).warnings) == warned
     assert is_loopback(url) is (not warned and not url.startswith("https"))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from crmctl.client.schema_cache import Items, SchemaCache
 from crmctl.clock import SystemClock
-from crmctl.config.settings import Flags, Paths, load_settings
+from crmctl.config.settings import Paths, load_settings
 from crmctl.models.jsontext import Json
 from crmctl.values.attribute_types import PART_NAMES, Family, type_of
 from crmctl.values.filters import LISTS
@@ -47,7 +47,7 @@ class Values:
 
     def profiles(self) -> list[str]:
         paths = Paths.from_environment(self._environ)
-        return sorted(load_settings(self._environ, Flags(profile=self._profile or None), paths).file.profiles)
+        return sorted(load_settings(self._environ, {"profile": self._profile or None}, paths).file.profiles)
 
     def jobs(self) -> list[str]:
         folders = (Paths.from_environment(self._environ).state / "jobs").iterdir()
@@ -56,7 +56,7 @@ class Values:
     def _kept(self, name: str) -> Items:
         """Return a cached list, however old: better than none while the user types."""
         paths = Paths.from_environment(self._environ)
-        settings = load_settings(self._environ, Flags(profile=self._profile or None), paths)
+        settings = load_settings(self._environ, {"profile": self._profile or None}, paths)
         cache = SchemaCache(paths.cache, settings.profile.value, settings.require_origin(), SystemClock())
         return cache.get(name, math.inf) or []
 

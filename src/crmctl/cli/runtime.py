@@ -56,12 +56,9 @@ class Runtime:
     @cached_property
     def settings(self) -> Settings:
         """Every setting with its source. Raises ConfigError for a broken file or a bad value."""
-        from crmctl.config.settings import Flags, load_settings
+        from crmctl.config.settings import load_settings
 
-        given = {name: self.flags[name] for name in Flags.names() if name in self.flags}
-        if self.flags.get("json"):
-            given["output"] = "json"
-        return load_settings(self.environ, Flags(**given), self.paths)
+        return load_settings(self.environ, self.flags | ({"output": "json"} if self.flags.get("json") else {}), self.paths)
 
     @property
     def output_format(self) -> str:
@@ -174,7 +171,7 @@ class Runtime:
     @property
     def message_format(self) -> str:
         """Output format for errors and for commands that repair settings, even if the settings are broken."""
-        from crmctl.config.settings import Flags, load_settings
+        from crmctl.config.settings import load_settings
 
         chosen = self.flags.get("output") or ("json" if self.flags.get("json") else None) or self._format_in_arguments()
         if chosen in OUTPUT_FORMATS:
@@ -184,7 +181,7 @@ class Runtime:
         with suppress(CrmctlError):
             # The settings are broken: read only those that give the format.
             named = {name: value for name, value in self.environ.items() if name in ("CRMCTL_OUTPUT", "CRMCTL_PROFILE")}
-            if (known := load_settings(named, Flags(profile=self.flags.get("profile")), self.paths).output.value) is not None:
+            if (known := load_settings(named, {"profile": self.flags.get("profile")}, self.paths).output.value) is not None:
                 return str(known)
         return "table" if self.streams.stdout_is_terminal else "json"
 

@@ -370,28 +370,7 @@ def _directory(kind: str, environ: Mapping[str, str]) -> Path:
         raise ConfigError(f"cannot work out the {kind} directory: {reason(error)}", hint=f"set {variable} to a directory") from error
 
 
-__all__ = ["Flags", "Settings", "Sourced", "load_settings", "origin_of"]
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Flags:
-    """Options of the command line; None if not given. Texts are parsed here; numbers and booleans may come parsed."""
-
-    profile: str | None = None
-    base_url: str | None = None
-    output: str | None = None
-    timeout: float | str | None = None
-    max_wait: float | str | None = None
-    color: str | None = None
-    ca_bundle: str | None = None
-    no_input: bool | None = None
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The parameter names of the options."""
-        return tuple(cls.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -457,12 +436,15 @@ class Settings:
         return origin_of(self.require_base_url())
 
 
-def load_settings(environ: Mapping[str, str], flags: Flags, paths: Paths) -> Settings:
-    """Merge all sources. Raises ConfigError for a bad file or variable, UsageError for a flag; the message names the source."""
+def load_settings(environ: Mapping[str, str], flags: Mapping[str, Any], paths: Paths) -> Settings:
+    """Merge all sources. `flags` are options by parameter name, as text or parsed.
+
+    Raises ConfigError for a bad file or variable, UsageError for a flag; the message names the source.
+    """
     file = ConfigFile.load(paths.config_file)
     profile = _profile(environ, flags, file)
     sources = (
-        {name: (f"--{name.replace('_', '-')}", getattr(flags, name, None)) for name in KEYS},
+        {name: (f"--{name.replace('_', '-')}", flags.get(name)) for name in KEYS},
         {name: (key.variable, environ.get(key.variable) or None) for name, key in KEYS.items() if key.variable},
         {name: (f"[profiles.{profile.value}]", value) for name, value in file.profiles.get(profile.value, {}).items()},
         {name: ("config.toml", value) for name, value in file.top.items()},
@@ -475,9 +457,9 @@ def load_settings(environ: Mapping[str, str], flags: Flags, paths: Paths) -> Set
     return Settings(profile=profile, file=file, **values)
 
 
-def _profile(environ: Mapping[str, str], flags: Flags, file: ConfigFile) -> Sourced[str]:
+def _profile(environ: Mapping[str, str], flags: Mapping[str, Any], file: ConfigFile) -> Sourced[str]:
     candidates = (
-        ("--profile", flags.profile),
+        ("--profile", flags.get("profile")),
         ("CRMCTL_PROFILE", environ.get("CRMCTL_PROFILE") or None),
         ("config.toml", file.default_profile),
     )
