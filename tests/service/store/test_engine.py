@@ -17,7 +17,7 @@ from crmctl.models import jsontext
 from crmctl.service.faults import Busy, Fault, NotFound
 from crmctl.service.store import members, records
 from crmctl.service.store.engine import Tx, open_engine
-from crmctl.service.store.migrations import MIGRATIONS, Migration, migrate, upgrade
+from crmctl.service.store.migrations import FIRST, MIGRATIONS, Migration, migrate, newest_version, upgrade
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tables import TABLES
 from tests.service.store.conftest import Store, new_id, opened
@@ -134,7 +134,7 @@ def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
     migrate(store.engine, newer)
     migrate(store.engine, newer)
     assert store.rows("SELECT title FROM member") == [(None,)]
-    assert store.rows("SELECT version, name FROM schema_version ORDER BY version")[-1] == (len(newer), "titles of members")
+    assert store.rows("SELECT version, name FROM schema_version ORDER BY version")[-1] == (newest_version(newer), "titles of members")
     assert store.find(people) == [made]
 
 
@@ -152,7 +152,7 @@ def layout(tx: Tx) -> set[tuple[str, ...]]:
     return {tuple(map(str, row)) for row in tx.all(columns) + tx.all(indexes)}
 
 
-@pytest.mark.parametrize("version", [1, 10, 20])
+@pytest.mark.parametrize("version", range(FIRST, newest_version()))
 def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, version: int) -> None:
     with contextlib.closing(open_engine(empty_database)) as engine:
         new = engine.read(layout)
@@ -160,7 +160,7 @@ def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, versi
         def go_back(tx: Tx) -> None:
             for name in (*TABLES, "schema_version"):
                 tx.execute(f"DROP TABLE {name}")
-            upgrade(tx, MIGRATIONS[:version])
+            upgrade(tx, MIGRATIONS[: version - FIRST + 1])
 
         engine.write(go_back)
         assert engine.read(layout) != new
@@ -171,10 +171,19 @@ def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, versi
 def test_a_newer_database_is_refused_and_left_alone(store: Store, database: str) -> None:
     newer = (*MIGRATIONS, Migration("from the future", ()))
     migrate(store.engine, newer)
-    with pytest.raises(ConfigError, match=f"version {len(newer)}") as caught:
+    with pytest.raises(ConfigError, match=f"version {newest_version(newer)}") as caught:
         open_engine(database)
     assert caught.value.hint is not None
     assert "upgrade" in caught.value.hint
+
+
+def test_a_database_older_than_the_first_release_is_refused_and_left_alone(store: Store, database: str) -> None:
+    store.engine.write(lambda tx: tx.execute("UPDATE schema_version SET version = version - ?", (FIRST,)))
+    with pytest.raises(ConfigError, match=f"from version {FIRST} on") as caught:
+        open_engine(database)
+    assert caught.value.hint is not None
+    assert "org pull" in caught.value.hint
+    assert len(store.rows("SELECT * FROM member")) == 1
 
 
 def test_a_migration_that_fails_changes_nothing(store: Store, database: str) -> None:

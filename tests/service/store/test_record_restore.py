@@ -11,7 +11,6 @@ from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
 from crmctl.service.jobs.removal_jobs import Retention
 from crmctl.service.store import attributes, change_log, record_history, record_restore, records, webhooks
-from crmctl.service.store.migrations import MIGRATIONS, migrate
 from crmctl.service.store.record_restore import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
 
@@ -161,32 +160,3 @@ def test_what_nobody_wants_has_no_body_and_what_somebody_wants_waits(store: Stor
     store.write(records.bulk_delete, made, [one])
     rows = store.rows("SELECT type, event_id IS NOT NULL, payload IS NOT NULL, waiting FROM change_log ORDER BY sequence")
     assert [tuple(map(int, row[1:])) for row in rows] == [(0, 0, 0), (0, 0, 0), (1, 1, 1)]
-
-
-def test_an_older_outbox_becomes_the_log_and_its_deliveries_go_on(store: Store) -> None:
-    made = things(store)
-    text, blob = store.engine.read(lambda tx: (tx.dialect.text, tx.dialect.blob))
-
-    def go_back(tx: Any) -> None:
-        """To the version before the log."""
-        tx.execute("DROP TABLE change_log")
-        tx.execute(
-            f"CREATE TABLE outbox (sequence {tx.dialect.identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL, "
-            f"payload {blob} NOT NULL, created_at BIGINT NOT NULL, dispatched INTEGER NOT NULL DEFAULT 0)"
-        )
-        for name, is_done in (("delivered", 1), ("forgotten", 1), ("waiting", 0)):
-            row = (name, "record.created", b"{}", 1, is_done)
-            tx.execute("INSERT INTO outbox (id, type, payload, created_at, dispatched) VALUES (?, ?, ?, ?, ?)", row)
-        tx.execute(
-            "INSERT INTO webhook_delivery (id, endpoint_id, event_id, event_type, state, attempts, lease_until, created_at) "
-            "VALUES ('d', 'e', 'delivered', 'record.created', 'pending', 0, 0, 1)"
-        )
-        position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "log of changes")
-        tx.execute("DELETE FROM schema_version WHERE version >= ?", (position,))
-
-    store.engine.write(go_back)
-    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "log of changes")
-    migrate(store.engine, MIGRATIONS[:position])
-    assert store.rows("SELECT event_id, waiting FROM change_log ORDER BY sequence") == [("delivered", 0), ("waiting", 1)]
-    with pytest.raises(BadRequest, match="known since"):
-        restore(store, made, 1.0)

@@ -10,7 +10,6 @@ import pytest
 from crmctl.service.context import new_id
 from crmctl.service.store import change_log, deliveries, delivery_claims, webhooks
 from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
-from crmctl.service.store.migrations import MIGRATIONS, migrate
 from tests.support.deliveries import Bench
 
 ALL = Terms(False, 100, 30.0, 3600.0)
@@ -135,22 +134,3 @@ def test_the_last_of_the_tries_says_how_an_endpoint_fares(bench: Bench, statuses
     waiting = claim(bench)[:: -1 if is_turned else 1]
     settle(bench, [tried(bench, due, status, None, after) for due, status, after in zip(waiting, statuses, (0, 1), strict=True)])
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"] == health
-
-
-def test_an_older_database_gets_the_order_of_what_waits(bench: Bench) -> None:
-    bench.endpoint("http://127.0.0.1:9/hook")
-    wait_for_delivery(bench, 20)
-    bench.dispatcher.run_once()
-    position = next(place for place, each in enumerate(MIGRATIONS, 1) if each.name == "waiting deliveries in their order")
-
-    def go_back(tx: Any) -> None:
-        tx.execute("DROP INDEX webhook_delivery_waiting")
-        tx.execute("CREATE INDEX webhook_delivery_waiting ON webhook_delivery (endpoint_id, next_try_at) WHERE state = 'pending'")
-        tx.execute("DELETE FROM schema_version WHERE version >= ?", (position,))
-
-    bench.engine.write(go_back)
-    migrate(bench.engine, MIGRATIONS[:position])
-    numbers = [due.body for _ in range(5) for due in claim(bench, 4)]
-    assert numbers == [f'{{"number":{number}}}'.encode() for number in range(20)]
-    [version] = bench.engine.read(lambda tx: tx.all("SELECT name FROM schema_version WHERE version = ?", (position,)))
-    assert version == ("waiting deliveries in their order",)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from crmctl.errors import ConfigError, RejectedError, install_command
 from crmctl.models.jsontext import Json
 from crmctl.service.store.keys import RateWindows
-from crmctl.service.store.migrations import MIGRATIONS, migrate, upgrade
+from crmctl.service.store.migrations import FIRST, MIGRATIONS, migrate, newest_version, upgrade
 from crmctl.service.store.sqlite import SqliteEngine, place_file
 from crmctl.service.store.tx import Tx
 
@@ -110,14 +110,16 @@ def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
         hint = "--database-url URL" if kind == "sqlite" else "leave out --database-url"
         raise RejectedError(f"this is a backup of a service on {names[described['engine']]}, not {names[kind]}", hint=hint)
-    if described["schemaVersion"] > len(MIGRATIONS):
+    if described["schemaVersion"] < FIRST:
+        raise RejectedError("this backup was made before the first release of crmctl", hint="restore it with the crmctl that made it")
+    if described["schemaVersion"] > newest_version():
         raise RejectedError("this backup was made by a newer crmctl", hint="upgrade crmctl")
     if kind == "sqlite":
         place_file(folder, Path(address.removeprefix("sqlite:///")))
     else:
         engine = _OPENERS[kind](address)
         try:
-            engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[:version]))  # type: ignore[attr-defined]
+            engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[: version - FIRST + 1]))  # type: ignore[attr-defined]
         finally:
             engine.close()
     open_engine(address).close()

@@ -51,16 +51,6 @@ def create_table(tx: Tx, object_number: int) -> None:
     )
     for moment in MOMENTS:
         tx.execute(f"CREATE INDEX {index_name(table, moment)} ON {table} ({moment}, seq)")
-    _let_grow(tx, table)
-
-
-def let_tables_grow(tx: Tx) -> None:
-    """Migrate tables that were created without the setting."""
-    for (number,) in tx.all("SELECT number FROM crm_object"):
-        _let_grow(tx, table_name(number))
-
-
-def _let_grow(tx: Tx, table: str) -> None:
     if tx.dialect.growth:
         tx.execute(f"ALTER TABLE {table} SET ({tx.dialect.growth})")
 
