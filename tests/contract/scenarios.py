@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crmctl.service.http.schemas import SHAPES
 from crmctl.service.store.tx import PostgresDialect, SqliteDialect
 from tests.support.service import RunningService
 
@@ -98,3 +99,19 @@ def check_all(crm: RunningService, scenarios: Sequence[Scenario], names: Mapping
             scenario.run(crm, names)
         except AssertionError as error:
             raise AssertionError(f"{scenario.name}: {error}") from error
+
+
+def check_documented(answer: Any, shape: Mapping[str, Any]) -> None:
+    """Check that an answer has the fields of its shape, and no other."""
+    while "$ref" in shape:
+        shape = SHAPES[shape["$ref"].rpartition("/")[2]]
+    if shape.get("type") == "array":
+        for item in answer:
+            check_documented(item, shape["items"])
+    elif "properties" in shape:
+        assert set(shape["required"]) <= answer.keys() <= shape["properties"].keys()
+        for field, value in answer.items():
+            check_documented(value, shape["properties"][field])
+    elif "anyOf" not in shape:
+        kinds = {"string": str, "integer": int, "boolean": bool, "object": dict}
+        assert "type" not in shape or type(answer) is kinds[shape["type"]], (answer, shape)

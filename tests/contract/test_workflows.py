@@ -11,10 +11,10 @@ from crmctl.service.context import new_id
 from crmctl.service.definitions.definitions_file import format_document, parse_document
 from crmctl.service.definitions.load import dump_sections, load_document
 from crmctl.service.faults import Fault
-from crmctl.service.http.schemas import WorkflowList, WorkflowRunList, WorkflowWithDefinition
+from crmctl.service.http.schemas import SHAPES
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.workflows.run_executor import switch
-from tests.contract.scenarios import NIL, Scenario, check_all
+from tests.contract.scenarios import NIL, Scenario, check_all, check_documented
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery
@@ -263,9 +263,9 @@ def test_answers_have_the_documented_shape(work: Machinery) -> None:
     [workflow] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None})
     path = f"/api/v1/workflows/{workflow}"
     work.start(workflow)
-    WorkflowList.model_validate(work.crm.client.get("/api/v1/workflows").json(), extra="forbid")
-    WorkflowWithDefinition.model_validate(work.crm.client.get(path).json(), extra="forbid")
-    WorkflowRunList.model_validate(work.crm.client.get(f"{path}/runs").json(), extra="forbid")
+    check_documented(work.crm.client.get("/api/v1/workflows").json(), SHAPES["WorkflowList"])
+    check_documented(work.crm.client.get(path).json(), SHAPES["WorkflowWithDefinition"])
+    check_documented(work.crm.client.get(f"{path}/runs").json(), SHAPES["WorkflowRunList"])
 
 
 def test_an_attribute_deleted_since_fails_the_run_and_holds_up_nothing(work: Machinery) -> None:

@@ -12,9 +12,8 @@ from html import escape
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,7 +27,7 @@ from crmctl.service.http import bodies, errors
 from crmctl.service.http.bodies import Filters, Parameter, document_parameters, read_query
 from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.errors import JsonAnswer
-from crmctl.service.http.schemas import ErrorBody
+from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES
 from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
@@ -84,7 +83,8 @@ class Endpoint:
     method: str
     path: str
     summary: str
-    answers: type[BaseModel]
+    answers: Json
+    """The reference to a shape (see schemas)."""
     scope: str
     name: str
     status: int = 200
@@ -267,7 +267,6 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
 TITLE = "Customer Records Service"
 DESCRIPTION = "Objects, attributes, records, members, activities, reports and workflows over JSON. Every endpoint needs an API key."
 
-_REFERENCE = "#/components/schemas/{model}"
 RATE_HEADERS = {
     "X-RateLimit-Limit": {"description": "Requests allowed in a window.", "schema": {"type": "integer"}},
     "X-RateLimit-Remaining": {"description": "Requests left in this window.", "schema": {"type": "integer"}},
@@ -321,7 +320,7 @@ def describe(endpoint: Endpoint) -> Json:
     responses = {str(endpoint.status): succeeds}
     for status in sorted(refusals):
         headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
-        responses[str(status)] = {"content": _json(ErrorBody), "description": _MEANINGS[status], "headers": headers}
+        responses[str(status)] = {"content": _json(ERROR), "description": _MEANINGS[status], "headers": headers}
     is_conditional = endpoint.is_versioned and not endpoint.writes
     if is_conditional:
         responses["304"] = {"description": "Not changed: the record still has the version in If-None-Match", "headers": RATE_HEADERS | ETAG}
@@ -340,30 +339,32 @@ def describe(endpoint: Endpoint) -> Json:
     if endpoint.is_addition:
         operation |= {"x-addition": True, "description": "An addition to the interface: no client of it needs this."}
     if endpoint.body:
-        operation["requestBody"] = {"required": not endpoint.optional_body, "content": _json(endpoint.body)}
+        operation["requestBody"] = {
+            "required": not endpoint.optional_body,
+            "content": _json({"$ref": REFERENCE.format(model=endpoint.body.__name__)}),
+        }
     return operation
 
 
-def _json(model: type[BaseModel]) -> Json:
-    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
 
 
 def build_document(endpoints: Iterable[Endpoint]) -> Json:
     paths: dict[str, Json] = {}
-    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorBody, "serialization")}
+    models: dict[str, type[Body]] = {}
     for endpoint in endpoints:
         template = re.sub(r":\w+}", "}", PREFIX + endpoint.path)
         paths.setdefault(template, {})[endpoint.method.lower()] = describe(endpoint)
-        models.add((endpoint.answers, "serialization"))
         if endpoint.body:
-            models.add((endpoint.body, "validation"))
-    _, shapes = models_json_schema(sorted(models, key=lambda entry: entry[0].__name__), ref_template=_REFERENCE)
+            models[endpoint.body.__name__] = endpoint.body
+    _, shapes = models_json_schema([(body, "validation") for body in models.values()], ref_template=REFERENCE)
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "description": DESCRIPTION, "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": dict(sorted(shapes["$defs"].items())),
+            "schemas": dict(sorted((SHAPES | shapes["$defs"]).items())),
             "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
         },
     }

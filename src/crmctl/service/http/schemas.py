@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, Field
 
+from crmctl.models import resources
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType, Resource
 from crmctl.service.conditions import MAX_CONDITIONS
 from crmctl.service.faults import Body
 from crmctl.service.files.storage import BUCKET, MAX_PATH
@@ -30,149 +31,9 @@ def _documented(**rules: Any) -> Any:
 
 Id = Annotated[str, _documented(format="uuid")]
 Timestamp = Annotated[str, _documented(format="date-time")]
-Url = Annotated[str, _documented(format="uri")]
 Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
 Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
-
-
-def sometimes() -> Any:
-    """Return a field that an answer leaves out if it has no value."""
-    return Field(default_factory=lambda: None)
-
-
-class Shape(BaseModel):
-    """Base of the answers: camelCase on the wire."""
-
-    model_config = ConfigDict(alias_generator=to_camel, defer_build=True)
-
-
-def listed(name: str, **item: type[Shape]) -> type[Shape]:
-    """Return the shape of a list: one field with the items."""
-    [(field, of)] = item.items()
-    return create_model(name, __base__=Shape, **{field: (list[of], ...)})  # type: ignore[call-overload, no-any-return, valid-type]
-
-
-class ErrorBody(Shape):
-    error: str
-    message: str
-    details: Json | None = None
-
-
-class Object(Shape):
-    id: Id
-    type: Literal["standard", "custom"]
-    plural_name: str
-    singular_name: str
-    description: str
-    slug: str
-    is_active: bool
-    created_at: Timestamp
-    updated_at: Timestamp
-
-
-class Attribute(Shape):
-    id: Id
-    object_id: Id
-    name: str
-    slug: str
-    type: AttributeType
-    is_required: bool
-    is_unique: bool
-    is_list: bool
-    is_active: bool
-    display_order: int
-    config: Json | None
-    created_at: Timestamp
-    updated_at: Timestamp
-
-
-class ObjectWithAttributes(Object):
-    attributes: list[Attribute]
-
-
-ObjectList = listed("ObjectList", objects=Object)
-
-
-AttributeList = listed("AttributeList", attributes=Attribute)
-
-
-class Record(Shape):
-    id: Id
-    object_id: Id
-    data: Json
-    created_at: Timestamp
-    updated_at: Timestamp
-
-
-class Pagination(Shape):
-    total: int
-    limit: int
-    offset: int
-
-
-class RecordList(Shape):
-    records: list[Record]
-    pagination: Pagination
-
-
-class BulkFailure(Shape):
-    index: int
-    error: str
-
-
-class BulkResult(Shape):
-    created: int
-    updated: int
-    failed: list[BulkFailure]
-
-
-class Deleted(Shape):
-    deleted: Literal[True]
-
-
-class DeletedCount(Shape):
-    deleted: int
-
-
-class User(Shape):
-    id: Id
-    name: str
-    email: str
-    image: str = sometimes()
-
-
-class Member(Shape):
-    id: Id
-    role: str
-    created_at: Timestamp
-    user: User
-
-
-MemberList = listed("MemberList", members=Member)
-
-
-class NamedKey(Shape):
-    id: Id
-    name: str
-
-
-class RemovedMember(Deleted):
-    keys: list[NamedKey]
-
-
-class Person(Shape):
-    """The author of something."""
-
-    id: Id
-    name: str
-    email: str
-
-
-class NamedObject(Shape):
-    id: Id
-    plural_name: str
-    slug: str
 
 
 class LinkedRecord(Body):
@@ -185,164 +46,108 @@ class Participant(Body):
     id: Id
 
 
-class Activity(Shape):
-    id: Id
-    title: str
-    summary: str
-    activity_date: Timestamp
-    linked_records: list[LinkedRecord]
-    participants: list[Participant]
-    created_by: Person
-    created_at: Timestamp
-    updated_at: Timestamp
+REFERENCE = "#/components/schemas/{model}"
+
+SHAPES: dict[str, Json] = {}
+"""The shapes of answers by name, as JSON schemas."""
+
+_TEXT, _WHOLE, _FLAG, _DOCUMENT = ({"type": kind} for kind in ("string", "integer", "boolean", "object"))
+_ID, _TIME, _URL = ({"type": "string", "format": form} for form in ("uuid", "date-time", "uri"))
+_FORMATS = {"id": _ID, "Id": _ID, "at": _TIME, "At": _TIME, "activityDate": _TIME, "Url": _URL}
+"""What texts hold, by the end of their name."""
+
+_SOMETIMES = {"lastRunAt", "knownSince", "image", "details", "object", "cron", "timezone"}
+"""Fields that an answer leaves out if they have no value."""
 
 
-ActivityList = listed("ActivityList", activities=Activity)
+def shape(name: str, optional: Collection[str] = (), /, **fields: Json) -> Json:
+    """Name a shape of answers, and return a reference to it."""
+    required = [field for field in fields if field not in _SOMETIMES and field not in optional]
+    SHAPES[name] = {"title": name, "type": "object", "properties": fields, "required": required}
+    return {"$ref": REFERENCE.format(model=name)}
 
 
-class Report(Shape):
-    id: Id
-    name: str
-    description: str
-    last_run_at: Timestamp = sometimes()
-    created_at: Timestamp
-    creator: Person
+def resource(kind: type[Resource], optional: Collection[str] = (), *, name: str = "", **others: Json | None) -> Json:
+    """Return the reference to the shape of a resource, of which `others` replace fields, add some, or leave them out (None)."""
+    annotated = {field: text for base in reversed(kind.__mro__[:-2]) for field, text in vars(base)["__annotations__"].items()}
+    fields = {resources.to_camel(field): text for field, text in annotated.items()}
+    read = {field: others.get(field) or _field(field, text.removesuffix(" | None")) for field, text in fields.items()}
+    return shape(name or kind.__name__, optional, **{field: schema for field, schema in (read | others).items() if schema is not None})
 
 
-class ReportWithDefinition(Report):
-    object: NamedObject = sometimes()
-    definition: Json
+def _field(name: str, kind: str) -> Json:
+    if kind.startswith("list["):
+        return _list(_field("", kind[5:-1]))
+    if kind == "str":
+        return next((form for end, form in _FORMATS.items() if name.endswith(end)), _TEXT)
+    known = {"int": _WHOLE, "bool": _FLAG, "Json": _DOCUMENT}
+    return known.get(kind) or resource(getattr(resources, kind))
 
 
-ReportList = listed("ReportList", reports=Report)
+def _list(item: Json) -> Json:
+    return {"type": "array", "items": item}
 
 
-class ReportRun(Shape):
-    """`error` is there when the run failed."""
-
-    id: Id
-    status: Literal["completed", "failed"]
-    result_count: int
-    started_at: Timestamp
-    completed_at: Timestamp
-    error: str = sometimes()
+def _nullable(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
-class StartedReportRun(Shape):
-    run: ReportRun
+def _one_of(*values: str) -> Json:
+    return {"type": "string", "enum": list(values)}
 
 
-ReportRunList = listed("ReportRunList", runs=ReportRun)
+def listed(name: str, **fields: Json) -> Json:
+    """Return the reference to the shape of a list: one field with the items."""
+    return shape(name, **{field: _list(item) for field, item in fields.items()})
 
 
-class ReportRunWithResults(ReportRun):
-    """`truncated`: there were more results than the limit of the report."""
-
-    truncated: bool
-    columns: list[str]
-    results: list[Json]
-
-
-class Workflow(Shape):
-    id: Id
-    name: str
-    description: str
-    trigger: str
-    enabled: bool
-    created_at: Timestamp
-    object: NamedObject = sometimes()
-    created_by: Person
-
-
-class WorkflowWithDefinition(Workflow):
-    """`cron` and `timezone` are there when the trigger is a schedule."""
-
-    conditions: list[Json]
-    actions: list[Json]
-    cron: str = sometimes()
-    timezone: str = sometimes()
-
-
-WorkflowList = listed("WorkflowList", workflows=Workflow)
-
-
-class WorkflowRunStarted(Shape):
-    message: str
-    workflow_id: Id
-    workflow_name: str
-
-
-class WorkflowRun(Shape):
-    id: Id
-    status: Literal["pending", "running", "completed", "failed", "skipped"]
-    title: str
-    trigger_event: str
-    error: str | None
-    started_at: Timestamp = sometimes()
-    completed_at: Timestamp = sometimes()
-    created_at: Timestamp
-
-
-WorkflowRunList = listed("WorkflowRunList", runs=WorkflowRun)
-
-
-class Actor(Shape):
-    type: Literal["key", "member", "workflow", "operator"]
-    id: Id = sometimes()
-    name: str = sometimes()
-
-
-class HistoryValue(Shape):
-    attribute_slug: str
-    old: Any
-    new: Any
-
-
-class Change(Shape):
-    at: Timestamp
-    type: Literal["record.created", "record.updated", "record.deleted"]
-    by: Actor | None
-    changes: list[HistoryValue]
-
-
-class RecordHistory(Shape):
-    changes: list[Change]
-    pagination: Pagination
-    known_since: Timestamp = sometimes()
-
-
-class Extensions(Shape):
-    extensions: list[str]
-    console_url: Url
-
-
-class StoredFile(Shape):
-    bucket: str
-    path: str
-    content_type: str
-    size: int
-    uploaded_at: Timestamp
-    public_url: Url
-
-
-class Replay(Shape):
-    delivery_id: Id
-    is_new: bool
-
-
-class UploadUrl(Shape):
-    signed_url: Url
-    public_url: Url
-
-
-class EventType(Shape):
-    name: str
-    description: str
-
-
-class Webhooks(Shape):
-    portal_url: Url
-    event_types: list[EventType]
+ERROR = shape("ErrorBody", error=_TEXT, message=_TEXT, details=_DOCUMENT)
+_DELETED: Json = {"type": "boolean", "const": True}
+DELETED = shape("Deleted", deleted=_DELETED)
+DELETED_COUNT = shape("DeletedCount", deleted=_WHOLE)
+OBJECT = resource(resources.Object, type=_one_of("standard", "custom"))
+ATTRIBUTE = resource(resources.Attribute, type=_one_of(*AttributeType), config=_nullable(_DOCUMENT))
+OBJECT_WITH_ATTRIBUTES = shape("ObjectWithAttributes", **SHAPES["Object"]["properties"], attributes=_list(ATTRIBUTE))
+RECORD = resource(resources.Record)
+PAGINATION = resource(resources.Pagination)
+RECORDS = shape("RecordList", records=_list(RECORD), pagination=PAGINATION)
+BULK_RESULT = resource(resources.BulkResult)
+MEMBER = resource(resources.Member)
+REMOVED_MEMBER = shape("RemovedMember", deleted=_DELETED, keys=_list(shape("NamedKey", id=_ID, name=_TEXT)))
+ACTIVITY = resource(resources.Activity)
+REPORT = resource(resources.Report)
+NAMED_OBJECT = resource(resources.WorkflowObject, name="NamedObject")
+REPORT_WITH_DEFINITION = resource(resources.Report, name="ReportWithDefinition", object=NAMED_OBJECT, definition=_DOCUMENT)
+_ENDED = _one_of("completed", "failed")
+REPORT_RUN = resource(resources.ReportRun, {"error"}, createdAt=None, status=_ENDED)
+_RESULTS = {"truncated": _FLAG, "columns": _list(_TEXT), "results": _list(_DOCUMENT)}
+REPORT_RUN_WITH_RESULTS = resource(resources.ReportRun, {"error"}, createdAt=None, name="ReportRunWithResults", status=_ENDED, **_RESULTS)
+STARTED_REPORT_RUN = shape("StartedReportRun", run=REPORT_RUN)
+WORKFLOW = resource(resources.Workflow, object=NAMED_OBJECT)
+_PLAN = {"conditions": _list(_DOCUMENT), "actions": _list(_DOCUMENT), "cron": _TEXT, "timezone": _TEXT}
+WORKFLOW_WITH_DEFINITION = resource(resources.Workflow, name="WorkflowWithDefinition", object=NAMED_OBJECT, **_PLAN)
+WORKFLOW_RUN = resource(
+    resources.WorkflowRun,
+    {"startedAt", "completedAt"},
+    status=_one_of("pending", "running", "completed", "failed", "skipped"),
+    error=_nullable(_TEXT),
+)
+WORKFLOW_START = resource(resources.WorkflowStart, name="WorkflowRunStarted")
+_ACTOR = shape("Actor", {"id", "name"}, type=_one_of("key", "member", "workflow", "operator"), id=_ID, name=_TEXT)
+_CHANGES = _list(shape("HistoryValue", attributeSlug=_TEXT, old={}, new={}))
+_CHANGE = resource(
+    resources.HistoryEntry,
+    name="Change",
+    type=_one_of("record.created", "record.updated", "record.deleted"),
+    by=_nullable(_ACTOR),
+    changes=_CHANGES,
+)
+HISTORY = shape("RecordHistory", changes=_list(_CHANGE), pagination=PAGINATION, knownSince=_TIME)
+EXTENSIONS = resource(resources.Extensions)
+STORED_FILE = resource(resources.StoredFile)
+REPLAY = resource(resources.Replay)
+UPLOAD_URL = resource(resources.UploadUrl)
+WEBHOOKS = resource(resources.Webhooks)
 
 
 class ObjectCreate(Body):

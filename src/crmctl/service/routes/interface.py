@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
@@ -36,7 +35,7 @@ ENDPOINTS: list[tuple[Endpoint, Handler]] = []
 DELETED = {"deleted": True}
 
 
-def endpoint(method: str, path: str, scope: str, answers: type[BaseModel], **options: Any) -> Callable[[Handler], Handler]:
+def endpoint(method: str, path: str, scope: str, answers: Json, **options: Any) -> Callable[[Handler], Handler]:
     """Decorator: add an endpoint. Its name and summary are those of the function; `options` are further fields of Endpoint."""
 
     def add(handler: Handler) -> Handler:
@@ -51,31 +50,31 @@ def endpoint(method: str, path: str, scope: str, answers: type[BaseModel], **opt
 OBJECT = "/objects/{objectId:uuid}"
 
 
-@endpoint("GET", "/objects", "objects:read", schemas.ObjectList, is_short=True)
+@endpoint("GET", "/objects", "objects:read", schemas.listed("ObjectList", objects=schemas.OBJECT), is_short=True)
 def list_objects(tx: Tx, _: Call) -> Json:
     """List the active objects."""
     return {"objects": objects.list_objects(tx)}
 
 
-@endpoint("GET", OBJECT, "objects:read", schemas.ObjectWithAttributes, is_short=True)
+@endpoint("GET", OBJECT, "objects:read", schemas.OBJECT_WITH_ATTRIBUTES, is_short=True)
 def get_object(tx: Tx, call: Call) -> Json:
     """Get an object with its attributes."""
     return objects.get_object(tx, call.id("objectId"))
 
 
-@endpoint("POST", "/objects", "objects:write", schemas.Object, status=201, body=schemas.ObjectCreate, conflicts=True)
+@endpoint("POST", "/objects", "objects:write", schemas.OBJECT, status=201, body=schemas.ObjectCreate, conflicts=True)
 def create_object(tx: Tx, call: Call) -> Json:
     """Create a custom object."""
     return objects.create_object(tx, objects.NewObject(**call.fields()), **call.stamp())
 
 
-@endpoint("PATCH", OBJECT, "objects:write", schemas.Object, body=schemas.ObjectUpdate)
+@endpoint("PATCH", OBJECT, "objects:write", schemas.OBJECT, body=schemas.ObjectUpdate)
 def update_object(tx: Tx, call: Call) -> Json:
     """Update a custom object."""
     return objects.update_object(tx, call.id("objectId"), call.body, now=call.now())
 
 
-@endpoint("DELETE", OBJECT, "objects:write", schemas.Deleted, conflicts=True)
+@endpoint("DELETE", OBJECT, "objects:write", schemas.DELETED, conflicts=True)
 def delete_object(tx: Tx, call: Call) -> Json:
     """Delete a custom object with its attributes and records."""
     objects.delete_object(tx, call.id("objectId"))
@@ -88,20 +87,20 @@ INCLUDE_INACTIVE = Choice("includeInactive", "false", ("true", "false"), "With `
 NEW_ATTRIBUTE: Json = {"status": 201, "body": schemas.AttributeCreate, "conflicts": True, "is_long": True, "in_transaction": False}
 
 
-@endpoint("GET", ATTRIBUTES, "attributes:read", schemas.AttributeList, query=[INCLUDE_INACTIVE])
+@endpoint("GET", ATTRIBUTES, "attributes:read", schemas.listed("AttributeList", attributes=schemas.ATTRIBUTE), query=[INCLUDE_INACTIVE])
 def list_attributes(tx: Tx, call: Call) -> Json:
     """List an object's attributes in display order."""
     include_inactive = call.query["includeInactive"] == "true"
     return {"attributes": attributes.list_attributes(tx, call.id("objectId"), include_inactive=include_inactive)}
 
 
-@endpoint("GET", ATTRIBUTE, "attributes:read", schemas.Attribute)
+@endpoint("GET", ATTRIBUTE, "attributes:read", schemas.ATTRIBUTE)
 def get_attribute(tx: Tx, call: Call) -> Json:
     """Get an attribute."""
     return attributes.get_attribute(tx, call.id("objectId"), call.id("attributeId"))
 
 
-@endpoint("POST", ATTRIBUTES, "attributes:write", schemas.Attribute, **NEW_ATTRIBUTE)
+@endpoint("POST", ATTRIBUTES, "attributes:write", schemas.ATTRIBUTE, **NEW_ATTRIBUTE)
 def create_attribute(call: Call) -> Json:
     """Create an attribute."""
     new = attributes.NewAttribute(**call.fields())
@@ -112,19 +111,19 @@ def create_attribute(call: Call) -> Json:
     return after_removal(call.context.engine, create, within=call.within, by=logs.key(call.key.id))
 
 
-@endpoint("PATCH", ATTRIBUTE, "attributes:write", schemas.Attribute, body=schemas.AttributeUpdate)
+@endpoint("PATCH", ATTRIBUTE, "attributes:write", schemas.ATTRIBUTE, body=schemas.AttributeUpdate)
 def update_attribute(tx: Tx, call: Call) -> Json:
     """Rename an attribute."""
     return attributes.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
 
 
-@endpoint("POST", ATTRIBUTE + "/options", "attributes:write", schemas.Attribute, body=schemas.OptionsEdit, is_long=True, is_addition=True)
+@endpoint("POST", ATTRIBUTE + "/options", "attributes:write", schemas.ATTRIBUTE, body=schemas.OptionsEdit, is_long=True, is_addition=True)
 def edit_attribute_options(tx: Tx, call: Call) -> Json:
     """Add, rename and retire options of a select; records with a renamed option get its new name."""
     return edit_options(tx, call.id("objectId"), call.id("attributeId"), call.body, **call.stamp())
 
 
-@endpoint("DELETE", ATTRIBUTE, "attributes:write", schemas.Deleted, conflicts=True, is_long=True)
+@endpoint("DELETE", ATTRIBUTE, "attributes:write", schemas.DELETED, conflicts=True, is_long=True)
 def delete_attribute(tx: Tx, call: Call) -> Json:
     """Delete an attribute and its values in all records."""
     attributes.delete_attribute(tx, call.id("objectId"), call.id("attributeId"))
@@ -138,13 +137,13 @@ LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": Filte
 WRITE: Json = {"body": schemas.RecordWrite, "conflicts": True, "is_versioned": True}
 
 
-@endpoint("GET", RECORDS, "records:read", schemas.RecordList, **LIST_QUERY)
+@endpoint("GET", RECORDS, "records:read", schemas.RECORDS, **LIST_QUERY)
 def list_records(tx: Tx, call: Call) -> Json:
     """List records, newest first."""
     return _page(tx, call, call.query)
 
 
-@endpoint("POST", RECORDS + "/search", "records:read", schemas.RecordList, body=schemas.RecordSearch, optional_body=True, writes=False)
+@endpoint("POST", RECORDS + "/search", "records:read", schemas.RECORDS, body=schemas.RecordSearch, optional_body=True, writes=False)
 def search_records(tx: Tx, call: Call) -> Json:
     """List records by a search body."""
     sort = call.body.get("sort") or {}
@@ -165,44 +164,44 @@ def _condition(condition: Json) -> Condition:
     return read_condition(condition["attributeSlug"], condition["operator"], condition.get("value", default))
 
 
-@endpoint("GET", RECORD, "records:read", schemas.Record, is_versioned=True, is_short=True)
+@endpoint("GET", RECORD, "records:read", schemas.RECORD, is_versioned=True, is_short=True)
 def get_record(tx: Tx, call: Call) -> Json:
     """Get a record."""
     return records.get_record(tx, call.id("objectId"), call.id("recordId"))
 
 
-@endpoint("POST", RECORDS, "records:write", schemas.Record, status=201, **WRITE)
+@endpoint("POST", RECORDS, "records:write", schemas.RECORD, status=201, **WRITE)
 def create_record(tx: Tx, call: Call) -> Json:
     """Create a record."""
     return records.create_record(tx, call.id("objectId"), call.body["data"], **call.stamp())
 
 
-@endpoint("PATCH", RECORD, "records:write", schemas.Record, **WRITE)
+@endpoint("PATCH", RECORD, "records:write", schemas.RECORD, **WRITE)
 def update_record(tx: Tx, call: Call) -> Json:
     """Merge values into a record; null clears one."""
     return records.update_record(tx, call.id("objectId"), call.id("recordId"), call.body["data"], call.only_if, **call.stamp())
 
 
-@endpoint("DELETE", RECORD, "records:write", schemas.Deleted, is_versioned=True)
+@endpoint("DELETE", RECORD, "records:write", schemas.DELETED, is_versioned=True)
 def delete_record(tx: Tx, call: Call) -> Json:
     """Delete a record."""
     records.delete_record(tx, call.id("objectId"), call.id("recordId"), call.only_if, **call.stamp())
     return DELETED
 
 
-@endpoint("POST", BULK, "records:write", schemas.BulkResult, body=schemas.BulkWrite)
+@endpoint("POST", BULK, "records:write", schemas.BULK_RESULT, body=schemas.BulkWrite)
 def bulk_write(tx: Tx, call: Call) -> Json:
     """Create or upsert up to 100 records; those that fail are listed, the others are written."""
     return records.bulk_write(tx, call.id("objectId"), call.body.get("mode", "create"), call.body["records"], **call.stamp())
 
 
-@endpoint("DELETE", BULK, "records:write", schemas.DeletedCount, body=schemas.BulkDelete)
+@endpoint("DELETE", BULK, "records:write", schemas.DELETED_COUNT, body=schemas.BulkDelete)
 def bulk_delete(tx: Tx, call: Call) -> Json:
     """Delete up to 100 records; ids that are not there are not counted."""
     return {"deleted": records.bulk_delete(tx, call.id("objectId"), call.body["ids"], **call.stamp())}
 
 
-@endpoint("GET", RECORD + "/history", "records:read", schemas.RecordHistory, query=page_parameters(), is_addition=True)
+@endpoint("GET", RECORD + "/history", "records:read", schemas.HISTORY, query=page_parameters(), is_addition=True)
 def get_record_history(tx: Tx, call: Call) -> Json:
     """List the changes of a record, newest first."""
     limit, offset = call.query["limit"], call.query["offset"]
@@ -211,14 +210,14 @@ def get_record_history(tx: Tx, call: Call) -> Json:
     return answer if history.since is None else answer | {"knownSince": history.since}
 
 
-@endpoint("GET", "/extensions", "objects:read", schemas.Extensions, is_addition=True)
+@endpoint("GET", "/extensions", "objects:read", schemas.EXTENSIONS, is_addition=True)
 def list_extensions(_tx: Tx, call: Call) -> Json:
     """List the endpoints that extend the interface, and the address of the console."""
     names = [f"{added.method} {added.path.replace(':uuid', '')}" for added, _ in ENDPOINTS if added.is_addition]
     return {"extensions": names, "consoleUrl": f"{call.context.settings.address}/{CONSOLE}"}
 
 
-@endpoint("GET", "/members", "members:read", schemas.MemberList)
+@endpoint("GET", "/members", "members:read", schemas.listed("MemberList", members=schemas.MEMBER))
 def list_members(tx: Tx, _: Call) -> Json:
     """List the members of the organization."""
     return {"members": [member | {"user": present(member["user"], "image")} for member in members.list_members(tx)]}
@@ -228,7 +227,7 @@ MEMBER = "/members/{memberId:uuid}"
 MEMBER_CHANGE: Json = {"conflicts": True, "is_addition": True}
 
 
-@endpoint("PATCH", MEMBER, "members:read", schemas.Member, body=schemas.MemberUpdate, **MEMBER_CHANGE)
+@endpoint("PATCH", MEMBER, "members:read", schemas.MEMBER, body=schemas.MemberUpdate, **MEMBER_CHANGE)
 def update_member(tx: Tx, call: Call) -> Json:
     """Change the role of a member; the key needs full access."""
     member, role = members.get_member(tx, call.id("memberId")), members.role_named(call.body["role"])
@@ -237,7 +236,7 @@ def update_member(tx: Tx, call: Call) -> Json:
     return changed | {"user": present(changed["user"], "image")}
 
 
-@endpoint("DELETE", MEMBER, "members:read", schemas.RemovedMember, **MEMBER_CHANGE)
+@endpoint("DELETE", MEMBER, "members:read", schemas.REMOVED_MEMBER, **MEMBER_CHANGE)
 def remove_member(tx: Tx, call: Call) -> Json:
     """Remove a member; the key needs full access. The API keys that the member made keep working and are named."""
     member = members.get_member(tx, call.id("memberId"))
@@ -263,39 +262,45 @@ LINKED_TO = (
 )
 
 
-@endpoint("GET", "/activities", "activities:read", schemas.ActivityList, query=[*page_parameters(), *LINKED_TO])
+@endpoint(
+    "GET",
+    "/activities",
+    "activities:read",
+    schemas.listed("ActivityList", activities=schemas.ACTIVITY),
+    query=[*page_parameters(), *LINKED_TO],
+)
 def list_activities(tx: Tx, call: Call) -> Json:
     """List activities, newest first."""
     query = call.query
     return {"activities": activities.list_activities(tx, query["recordId"], query["objectId"], query["limit"], query["offset"])}
 
 
-@endpoint("GET", ACTIVITY, "activities:read", schemas.Activity)
+@endpoint("GET", ACTIVITY, "activities:read", schemas.ACTIVITY)
 def get_activity(tx: Tx, call: Call) -> Json:
     """Get an activity."""
     return activities.get_activity(tx, call.id("activityId"))
 
 
-@endpoint("POST", "/activities", "activities:write", schemas.Activity, status=201, body=schemas.ActivityCreate)
+@endpoint("POST", "/activities", "activities:write", schemas.ACTIVITY, status=201, body=schemas.ActivityCreate)
 def create_activity(tx: Tx, call: Call) -> Json:
     """Create an activity."""
     return activities.create_activity(tx, call.body, created_by=call.key.created_by, **call.stamp())
 
 
-@endpoint("PATCH", ACTIVITY, "activities:write", schemas.Activity, body=schemas.ActivityUpdate)
+@endpoint("PATCH", ACTIVITY, "activities:write", schemas.ACTIVITY, body=schemas.ActivityUpdate)
 def update_activity(tx: Tx, call: Call) -> Json:
     """Update an activity; only the fields given change."""
     return activities.update_activity(tx, call.id("activityId"), call.body, **call.stamp())
 
 
-@endpoint("DELETE", ACTIVITY, "activities:write", schemas.Deleted)
+@endpoint("DELETE", ACTIVITY, "activities:write", schemas.DELETED)
 def delete_activity(tx: Tx, call: Call) -> Json:
     """Delete an activity."""
     activities.delete_activity(tx, call.id("activityId"), **call.stamp())
     return DELETED
 
 
-@endpoint("POST", "/files/upload-url", "files:write", schemas.UploadUrl, writes=False, body=schemas.UploadRequest)
+@endpoint("POST", "/files/upload-url", "files:write", schemas.UPLOAD_URL, writes=False, body=schemas.UploadRequest)
 def create_upload_url(tx: Tx, call: Call) -> Json:
     """Get an address that takes a file by PUT."""
     bucket, path = check_bucket(call.body["bucket"]), normalise_path(call.body["path"])
@@ -303,7 +308,7 @@ def create_upload_url(tx: Tx, call: Call) -> Json:
     return {"signedUrl": signed_url, "publicUrl": public_url}
 
 
-@endpoint("GET", "/files", "files:write", schemas.listed("FileList", files=schemas.StoredFile), query=page_parameters(), is_addition=True)
+@endpoint("GET", "/files", "files:write", schemas.listed("FileList", files=schemas.STORED_FILE), query=page_parameters(), is_addition=True)
 def list_files(_tx: Tx, call: Call) -> Json:
     """List uploaded files, newest first."""
     settings, offset = call.context.settings, call.query["offset"]
@@ -320,14 +325,14 @@ def list_files(_tx: Tx, call: Call) -> Json:
     }
 
 
-@endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.Replay, is_addition=True)
+@endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.REPLAY, is_addition=True)
 def replay_delivery(tx: Tx, call: Call) -> Json:
     """Deliver an event to the same endpoint again; one that still waits is tried now."""
     delivery_id, is_new = deliveries.replay(tx, call.id("deliveryId"), **call.stamp())
     return {"deliveryId": delivery_id, "isNew": is_new}
 
 
-@endpoint("GET", "/webhooks", "webhooks:manage", schemas.Webhooks)
+@endpoint("GET", "/webhooks", "webhooks:manage", schemas.WEBHOOKS)
 def get_webhooks(tx: Tx, call: Call) -> Json:
     """Get a link to the webhook portal, and the event types."""
     link = make_link(tx, call.context.settings.address, PORTAL, key_id=call.key.id, now=call.now())
@@ -338,31 +343,31 @@ REPORT = "/reports/{reportId:uuid}"
 RUNS: Json = {"query": page_parameters(20)}
 
 
-@endpoint("GET", "/reports", "reports:read", schemas.ReportList)
+@endpoint("GET", "/reports", "reports:read", schemas.listed("ReportList", reports=schemas.REPORT))
 def list_reports(tx: Tx, _: Call) -> Json:
     """List reports, oldest first."""
     return {"reports": [present(report, "lastRunAt") for report in reports.list_reports(tx)]}
 
 
-@endpoint("GET", REPORT, "reports:read", schemas.ReportWithDefinition)
+@endpoint("GET", REPORT, "reports:read", schemas.REPORT_WITH_DEFINITION)
 def get_report(tx: Tx, call: Call) -> Json:
     """Get a report with what it asks."""
     return present(reports.get_report(tx, call.id("reportId")), "lastRunAt", "object")
 
 
-@endpoint("POST", REPORT + "/run", "reports:run", schemas.StartedReportRun, status=201, in_transaction=False, is_long=True)
+@endpoint("POST", REPORT + "/run", "reports:run", schemas.STARTED_REPORT_RUN, status=201, in_transaction=False, is_long=True)
 def start_report_run(call: Call) -> Json:
     """Run a report and store its results."""
     return {"run": run_report(call.context, call.id("reportId"), within=call.within)}
 
 
-@endpoint("GET", REPORT + "/runs", "reports:read", schemas.ReportRunList, **RUNS)
+@endpoint("GET", REPORT + "/runs", "reports:read", schemas.listed("ReportRunList", runs=schemas.REPORT_RUN), **RUNS)
 def list_report_runs(tx: Tx, call: Call) -> Json:
     """List the runs of a report, newest first."""
     return {"runs": reports.list_runs(tx, call.id("reportId"), call.query["limit"], call.query["offset"])}
 
 
-@endpoint("GET", REPORT + "/runs/{runId:uuid}", "reports:read", schemas.ReportRunWithResults)
+@endpoint("GET", REPORT + "/runs/{runId:uuid}", "reports:read", schemas.REPORT_RUN_WITH_RESULTS)
 def get_report_run(tx: Tx, call: Call) -> Json:
     """Get a run of a report with its results."""
     return reports.get_run(tx, call.id("reportId"), call.id("runId"))
@@ -372,13 +377,13 @@ WORKFLOW = "/workflows/{workflowId:uuid}"
 MANUAL_RUN: Json = {"status": 202, "body": schemas.WorkflowRunStart, "optional_body": True, "conflicts": True}
 
 
-@endpoint("GET", "/workflows", "workflows:read", schemas.WorkflowList)
+@endpoint("GET", "/workflows", "workflows:read", schemas.listed("WorkflowList", workflows=schemas.WORKFLOW))
 def list_workflows(tx: Tx, _: Call) -> Json:
     """List workflows, oldest first."""
     return {"workflows": [_workflow(workflow) for workflow in workflows.list_workflows(tx)]}
 
 
-@endpoint("GET", WORKFLOW, "workflows:read", schemas.WorkflowWithDefinition)
+@endpoint("GET", WORKFLOW, "workflows:read", schemas.WORKFLOW_WITH_DEFINITION)
 def get_workflow(tx: Tx, call: Call) -> Json:
     """Get a workflow with its conditions and actions."""
     return _workflow(workflows.get_workflow(tx, call.id("workflowId")))
@@ -390,14 +395,14 @@ def _workflow(workflow: Json) -> Json:
     return present(workflow | {"object": of_object if of_object and of_object["pluralName"] is not None else None}, "object")
 
 
-@endpoint("POST", WORKFLOW + "/run", "workflows:run", schemas.WorkflowRunStarted, **MANUAL_RUN)
+@endpoint("POST", WORKFLOW + "/run", "workflows:run", schemas.WORKFLOW_START, **MANUAL_RUN)
 def start_workflow_run(tx: Tx, call: Call) -> Json:
     """Start a run of an enabled workflow; it is executed after this answer."""
     workflow = start_by_hand(tx, call.id("workflowId"), call.body.get("data"), **call.stamp())
     return {"message": "Workflow run started", "workflowId": workflow.id, "workflowName": workflow.name}
 
 
-@endpoint("GET", WORKFLOW + "/runs", "workflows:read", schemas.WorkflowRunList, **RUNS)
+@endpoint("GET", WORKFLOW + "/runs", "workflows:read", schemas.listed("WorkflowRunList", runs=schemas.WORKFLOW_RUN), **RUNS)
 def list_workflow_runs(tx: Tx, call: Call) -> Json:
     """List the runs of a workflow, newest first."""
     runs = workflow_runs.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])
