@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.models import jsontext
-from crmctl.service.conditions import read_condition
 from crmctl.service.store import members, objects, records
+from crmctl.service.store.conditions import read_condition
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.sqlite import PRAGMAS
 from crmctl.values.filters import Condition

@@ -12,8 +12,7 @@ import pytest
 
 from crmctl.cli.app import describe_tree, walk_commands
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
+from crmctl.service.definitions.definitions_file import load_document, parse_document
 from tests.cli.conftest import add_people
 from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.furnishing import DEFINITIONS, saved_delivery

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
+from crmctl.service.definitions.definitions_file import load_document, parse_document
 from tests.contract.scenarios import NIL, Scenario, check_all
 from tests.support.service import RunningService
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.service.context import ServiceSettings, new_id, open_data
-from crmctl.service.definitions.definitions_file import format_document, parse_document
-from crmctl.service.definitions.load import dump_sections, load_document
+from crmctl.service.definitions.definitions_file import dump_sections, format_document, load_document, parse_document
 from crmctl.service.faults import Fault
 from tests.support.clock import FakeClock
 

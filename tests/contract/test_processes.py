@@ -18,8 +18,7 @@ import httpx
 import pytest
 
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
+from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.tx import Tx, required

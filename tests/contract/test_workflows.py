@@ -8,8 +8,7 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import format_document, parse_document
-from crmctl.service.definitions.load import dump_sections, load_document
+from crmctl.service.definitions.definitions_file import dump_sections, format_document, load_document, parse_document
 from crmctl.service.faults import Fault
 from crmctl.service.http.schemas import SHAPES
 from crmctl.service.outbound.guard import TargetGuard

@@ -16,11 +16,9 @@ from typing import Any
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
-from crmctl.service.store import deliveries, delivery_claims, keys, logs, members, webhooks, workflow_runs
-from crmctl.service.store.deliveries import CountedAttempts
-from crmctl.service.store.delivery_claims import Attempt, EndedTry
+from crmctl.service.definitions.definitions_file import load_document, parse_document
+from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflow_runs
+from crmctl.service.store.deliveries import Attempt, CountedAttempts, EndedTry
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN
@@ -388,8 +386,8 @@ def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
     attempt = Attempt(now, 0.25, status, error, sent, {"server": "nginx"} if status else {}, body)
-    for due in delivery_claims.claim(tx, UNPROVEN.terms, 9, now=now):
-        delivery_claims.settle(tx, [EndedTry(due, attempt, None)], new_id)
+    for due in deliveries.claim(tx, UNPROVEN.terms, 9, now=now):
+        deliveries.settle(tx, [EndedTry(due, attempt, None)], new_id)
     tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL WHERE id = ?", (endpoint,))
     return delivery
 

@@ -24,18 +24,18 @@ def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.app import Server
     from crmctl.service.context import ServiceSettings
     from crmctl.service.outbound.caller import OutboundCaller
-    from crmctl.service.store import change_log, delivery_claims
+    from crmctl.service.store import change_log, deliveries
     from crmctl.service.webhooks import delivery_jobs as delivering
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
         replace_in(change_log, "take_waiting", lambda real: die)
     elif step == "before the claim":
-        replace_in(delivery_claims, "claim", lambda real: die)
+        replace_in(deliveries, "claim", lambda real: die)
     elif step == "after the claim":
         replace_in(OutboundCaller, "send", lambda real: die)
     elif step == "after the send":
-        replace_in(delivery_claims, "settle", lambda real: die)
+        replace_in(deliveries, "settle", lambda real: die)
     elif step == "after the settlement":
         replace_in(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)

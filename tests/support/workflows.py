@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crmctl.service.context import Context, ServiceSettings, new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
+from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
-from crmctl.service.conditions import read_condition
 from crmctl.service.faults import BadRequest, Fault
+from crmctl.service.store.conditions import read_condition
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold

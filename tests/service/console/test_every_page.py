@@ -12,7 +12,7 @@ from starlette.routing import compile_path
 from crmctl.service.console.pages import PageRoute
 from crmctl.service.console.visits import PORTAL
 from crmctl.service.context import new_id
-from crmctl.service.roles import MemberRole
+from crmctl.service.store.members import MemberRole
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_members import everything
 from tests.support.clock import FakeClock

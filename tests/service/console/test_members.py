@@ -12,8 +12,8 @@ import pytest
 from crmctl.clock import SystemClock
 from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
-from crmctl.service.roles import MemberRole, role_of
 from crmctl.service.store import members
+from crmctl.service.store.members import MemberRole, role_of
 from tests.service.console.conftest import Newcomer, Visitor, cookie_name
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program

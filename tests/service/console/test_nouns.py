@@ -12,7 +12,7 @@ from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import ConsoleNoun, NounAction, NounColumn, NounField, NounForm
 from crmctl.service.console.visits import Redirect, Visit
 from crmctl.service.faults import BadRequest
-from crmctl.service.roles import MemberRole
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Newcomer
 from tests.support.clock import FakeClock

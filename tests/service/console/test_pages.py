@@ -14,8 +14,7 @@ import pytest
 
 from crmctl.service.console.visits import PORTAL
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
+from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
 from tests.service.console.conftest import Newcomer, Visitor, link_to
 from tests.support.patience import PATIENCE

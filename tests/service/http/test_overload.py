@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crmctl.service.conditions import MAX_CONDITIONS
 from crmctl.service.http import bodies
 from crmctl.service.store import records
+from crmctl.service.store.conditions import MAX_CONDITIONS
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.patience import PATIENCE

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data
-from crmctl.service.definitions.definitions_file import parse_document
-from crmctl.service.definitions.load import load_document
-from crmctl.service.reports.report_run import run_report
+from crmctl.service.definitions.definitions_file import load_document, parse_document
+from crmctl.service.reports.report_definition import run_report
 from crmctl.service.store import objects, records, reports
 from crmctl.service.store import records as scanning
 from tests.support.clock import FakeClock

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from crmctl.service.conditions import read_condition
 from crmctl.service.store import attributes, members, objects, records
+from crmctl.service.store.conditions import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.values.filters import Condition
 from tests.support.clock import FakeClock

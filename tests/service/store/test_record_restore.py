@@ -10,8 +10,8 @@ import pytest
 from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
 from crmctl.service.jobs.removal_jobs import Retention
-from crmctl.service.store import attributes, change_log, record_history, record_restore, records, webhooks
-from crmctl.service.store.record_restore import RestoreOutcome
+from crmctl.service.store import attributes, change_log, record_history, records, webhooks
+from crmctl.service.store.record_history import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
 
 Contents = dict[str, tuple[dict[str, Any], str]]
@@ -23,8 +23,8 @@ def contents(store: Store, object_id: str) -> Contents:
 
 def restore(store: Store, object_id: str, moment: float) -> RestoreOutcome:
     now = store.clock.now()
-    found = store.read(lambda tx: record_restore.find_candidates(tx, object_id, moment, now=now))
-    return record_restore.restore(found, store.engine.write, object_id, lambda: {"ids": new_id, "now": store.clock.now()})
+    found = store.read(lambda tx: record_history.find_candidates(tx, object_id, moment, now=now))
+    return record_history.restore(found, store.engine.write, object_id, lambda: {"ids": new_id, "now": store.clock.now()})
 
 
 def things(store: Store) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import members
-from crmctl.service.store.members import MOST_SESSIONS, SessionOwner
+from crmctl.service.store.members import MOST_SESSIONS, MemberRole, SessionOwner
 from tests.service.store.conftest import Store, new_id
 
 NOW = 1_800_000_000.0

@@ -15,7 +15,7 @@ from crmctl.service.context import new_id
 from crmctl.service.jobs.removal_jobs import Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import deliveries, delivery_claims, webhooks
+from crmctl.service.store import deliveries, webhooks
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Expiry
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
@@ -131,8 +131,8 @@ def test_a_claimed_delivery_is_nobody_elses_until_its_lease_ends(bench: Bench) -
     bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
 
-    def claim() -> list[delivery_claims.Due]:
-        return bench.engine.write(lambda tx: delivery_claims.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
+    def claim() -> list[deliveries.Due]:
+        return bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
 
     first = claim()
     assert len(first) == 1
@@ -231,7 +231,7 @@ def test_a_replay_pressed_twice_sends_once(bench: Bench) -> None:
 def test_what_is_being_tried_at_this_moment_is_left_to_that_try(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
-    [due] = bench.engine.write(lambda tx: delivery_claims.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
+    [due] = bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
     again = bench.engine.write(lambda tx: deliveries.replay(tx, due.delivery, ids=new_id, now=bench.clock.now()))
     assert again == (due.delivery, False)
     assert bench.deliver() == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import new_id
-from crmctl.service.store import change_log, deliveries, delivery_claims, webhooks
-from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
+from crmctl.service.store import change_log, deliveries, webhooks
+from crmctl.service.store.deliveries import Attempt, Due, EndedTry, Terms
 from tests.support.deliveries import Bench
 
 ALL = Terms(False, 100, 30.0, 3600.0)
@@ -64,7 +64,7 @@ def wait_for_delivery(bench: Bench, count: int) -> None:
 
 
 def claim(bench: Bench, most: int = 100) -> list[Due]:
-    return bench.engine.write(lambda tx: delivery_claims.claim(tx, ALL, most, now=bench.clock.now()))
+    return bench.engine.write(lambda tx: deliveries.claim(tx, ALL, most, now=bench.clock.now()))
 
 
 def tried(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> EndedTry:
@@ -73,7 +73,7 @@ def tried(bench: Bench, due: Due, status: int | None = 200, again: float | None 
 
 
 def settle(bench: Bench, tries: list[EndedTry]) -> None:
-    bench.engine.write(lambda tx: delivery_claims.settle(tx, tries, new_id))
+    bench.engine.write(lambda tx: deliveries.settle(tx, tries, new_id))
 
 
 def test_statements_do_not_grow_with_the_deliveries(bench: Bench) -> None:
@@ -84,10 +84,10 @@ def test_statements_do_not_grow_with_the_deliveries(bench: Bench) -> None:
     assert counted(bench, lambda tx: deliveries.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
     found: list[Due] = []
     # Who claims, what is free, one for each endpoint, and the leases.
-    assert counted(bench, lambda tx: found.extend(delivery_claims.claim(tx, ALL, 200, now=now))) <= 6
+    assert counted(bench, lambda tx: found.extend(deliveries.claim(tx, ALL, 200, now=now))) <= 6
     assert len(found) == 120
     # The attempts, the deliveries, and the health of each endpoint.
-    assert counted(bench, lambda tx: delivery_claims.settle(tx, [tried(bench, due) for due in found], new_id)) == 5
+    assert counted(bench, lambda tx: deliveries.settle(tx, [tried(bench, due) for due in found], new_id)) == 5
     assert bench.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state")) == [("succeeded", 120)]
     assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (120,)
 

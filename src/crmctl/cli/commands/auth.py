@@ -214,11 +214,10 @@ def explain(
         from crmctl.cli.service_data import opened
 
         with opened(runtime, data, None) as engine:
-            from crmctl.service.oidc.claim_rules import mismatch
             from crmctl.service.store.oidc_trusts import Trust, list_trusts
 
             trusts = [Trust.of(wire) for wire in engine.read(list_trusts)]
-        document["trusts"] = [{"name": trust.name, "problem": mismatch(token.claims, trust)} for trust in trusts]
+        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in trusts]
     runtime.emitter.emit_result(document)
 
 

@@ -223,14 +223,14 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
         from crmctl.service.faults import NotFound
-        from crmctl.service.store import objects, record_restore
+        from crmctl.service.store import objects, record_history
 
         found = engine.read(lambda tx: objects.find_object_by_slug(tx, slug))
         if found is None:
             raise NotFound(f"there is no object with the slug {slug!r}")
-        candidates = engine.read(lambda tx: record_restore.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
+        candidates = engine.read(lambda tx: record_history.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
         _confirm(runtime, slug, candidates.count, to_wire(to_micros(moment)))
-        restored = record_restore.restore(
+        restored = record_history.restore(
             candidates, lambda work: write(runtime, engine, work), found["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
         )
     counts = {name: restored.counts[name] for name in ("created", "updated", "deleted", "unchanged")}
@@ -415,8 +415,7 @@ def load_definitions(
     text = _read_text(runtime, file)
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
-        from crmctl.service.definitions.definitions_file import parse_document
-        from crmctl.service.definitions.load import load_document
+        from crmctl.service.definitions.definitions_file import load_document, parse_document
 
         summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
     runtime.emitter.emit_result(summary, text="\n".join(f"{section:<12}{_counted(counts)}" for section, counts in summary.items()))
@@ -427,8 +426,7 @@ def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: 
     """Print members, objects, attributes, reports and workflows as YAML for `load`."""
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.definitions.definitions_file import format_document
-        from crmctl.service.definitions.load import dump_sections
+        from crmctl.service.definitions.definitions_file import dump_sections, format_document
 
         sections = engine.read(dump_sections)
     asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")

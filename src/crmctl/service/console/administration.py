@@ -16,10 +16,10 @@ from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
 from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
+from crmctl.service.store.members import MEANINGS, MemberRole, role_of
 from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.records import Paging
 from crmctl.service.store.settings import option_colours

@@ -11,7 +11,7 @@ from crmctl.service.console.visits import ConsolePage, Redirect, Visit
 from crmctl.service.context import FILES_FOLDER
 from crmctl.service.faults import BadRequest, OverQuota, Unavailable
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, url_path
-from crmctl.service.roles import MemberRole
+from crmctl.service.store.members import MemberRole
 
 MOST_SHOWN = 200
 LARGEST = 20 * 1024 * 1024

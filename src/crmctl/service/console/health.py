@@ -12,8 +12,8 @@ from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, counted_up_to
 from crmctl.service.context import DAY
 from crmctl.service.faults import NotFound, Unavailable
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import change_log, deliveries, logs, webhooks
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 
 BACKUP_FILE = "console.backup"

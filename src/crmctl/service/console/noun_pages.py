@@ -16,8 +16,8 @@ from crmctl.service.console.pages import FORM_LIMIT, NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, TurnedBack, Visit, moment
 from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest, Conflict, Fault
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import logs
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
 
 LONGEST_FILTER = 200

@@ -17,10 +17,10 @@ from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
-from crmctl.service.roles import MEANINGS, MemberRole
 from crmctl.service.store import attributes, keys, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
-from crmctl.service.store.select_options import options_of
+from crmctl.service.store.attributes import options_of
+from crmctl.service.store.members import MEANINGS, MemberRole
 from crmctl.service.store.tx import Tx
 
 NAME = NounField("name", "Name", is_required=True)

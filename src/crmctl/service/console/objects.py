@@ -11,11 +11,10 @@ from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import attributes, objects, records
-from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute
+from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute, change_options, options_of
 from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.records import Paging
 from crmctl.service.store.removals import StillLeaving
-from crmctl.service.store.select_options import change_options, options_of
 from crmctl.service.store.settings import option_colours, set_option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition

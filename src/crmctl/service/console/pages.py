@@ -35,9 +35,8 @@ from crmctl.service.faults import FAILURES, Fault, Forbidden
 from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoints import NamedRoute, read_body
 from crmctl.service.http.errors import Refusal, answer_for
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import objects, settings
-from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, SessionOwner, find_session, new_token, open_session
+from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
 MOST_OBJECTS = 12

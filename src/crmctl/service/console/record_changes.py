@@ -26,11 +26,10 @@ from crmctl.service.console.record_merge import merge_selected, unlink_activitie
 from crmctl.service.console.record_page import read_form
 from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
-from crmctl.service.store.record_history import changed_at, deleted_records, read_history
-from crmctl.service.store.record_restore import Candidates, restore_batch
+from crmctl.service.store.members import MemberRole
+from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_wire
 from crmctl.values.value_readers import parse_instant

@@ -30,10 +30,10 @@ from crmctl.service.console.record_list import object_of
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Fault
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import differ
 from crmctl.service.store.engine import rehearse
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, to_micros
 from crmctl.values.value_readers import canonical_uuid

@@ -12,7 +12,6 @@ from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.conditions import read_condition
 from crmctl.service.console.cells import cells_of, labels_in, reference_target
 from crmctl.service.console.conditions_form import (
     OPERATOR_TYPES,
@@ -34,9 +33,9 @@ from crmctl.service.console.record_form import USUAL_PARTS
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import attributes, objects, records, saved_views
-from crmctl.service.store.conditions import Where
+from crmctl.service.store.conditions import Where, read_condition
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList

@@ -15,8 +15,8 @@ from crmctl.service.console.record_form import FormField, changes, fields_for, f
 from crmctl.service.console.record_list import form_attributes, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import activities, attributes, records
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging

@@ -17,10 +17,9 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
 from crmctl.service.faults import BadRequest, check_shape
-from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition
-from crmctl.service.reports.report_run import run_report
-from crmctl.service.roles import MemberRole
+from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition, run_report
 from crmctl.service.store import attributes, records, reports
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.value_readers import canonical_uuid

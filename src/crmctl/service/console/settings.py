@@ -10,8 +10,8 @@ from crmctl.service.console.noun_pages import NounField
 from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit
 from crmctl.service.faults import BadRequest
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import settings
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
 
 FIELDS = (

@@ -24,10 +24,9 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.http.endpoints import NamedRoute
 from crmctl.service.http.errors import Refusal
-from crmctl.service.roles import MEANINGS, MemberRole
 from crmctl.service.store import members
 from crmctl.service.store.keys import LINKS, replace_signing_key
-from crmctl.service.store.members import SessionOwner
+from crmctl.service.store.members import MEANINGS, MemberRole, SessionOwner
 from crmctl.service.store.tx import Tx
 
 if TYPE_CHECKING:

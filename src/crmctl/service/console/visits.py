@@ -22,10 +22,9 @@ from crmctl.models import jsontext
 from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
 from crmctl.service.faults import Forbidden
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import logs, members
 from crmctl.service.store.keys import LINKS, signing_key, use_link
-from crmctl.service.store.members import ConsoleSession
+from crmctl.service.store.members import ConsoleSession, MemberRole
 from crmctl.service.store.tx import Stamp, Tx
 from crmctl.values.value_readers import canonical_uuid
 

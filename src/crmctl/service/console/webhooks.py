@@ -14,9 +14,9 @@ from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit,
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.outbound.guard import ForbiddenTargetError
-from crmctl.service.roles import MemberRole
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.deliveries import DayOfEndpoint
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx, micros_of, to_micros, to_wire
 from crmctl.values.value_readers import Invalid, parse_instant
 

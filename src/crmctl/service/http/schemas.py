@@ -10,13 +10,13 @@ from pydantic import ConfigDict, Field
 from crmctl.models import resources
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType, Resource
-from crmctl.service.conditions import MAX_CONDITIONS
 from crmctl.service.faults import Body
 from crmctl.service.files.storage import BUCKET, MAX_PATH
 from crmctl.service.http.bodies import LARGEST_OFFSET, OPERATORS
-from crmctl.service.roles import MEANINGS
 from crmctl.service.store.activities import MOST_LINKS
 from crmctl.service.store.attributes import MAX_OPTIONS
+from crmctl.service.store.conditions import MAX_CONDITIONS
+from crmctl.service.store.members import MEANINGS
 from crmctl.service.store.record_tables import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
 from crmctl.values.attribute_types import TYPES
 

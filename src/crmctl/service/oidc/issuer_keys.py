@@ -10,7 +10,11 @@ from urllib.parse import urlsplit
 from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.oidc.refusal import TokenRefused
+
+
+class TokenRefused(Exception):
+    """The message names the rule that failed. It goes to the audit log, never to the caller."""
+
 
 KEPT_SECONDS = 3600.0
 AGAIN_SECONDS = 60.0

@@ -8,9 +8,7 @@ from typing import Any
 
 import jwt
 
-from crmctl.service.oidc.claim_rules import mismatch
-from crmctl.service.oidc.issuer_keys import IssuerKeys
-from crmctl.service.oidc.refusal import TokenRefused
+from crmctl.service.oidc.issuer_keys import IssuerKeys, TokenRefused
 from crmctl.service.store.oidc_trusts import Trust
 
 ALGORITHMS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
@@ -54,10 +52,10 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
     token_id = claims.get("jti")
     if not isinstance(token_id, str) or not token_id:
         raise TokenRefused("it has no jti")
-    problems = [problem for trust in candidates if (problem := mismatch(claims, trust))]
+    problems = [problem for trust in candidates if (problem := trust.mismatch(claims))]
     if len(problems) == len(candidates):
         raise TokenRefused("; ".join(problems))
-    trust = next(trust for trust in candidates if not mismatch(claims, trust))
+    trust = next(trust for trust in candidates if not trust.mismatch(claims))
     return Accepted(trust, token_id, expires_at, claims)
 
 

@@ -17,8 +17,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.http.endpoints import NamedRoute, read_body
 from crmctl.service.http.errors import JsonAnswer
-from crmctl.service.oidc.issuer_keys import IssuerKeys
-from crmctl.service.oidc.refusal import TokenRefused
+from crmctl.service.oidc.issuer_keys import IssuerKeys, TokenRefused
 from crmctl.service.store import keys, logs, oidc_trusts
 from crmctl.service.store.oidc_trusts import Trust
 from crmctl.service.store.tx import Tx

@@ -9,7 +9,6 @@ from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
-from crmctl.service.conditions import read_condition
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
 from crmctl.service.context import FILES_FOLDER
 from crmctl.service.faults import BadRequest, Forbidden
@@ -19,11 +18,12 @@ from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier,
 from crmctl.service.http.endpoints import Call, Endpoint, Handler
 from crmctl.service.http.errors import present
 from crmctl.service.jobs.removal_jobs import after_removal
-from crmctl.service.reports.report_run import run_report
-from crmctl.service.roles import MemberRole, role_of
+from crmctl.service.reports.report_definition import run_report
 from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
+from crmctl.service.store.attributes import edit_options
+from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.record_history import read_history
-from crmctl.service.store.select_options import edit_options
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.values.filters import Condition

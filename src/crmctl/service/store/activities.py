@@ -12,8 +12,7 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.members import author, organisation_id
 from crmctl.service.store.record_tables import invalid, require_description, require_name
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PEOPLE = "people"

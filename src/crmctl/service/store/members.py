@@ -1,4 +1,4 @@
-"""Members, their passwords and sessions, and the organisation."""
+"""Members with their roles, passwords and sessions, and the organisation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,48 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Unpack
 from uuid import uuid4
 
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
-from crmctl.service.roles import MEANINGS, MemberRole, role_of
 from crmctl.service.store import logs
 from crmctl.service.store.attributes import NewAttribute, create_attribute
 from crmctl.service.store.objects import STANDARD, NewObject, create_object
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.folded_text import fold
 from crmctl.values.value_readers import Invalid, read_email
+
+
+class MemberRole(IntEnum):
+    """NOBODY stands for visitors before they sign in."""
+
+    NOBODY = 0
+    VIEWER = 1
+    MEMBER = 2
+    ADMIN = 3
+    OWNER = 4
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+MEANINGS = {
+    MemberRole.OWNER: "everything, owners included",
+    MemberRole.ADMIN: "schema, members, API keys, webhooks, reports, workflows, logs",
+    MemberRole.MEMBER: "read and write records, activities and files; run reports and workflows",
+    MemberRole.VIEWER: "look at everything but what is an admin's, change nothing",
+}
+"""The roles of members, the most powerful first."""
+
+
+def role_of(text: str) -> MemberRole:
+    """Return the role of a stored text. An unknown one may only read."""
+    return next((role for role in MEANINGS if role.label == text), MemberRole.VIEWER)
+
 
 _MEMBERS = Rows("member", "member", "id, user_id, name, email, image, role", created_at=to_wire)
 

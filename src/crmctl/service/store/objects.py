@@ -11,8 +11,7 @@ from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs, record_tables, removals
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.record_tables import load_schema, require_description, require_flag, require_name, require_slug, slug_from
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Stamp, Tx, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, required, to_micros, to_wire, update
 
 STANDARD, CUSTOM = "standard", "custom"
 

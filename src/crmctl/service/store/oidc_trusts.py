@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -13,10 +13,12 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Stamp, Tx, insert, to_micros, to_wire
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, to_wire
 
 SHORTEST, LONGEST = 5 * 60, 24 * 3600
+
+PULL_REQUESTS = {"event_name": ("pull_request", "pull_request_target", "pull_request_review"), "pipeline_source": ("merge_request_event",)}
+"""Claims of runs that strangers can start. A trust that names the claim decides itself."""
 
 _TRUSTS = Rows(
     "oidc_trust", "trust", "id, name, issuer, ttl", claims=jsontext.loads, scopes=jsontext.loads, development=bool, created_at=to_wire
@@ -38,6 +40,22 @@ class Trust:
     @classmethod
     def of(cls, wire: Json) -> Trust:
         return cls(*(wire[name] for name in ("name", "issuer", "claims", "scopes", "ttl", "development")))
+
+    def mismatch(self, claims: Mapping[str, Any]) -> str | None:
+        """Return the first rule that the claims of a token break."""
+        if claims.get("iss") != self.issuer:
+            return f"{self.name}: iss is not {self.issuer}"
+        for name, expected in self.claims.items():
+            actual = claims.get(name)
+            text = str(actual).lower() if isinstance(actual, bool) else str(actual)
+            # The workflow is followed by the branch it is taken from.
+            fits = text.startswith(f"{expected}@") if name == "workflow_ref" and "@" not in expected else text == expected
+            if actual is None or isinstance(actual, dict | list) or not fits:
+                return f"{self.name}: {name} is not {expected}"
+        for name, values in PULL_REQUESTS.items():
+            if name not in self.claims and claims.get(name) in values:
+                return f"{self.name}: {name} is {claims[name]}"
+        return None
 
 
 def add_trust(tx: Tx, trust: Trust, **stamp: Unpack[Stamp]) -> Json:

@@ -1,18 +1,22 @@
-"""History of a record, and past states of records, read backwards from the log of changes."""
+"""History of a record, read backwards from the log of changes, and the way back: ordinary changes, in batches, that the log keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import NotFound
+from crmctl.service.faults import BadRequest, Fault, NotFound
 from crmctl.service.store import change_log, logs
-from crmctl.service.store.change_log import CREATED, DELETED
+from crmctl.service.store.change_log import differ
 from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.tx import Tx, all_in, optional_to_wire, to_wire
-from crmctl.values.value_readers import canonical_uuid
+from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing
+from crmctl.service.store.tx import MAX_IN, Stamp, Tx, all_in, optional_to_wire, to_micros, to_wire
+from crmctl.values.projection import Projection, project
+from crmctl.values.value_readers import Invalid, canonical_uuid
 
 Data = Json
 
@@ -44,10 +48,10 @@ class _Change:
 
     def undone(self, after: Data | None) -> Past:
         """Return the record before this change, from its state after it."""
-        if self.type == CREATED:
+        if self.type == change_log.CREATED:
             return Past(None)
         overwritten = jsontext.loads(self.before or "{}")
-        if self.type == DELETED:
+        if self.type == change_log.DELETED:
             return Past(overwritten["data"], overwritten["createdAt"])
         merged = {**(after or {}), **overwritten}
         return Past({slug: value for slug, value in merged.items() if value is not None})
@@ -70,7 +74,7 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
             about = {"at": to_wire(change.at), "type": change.type, "by": names[change.actor]}
             found.append(about | {"changes": _differences(before, data)})
         data = before
-    is_whole = bool(changes) and changes[-1].type == CREATED and changes[-1].before is None
+    is_whole = bool(changes) and changes[-1].type == change_log.CREATED and changes[-1].before is None
     return History(found, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
 
 
@@ -111,7 +115,7 @@ def deleted_records(tx: Tx, object_id: str, limit: int, offset: int) -> list[Jso
         "SELECT c.subject, c.at, c.actor, c.before FROM change_log AS c WHERE c.sequence > (SELECT max(sequence) FROM change_log) - ? "
         f"AND c.type = ? AND c.object_number = ? AND c.before IS NOT NULL AND c.sequence = ({newest}) "
         f"AND NOT EXISTS (SELECT 1 FROM {schema.table} AS r WHERE r.id = c.subject) ORDER BY c.sequence DESC LIMIT ? OFFSET ?",
-        (LOOKED, DELETED, schema.number, limit, offset),
+        (LOOKED, change_log.DELETED, schema.number, limit, offset),
     )
     names = logs.described(tx, (actor for _, _, actor, _ in rows))
     return [
@@ -154,7 +158,7 @@ def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> 
     changes = [_Change(*row) for row in rows]
     if created_at is None:
         created_at = next(
-            (jsontext.loads(change.before)["createdAt"] for change in changes if change.type == DELETED and change.before), None
+            (jsontext.loads(change.before)["createdAt"] for change in changes if change.type == change_log.DELETED and change.before), None
         )
     made = tx.one(
         "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL AND at >= ?",
@@ -168,3 +172,109 @@ def _differences(before: Data | None, after: Data | None) -> list[Json]:
     slugs = [*new, *(slug for slug in old if slug not in new)]
     differing = (slug for slug in slugs if change_log.differ(old.get(slug), new.get(slug)))
     return [{"attributeSlug": slug, "old": old.get(slug), "new": new.get(slug)} for slug in differing]
+
+
+CREATED, UPDATED, DELETED, UNCHANGED = "created", "updated", "deleted", "unchanged"
+
+
+@dataclass
+class RestoreOutcome:
+    """How many records were recreated, updated, deleted, or unchanged; `failed` gives the reason by record."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Attributes that were deleted or do not take such values any more."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Records that changed since the moment, in batches. Those in `new` did not exist then."""
+
+    moment: int
+    batches: Sequence[Sequence[str]]
+    new: frozenset[str]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.batches))
+
+
+def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Candidates:
+    """Find the records to restore. Raises NotFound for the object, BadRequest for a moment in the future or before the log."""
+    schema = load_schema(tx, object_id)
+    at, since = to_micros(moment), known_since(tx)
+    if moment > now:
+        raise BadRequest("the moment is in the future", {"field": "asOf"})
+    if since is not None and at < since:
+        raise BadRequest(f"changes are known since {to_wire(since)} only; a backup may go further back", {"field": "asOf"})
+    changed, new = changed_since(tx, schema.number, at)
+    # New records go first: they may hold unique values that others get back.
+    ordered = [*(record_id for record_id in changed if record_id in new), *(record_id for record_id in changed if record_id not in new)]
+    batches = [ordered[start : start + MAX_IN] for start in range(0, len(ordered), MAX_IN)]
+    return Candidates(at, batches, frozenset(new))
+
+
+def restore(
+    candidates: Candidates, transact: Callable[[Callable[[Tx], RestoreOutcome]], RestoreOutcome], object_id: str, stamp: Callable[[], Stamp]
+) -> RestoreOutcome:
+    """Restore the candidates; `transact` runs a function in a transaction. Failed ones are tried again while some succeed: another record
+    may have to give up a value first."""
+    whole = RestoreOutcome()
+    waiting: Sequence[Sequence[str]] = candidates.batches
+    while waiting:
+        whole.failed = {}
+        for batch in waiting:
+            part = transact(lambda tx, batch=batch: restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
+            whole.counts += part.counts
+            whole.failed |= part.failed
+            whole.left_out |= part.left_out
+        failed = list(whole.failed)
+        again = [failed[start : start + MAX_IN] for start in range(0, len(failed), MAX_IN)]
+        waiting = again if len(failed) < sum(map(len, waiting)) else []
+    return whole
+
+
+def restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
+    """Restore these records to the moment of the candidates."""
+    schema = load_schema(tx, object_id, tx.dialect.share_object)
+    writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
+    present = dict(writing.load(batch))
+    was_there = [each for each in batch if each not in candidates.new]
+    pasts = dict(past_of(tx, was_there, {each: present[each].data for each in present}, candidates.moment))
+    targets = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
+    writing.prepare([change for record_id, change in targets.items()])
+    for record_id in batch:
+        past = pasts.get(record_id, Past(None))
+        try:
+            done.counts[_restore_one(writing, present.get(record_id), targets.get(record_id), past.created_at or 0)] += 1
+        except Fault as fault:
+            done.failed[record_id] = fault.message
+    writing.flush()
+    return done
+
+
+def _restore_one(writing: Writing, present: StoredRecord | None, target: RecordChange | None, created_at: int) -> str:
+    """Restore a record to `past`, None if it did not exist."""
+    if target is None:
+        if present is None:
+            return UNCHANGED
+        writing.delete(present)
+        return DELETED
+    if present is not None and not differ(present.data, target.data):
+        return UNCHANGED
+    writing.put_back(target, created_at)
+    return CREATED if present is None else UPDATED
+
+
+def _change(schema: Schema, record_id: str, data: Json, done: RestoreOutcome) -> RecordChange:
+    """Return the change without attributes that are gone or have another type."""
+    kept: Json = {}
+    projections: dict[str, Projection] = {}
+    for slug, value in data.items():
+        try:
+            projections[slug] = project(schema.every[slug], value)
+            kept[slug] = value
+        except (KeyError, Invalid):
+            done.left_out.add(slug)
+    return RecordChange(record_id, kept, projections)

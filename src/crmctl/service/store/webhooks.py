@@ -12,8 +12,7 @@ from crmctl.models.signatures import new_secret
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import invalid, require_description, require_flag
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 
 MAX_URL = 2000
 ROTATION_SECONDS = 24 * 3600.0

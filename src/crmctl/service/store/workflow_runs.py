@@ -13,8 +13,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store import change_log
 from crmctl.service.store.members import organisation_id
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Row, Stamp, Tx, all_in, execute_in, required, to_micros, to_wire
+from crmctl.service.store.tx import Row, Rows, Stamp, Tx, all_in, execute_in, required, to_micros, to_wire
 from crmctl.service.store.workflows import StoredWorkflow, load_workflow
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"

@@ -12,8 +12,7 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.rows import Rows
-from crmctl.service.store.tx import Row, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Row, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
 Ids = Callable[[], str]

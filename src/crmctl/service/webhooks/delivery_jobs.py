@@ -11,9 +11,8 @@ from crmctl.service.context import Context
 from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, GatheringJob, PeriodicJob, Places
 from crmctl.service.outbound.caller import OutboundCaller
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS
-from crmctl.service.store import deliveries, delivery_claims, logs
-from crmctl.service.store.deliveries import CountedAttempts
-from crmctl.service.store.delivery_claims import Attempt, Due, EndedTry, Terms
+from crmctl.service.store import deliveries, logs
+from crmctl.service.store.deliveries import Attempt, CountedAttempts, Due, EndedTry, Terms
 from crmctl.service.store.tx import Tx
 
 
@@ -65,10 +64,10 @@ class Settlement:
         self._is_closing = True
 
     def _write(self, tx: Tx, batch: list[_Place]) -> list[Due]:
-        delivery_claims.settle(tx, [place.ended for place in batch], self._context.ids)
+        deliveries.settle(tx, [place.ended for place in batch], self._context.ids)
         if self._is_closing:
             return []
-        return delivery_claims.claim(tx, self._terms, len(batch), now=self._context.clock.now())
+        return deliveries.claim(tx, self._terms, len(batch), now=self._context.clock.now())
 
 
 WINDOW = 72 * 3600.0
@@ -141,9 +140,9 @@ class Deliveries(BackgroundJob):
 
     def _claim(self, most: int) -> list[Due]:
         engine, clock = self._context.engine, self._context.clock
-        if not engine.read(lambda tx: delivery_claims.is_claimable(tx, self._terms, now=clock.now())):
+        if not engine.read(lambda tx: deliveries.is_claimable(tx, self._terms, now=clock.now())):
             return []
-        return engine.write(lambda tx: delivery_claims.claim(tx, self._terms, most, now=clock.now()))
+        return engine.write(lambda tx: deliveries.claim(tx, self._terms, most, now=clock.now()))
 
     def _deliver(self, first: Due) -> None:
         """Send deliveries one after the other, as long as there is a next one."""
@@ -158,7 +157,7 @@ class Expiry(PeriodicJob):
     every = EXPIRY_SECONDS
 
     def work(self) -> None:
-        self._context.engine.write(lambda tx: delivery_claims.expire(tx, WINDOW, now=self._context.clock.now()))
+        self._context.engine.write(lambda tx: deliveries.expire(tx, WINDOW, now=self._context.clock.now()))
 
 
 class AttemptTally(GatheringJob[Counter[CountedAttempts]]):

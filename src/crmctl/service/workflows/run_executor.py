@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.conditions import read_condition
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
 from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, Places
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
+from crmctl.service.store.conditions import read_condition
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Stamp, Tx, to_micros, to_wire
 from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, LeaseLostError
