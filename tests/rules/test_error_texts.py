@@ -28,7 +28,6 @@ OUR_TEXTS = {
     "service/console:actions_of": "our own text about a field",
     "service/console:changes": "our own text about a field",
     "service/definitions:load_yaml": "yaml_text's own text, through reason",
-    "service/http:answer_for": "the exception's kind selects the status",
     "service/outbound:_call": "kinds of failed calls, as the delivery log stores them",
     "service/store:_short": "one word of PostgreSQL's, for the single error that is shown",
     "service/workflows:_why": "Jinja's text about the user's own template",

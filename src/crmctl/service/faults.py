@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -23,57 +24,61 @@ def shown(text: str, limit: int = 100) -> str:
 
 
 class Fault(Exception):
-    """An error that callers can act on. On the wire it is `{error, message, details?}`."""
+    """An error that callers can act on. On the wire it is `{error, message, details?}` with a status and perhaps headers."""
 
-    default_error: ClassVar[str] = "internal_error"
+    status: int = HTTPStatus.INTERNAL_SERVER_ERROR
+    error = "internal_error"
+    headers: Mapping[str, str] = {}
 
-    def __init__(self, message: str, details: Json | None = None, *, error: str | None = None) -> None:
+    def __init__(
+        self, message: str, details: Json | None = None, *, error: str = "", status: int = 0, headers: Mapping[str, str] | None = None
+    ) -> None:
         self.message = shown(message, 2000)
         super().__init__(self.message)
-        self.error = error or self.default_error
         self.details = details
+        self.error, self.status = error or self.error, status or self.status
+        self.headers = headers or self.headers
 
 
 class BadRequest(Fault):
     """The input must change; the message names the field."""
 
-    default_error = "bad_request"
+    status, error = HTTPStatus.BAD_REQUEST, "bad_request"
 
 
 class NotFound(Fault):
-    """The addressed thing does not exist."""
-
-    default_error = "not_found"
+    status, error = HTTPStatus.NOT_FOUND, "not_found"
 
 
 class Conflict(Fault):
     """The input is well-formed but collides with what is stored: a unique value, a slug, something still in use."""
 
-    default_error = "conflict"
+    status, error = HTTPStatus.CONFLICT, "conflict"
 
 
 class PreconditionFailed(Fault):
     """Another client changed it since the caller read it."""
 
-    default_error = "precondition_failed"
+    status, error = HTTPStatus.PRECONDITION_FAILED, "precondition_failed"
 
 
 class Forbidden(Fault):
     """Refused for any input, such as changing a standard object."""
 
-    default_error = "forbidden"
+    status, error = HTTPStatus.FORBIDDEN, "forbidden"
 
 
 class OverQuota(Fault):
     """There is no room until something is deleted or the quota grows."""
 
-    default_error = "quota_exceeded"
+    status, error = HTTPStatus.INSUFFICIENT_STORAGE, "quota_exceeded"
 
 
 class Unavailable(Fault):
     """The storage did not answer in time. Nothing was written; the caller may send the request again."""
 
-    default_error = "unavailable"
+    status, error = HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"
+    headers: Mapping[str, str] = {"Retry-After": "1"}
 
 
 class Busy(Unavailable):

@@ -34,7 +34,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Fault, Forbidden
 from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoints import NamedRoute, read_body
-from crmctl.service.http.errors import Refusal, answer_for
+from crmctl.service.http.errors import answer_for
 from crmctl.service.store import objects, settings
 from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
@@ -157,12 +157,12 @@ class Pages:
                     who = request.cookies.get(self._cookie_name) or _address(request)
                     async with self._places(route).place(who, PAGE_SECONDS):
                         return await context.work.run(lambda: self._answer(request, route, handler, _parts(request, raw)))
-                except (Fault, Refusal) as error:
+                except Fault as error:
                     return self._failure(error)
                 except Exception as error:
                     FAILURES.tell(error, about=f"request {request.state.request_id}")
                     message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
-                    return self._failure(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", message))
+                    return self._failure(Fault(message))
 
             self.router.routes.append(NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
             self.routes.append(route)
@@ -187,11 +187,11 @@ class Pages:
         with in_zone(visit.zone):
             try:
                 return self._visited(request, route, handler, visit)
-            except (Fault, Refusal) as error:
+            except Fault as error:
                 return self._failure(error, visit)
 
     def _visited(self, request: Request, route: PageRoute, handler: Handler, visit: Visit) -> Response:
-        """Raises Fault and Refusal."""
+        """Raises Fault."""
         if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
             page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
             return self._response(page, visit, request)
@@ -252,7 +252,7 @@ class Pages:
         answer.set_cookie(self._cookie_name, token, max_age=SESSION_SECONDS, **self._cookie_options)
         return answer
 
-    def _failure(self, error: Fault | Refusal, visit: Visit | None = None) -> Response:
+    def _failure(self, error: Fault, visit: Visit | None = None) -> Response:
         answer = answer_for(error)
         page = self._page(ConsolePage("error.html", {"message": error.message, "code": answer.status_code}, answer.status_code), visit)
         page.headers.update({name: value for name, value in answer.headers.items() if name in ("retry-after", "connection")})

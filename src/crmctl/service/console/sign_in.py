@@ -21,9 +21,8 @@ from crmctl.service.console.nouns import SESSIONS
 from crmctl.service.console.pages import HEADERS, Pages
 from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Redirect, SignedIn, Visit, static_file
 from crmctl.service.context import Context
-from crmctl.service.faults import BadRequest, Forbidden
+from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoints import NamedRoute
-from crmctl.service.http.errors import Refusal
 from crmctl.service.store import members
 from crmctl.service.store.keys import LINKS, replace_signing_key
 from crmctl.service.store.members import MEANINGS, MemberRole, SessionOwner
@@ -191,7 +190,7 @@ def front_door(context: Context) -> Router:
     def show_static(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
-            raise Refusal(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
+            raise NotFound("there is nothing at this path")
         headers = {"Cache-Control": _FOR_GOOD, "X-Content-Type-Options": "nosniff"}
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 

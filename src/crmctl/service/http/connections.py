@@ -15,6 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from http import HTTPStatus
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -24,8 +25,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crmctl.service.faults import FAILURES, Busy, Unavailable
-from crmctl.service.http.errors import JsonAnswer, Refusal, answer_for, head_too_large, head_too_slow, not_http, too_many_connections
+from crmctl.service.faults import FAILURES, BadRequest, Busy, Fault, Unavailable
+from crmctl.service.http.errors import CLOSE, answer_for, head_too_large, too_slow
 
 HEAD_LIMIT = 32 * 1024
 """Most bytes of a request's line and headers; a hundred conditions in a query fit."""
@@ -111,7 +112,7 @@ class Connection(H11Protocol):
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self._leave)))
         self.address = self.client[0] if self.client else ""
         if not self._registry.make_room():
-            self._refuse(too_many_connections())
+            self._refuse(Unavailable("the service has too many connections; try again"))
             return
         self._registry.open[self] = None
         self._wait_for(HEAD, self._registry.head_seconds, begin=True)
@@ -149,7 +150,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that h11 rejects. uvicorn calls this while it handles the error; the application never sees the request."""
         hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._refuse(head_too_large(HEAD_LIMIT) if hint == 431 else not_http())
+        self._refuse(head_too_large(HEAD_LIMIT) if hint == 431 else BadRequest("the request is not valid HTTP"))
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -190,22 +191,23 @@ class Connection(H11Protocol):
 
     def _expire(self) -> None:
         if self.phase == HEAD and self.conn.trailing_data[0]:
-            self._refuse(head_too_slow())
+            self._refuse(too_slow("the request"))
         elif self.phase in (HEAD, IDLE):
             self.transport.close()
         else:
             self.abort()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Fault) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer: JsonAnswer = answer_for(refusal)
-        headers = [*answer.raw_headers, (b"connection", b"close"), *self._registry.headers()]
+        refusal.headers = {**refusal.headers, **CLOSE}
+        answer, status = answer_for(refusal), HTTPStatus(refusal.status)
+        headers = [*answer.raw_headers, *self._registry.headers()]
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        status = f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\n".encode()
+        first = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
         self._is_refused = True
-        self.transport.write(status + lines + b"\r\n" + bytes(answer.body))
+        self.transport.write(first + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
     def _leave(self, transport: asyncio.Transport) -> None:

@@ -257,7 +257,7 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise errors.body_too_slow() from None
+            raise errors.too_slow("the request body") from None
         received += len(chunk)
         if received > limit:
             raise errors.body_too_large(limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound, OverQuota, PreconditionFailed, Unavailable
+from crmctl.service.faults import BadRequest, Fault, Forbidden
 
 
 def present(document: Json, *optional: str) -> Json:
@@ -30,122 +29,50 @@ class JsonAnswer(Response):
         return jsontext.dumps(content).encode(errors="backslashreplace")
 
 
-class Refusal(Exception):
-    """A request that the HTTP layer refuses, with its whole answer."""
-
-    def __init__(
-        self,
-        status: HTTPStatus,
-        code: str,
-        message: str,
-        *,
-        details: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.details = details
-        self.headers = dict(headers or {})
-
-
 def bad_request(message: str, field: str | None = None) -> BadRequest:
     return BadRequest(message, {"field": field} if field else None)
 
 
-def unauthorized(message: str) -> Refusal:
-    return Refusal(HTTPStatus.UNAUTHORIZED, "unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+def unauthorized(message: str) -> Fault:
+    return Fault(message, error="unauthorized", status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
 
 
-def insufficient_scope(scope: str) -> Refusal:
-    return Refusal(HTTPStatus.FORBIDDEN, "insufficient_scope", f"this API key lacks the scope {scope}", details={"requiredScope": scope})
+def insufficient_scope(scope: str) -> Fault:
+    return Forbidden(f"this API key lacks the scope {scope}", {"requiredScope": scope}, error="insufficient_scope")
 
 
-def body_too_large(limit: int) -> Refusal:
-    return Refusal(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        "payload_too_large",
-        f"the request body is over the limit of {size_text(limit)}",
-        details={"limit": limit},
-    )
+def body_too_large(limit: int) -> Fault:
+    message = f"the request body is over the limit of {size_text(limit)}"
+    return Fault(message, {"limit": limit}, error="payload_too_large", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-def body_encoded() -> Refusal:
-    message = "the request body must not be compressed; send it without Content-Encoding"
-    return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message, headers={"Accept-Encoding": "identity"})
+def body_encoded() -> Fault:
+    message, headers = "the request body must not be compressed; send it without Content-Encoding", {"Accept-Encoding": "identity"}
+    return Fault(message, error="unsupported_media_type", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, headers=headers)
 
 
-def body_too_slow() -> Refusal:
-    return Refusal(
-        HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request body did not arrive in time", headers={"Connection": "close"}
-    )
+def too_slow(part: str) -> Fault:
+    return Fault(f"{part} did not arrive in time", error="request_timeout", status=HTTPStatus.REQUEST_TIMEOUT, headers=CLOSE)
 
 
-def not_http() -> Refusal:
-    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", "the request is not valid HTTP")
-
-
-def two_lengths() -> Refusal:
+def two_lengths() -> Fault:
     """Refuse a request that a proxy could read as a different one."""
-    message = "a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1"
-    return Refusal(HTTPStatus.BAD_REQUEST, "bad_request", message, headers={"Connection": "close"})
+    return BadRequest("a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1", headers=CLOSE)
 
 
-def head_too_slow() -> Refusal:
-    return Refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "the request did not arrive in time")
+def head_too_large(limit: int) -> Fault:
+    message = f"the address and the headers of the request are over the limit of {size_text(limit)}"
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    return Fault(message, {"limit": limit}, error="request_head_too_large", status=status, headers=CLOSE)
 
 
-def head_too_large(limit: int) -> Refusal:
-    return Refusal(
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        "request_head_too_large",
-        f"the address and the headers of the request are over the limit of {size_text(limit)}",
-        details={"limit": limit},
-        headers={"Connection": "close"},
-    )
+def rate_limited(retry_after: int) -> Fault:
+    message, headers = f"the rate limit of this API key is used up; try again in {retry_after} s", {"Retry-After": str(retry_after)}
+    details = {"retryAfter": retry_after}
+    return Fault(message, details, error="rate_limited", status=HTTPStatus.TOO_MANY_REQUESTS, headers=headers)
 
 
-def too_many_connections() -> Refusal:
-    message = "the service has too many connections; try again"
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, headers={"Retry-After": "1"})
-
-
-def rate_limited(retry_after: int) -> Refusal:
-    return Refusal(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        "rate_limited",
-        f"the rate limit of this API key is used up; try again in {retry_after} s",
-        details={"retryAfter": retry_after},
-        headers={"Retry-After": str(retry_after)},
-    )
-
-
-def answer_for(error: Exception) -> JsonAnswer:
-    """Return the answer for an error. An unexpected one is a 500 without details."""
-    if isinstance(error, Refusal):
-        return _answer(error.status, error.code, error.message, error.details, error.headers)
-    status = next((_FAULTS[kind] for kind in type(error).__mro__ if kind in _FAULTS), None)
-    if isinstance(error, Fault) and status is not None:
-        headers = {"Retry-After": "1"} if isinstance(error, Unavailable) else None
-        return _answer(status, error.error, error.message, error.details, headers)
-    if isinstance(error, HTTPException):
-        phrase = HTTPStatus(error.status_code).phrase
-        return _answer(
-            error.status_code, phrase.lower().replace(" ", "_"), _ROUTING_MESSAGES.get(error.status_code, phrase), headers=error.headers
-        )
-    return _answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the service failed to answer this request")
-
-
-_FAULTS: dict[type, HTTPStatus] = {
-    BadRequest: HTTPStatus.BAD_REQUEST,
-    NotFound: HTTPStatus.NOT_FOUND,
-    Conflict: HTTPStatus.CONFLICT,
-    Forbidden: HTTPStatus.FORBIDDEN,
-    PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
-    OverQuota: HTTPStatus.INSUFFICIENT_STORAGE,
-    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-}
+CLOSE = {"Connection": "close"}
 
 _ROUTING_MESSAGES = {
     404: "there is nothing at this path",
@@ -153,10 +80,13 @@ _ROUTING_MESSAGES = {
 }
 
 
-def _answer(
-    status: int, code: str, message: str, details: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-) -> JsonAnswer:
-    document: Json = {"error": code, "message": message}
-    if details is not None:
-        document["details"] = dict(details)
-    return JsonAnswer(document, status, headers)
+def answer_for(error: Exception) -> JsonAnswer:
+    """Return the answer for an error. An unexpected one is a 500 without details."""
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase
+        message, code = _ROUTING_MESSAGES.get(error.status_code, phrase), phrase.lower().replace(" ", "_")
+        error = Fault(message, error=code, status=error.status_code, headers=error.headers or {})
+    if not isinstance(error, Fault):
+        error = Fault("the service failed to answer this request")
+    document: Json = {"error": error.error, "message": error.message}
+    return JsonAnswer(document if error.details is None else document | {"details": error.details}, error.status, error.headers)

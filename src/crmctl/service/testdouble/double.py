@@ -25,8 +25,8 @@ from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, Ids, new_id
-from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.http.errors import JsonAnswer, Refusal, answer_for
+from crmctl.service.faults import BadRequest, Fault, NotFound
+from crmctl.service.http.errors import JsonAnswer, answer_for
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import to_micros, to_wire
@@ -291,7 +291,8 @@ class TestDouble:
                 raise NotFound(f"there is no control {PREFIX}{path}; the controls are: {', '.join(self._controls())}, /snapshots/NAME")
             if method not in handler:
                 message = f"{PREFIX}{path} takes {', '.join(handler)}, not {method}"
-                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, headers={"Allow": ", ".join(handler)})
+                allowed = {"Allow": ", ".join(handler)}
+                raise Fault(message, error="method_not_allowed", status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
             document = await handler[method](_Control(scope, body))
             answer = JsonAnswer(document)
         except Exception as error:
