@@ -39,27 +39,6 @@ _EVERYTHING = Where("1 = 1")
 
 
 @dataclass(frozen=True)
-class _Window:
-    """A range of rows, and the end from which it is counted."""
-
-    sort: str
-    descending: bool
-    limit: int
-    offset: int
-
-    @property
-    def direction(self) -> str:
-        return "DESC" if self.descending else "ASC"
-
-    def nearest(self, total: int) -> tuple[_Window, bool]:
-        """Return the same rows counted from the nearer end, and whether they come out backwards."""
-        limit = max(0, min(self.limit, total - self.offset))
-        if self.offset <= total - self.offset - limit:
-            return _Window(self.sort, self.descending, limit, self.offset), False
-        return _Window(self.sort, not self.descending, limit, total - self.offset - limit), True
-
-
-@dataclass(frozen=True)
 class _Search:
     """Prepared conditions. `source` is the FROM clause with the fewest rows, `candidates` their number, `total` the matches once counted.
 
@@ -83,6 +62,29 @@ class Paging:
     order: str = "desc"
     limit: int = 50
     offset: int = 0
+
+    @property
+    def descending(self) -> bool:
+        return self.order == "desc"
+
+    @property
+    def direction(self) -> str:
+        return self.order.upper()
+
+    def check(self) -> None:
+        if self.sort not in SORTS:
+            raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
+        if self.order not in ORDERS:
+            raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
+        if self.limit < 0 or self.offset < 0:
+            raise BadRequest("limit and offset must not be negative", {"field": "limit" if self.limit < 0 else "offset"})
+
+    def nearest(self, total: int) -> tuple[Paging, bool]:
+        """Return the same rows counted from the nearer end, and whether they come out backwards."""
+        limit = max(0, min(self.limit, total - self.offset))
+        if self.offset <= total - self.offset - limit:
+            return replace(self, limit=limit), False
+        return Paging(self.sort, "asc" if self.descending else "desc", limit, total - self.offset - limit), True
 
 
 _FIRST = Paging()
@@ -112,12 +114,12 @@ def list_records(
 ) -> tuple[list[Json], int]:
     """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
     BadRequest naming a wrong slug, operator, sort or order."""
-    asked = _window(page)
+    page.check()
     search = _prepare(tx, load_schema(tx, object_id), conditions, words)
-    if _are_few(tx, search, asked) and (found := _few(tx, search, asked)):
+    if _are_few(tx, search, page) and (found := _few(tx, search, page)):
         return found
     search = _counted(tx, search)
-    window, is_backwards = asked.nearest(search.total)
+    window, is_backwards = page.nearest(search.total)
     records = _page(tx, search, window) if window.limit else []
     return (records[::-1] if is_backwards else records), search.total
 
@@ -127,20 +129,21 @@ def list_part(
 ) -> PartOfList:
     """Return a page in bounded time: of a long list without an index, only the first LOOKED records are looked at. Raises as list_records
     does."""
-    asked, schema = _window(page), load_schema(tx, object_id)
+    page.check()
+    schema = load_schema(tx, object_id)
     wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
     everything = _everything(tx, schema)
     is_answered = len(wheres) == 1 and wheres[0].is_covered
     if is_answered and not (wheres[0].index or wheres[0].opposite):
-        is_answered = _are_few(tx, _prepare(tx, schema, conditions), asked)
+        is_answered = _are_few(tx, _prepare(tx, schema, conditions), page)
     bound = LOOKED * (_COVERED if is_answered else _SHORT)
     if not wheres or everything <= bound or any(_is_narrow(tx, schema, each) for each in wheres):
         return PartOfList(*list_records(tx, object_id, conditions, page, words), everything, everything)
     where, most = combine(wheres), max(MOST, page.offset + page.limit)
-    source, within = _first_ones(tx, schema, asked)
-    ordered = f"ORDER BY {asked.sort} {asked.direction}, seq {asked.direction} LIMIT ?"
+    source, within = _first_ones(tx, schema, page)
+    ordered = f"ORDER BY {page.sort} {page.direction}, seq {page.direction} LIMIT ?"
     rows = tx.all(f"SELECT seq FROM {source} {where.sql} {ordered}", (*within, *where.params, most + 1))
-    records = _at(tx, schema, asked, [row[0] for row in rows[page.offset : page.offset + page.limit]])
+    records = _at(tx, schema, page, [row[0] for row in rows[page.offset : page.offset + page.limit]])
     return PartOfList(records, min(len(rows), most), LOOKED, everything, len(rows) > most)
 
 
@@ -187,22 +190,12 @@ def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Seq
     return _Search(schema, combine(wheres), source, candidates, everything, is_blind)
 
 
-def _window(page: Paging) -> _Window:
-    if page.sort not in SORTS:
-        raise BadRequest(f"sort must be one of: {', '.join(SORTS)}", {"field": "sort", "valid": list(SORTS)})
-    if page.order not in ORDERS:
-        raise BadRequest(f"order must be one of: {', '.join(ORDERS)}", {"field": "order", "valid": list(ORDERS)})
-    if page.limit < 0 or page.offset < 0:
-        raise BadRequest("limit and offset must not be negative", {"field": "limit" if page.limit < 0 else "offset"})
-    return _Window(page.sort, page.order == "desc", page.limit, page.offset)
-
-
 def _everything(tx: Tx, schema: Schema) -> int:
     total: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
     return total
 
 
-def _first_ones(tx: Tx, schema: Schema, window: _Window) -> tuple[str, Row]:
+def _first_ones(tx: Tx, schema: Schema, window: Paging) -> tuple[str, Row]:
     """Return the first LOOKED records as a FROM clause up to a condition, with its parameters."""
     in_order = tx.dialect.table_by(schema.table, record_tables.index_name(schema.table, window.sort))
     ordered = f"ORDER BY {window.sort} {window.direction}, seq {window.direction} LIMIT ?"
@@ -236,7 +229,7 @@ def _names_one(where: Where) -> bool:
     return where.sql.startswith("id ")
 
 
-def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
+def _are_few(tx: Tx, search: _Search, window: Paging) -> bool:
     """Whether few rows may match, so that counting and finding them would each take a full scan. Only a long list is worth a sample."""
     if not search.is_blind or not 0 < window.limit <= MAX_IN or window.offset + window.limit > FEW:
         return False
@@ -248,7 +241,7 @@ def _are_few(tx: Tx, search: _Search, window: _Window) -> bool:
     return hits * search.everything <= FEW * SAMPLE
 
 
-def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[Json], int] | None:
+def _few(tx: Tx, search: _Search, window: Paging) -> tuple[list[Json], int] | None:
     """Return the page and the total, None if more rows match than expected. Orders them at first as the index of the condition does."""
     table = search.schema.table
     # An engine that expects many rows, and so an early end, would scan with one process.
@@ -260,7 +253,7 @@ def _few(tx: Tx, search: _Search, window: _Window) -> tuple[list[Json], int] | N
     return _at(tx, search.schema, window, [seq for _, seq in ordered[window.offset : window.offset + window.limit]]), len(keys)
 
 
-def _at(tx: Tx, schema: Schema, window: _Window, keys: Sequence[int]) -> list[Json]:
+def _at(tx: Tx, schema: Schema, window: Paging, keys: Sequence[int]) -> list[Json]:
     """Return the records with these sequence numbers in the window's order."""
     marks, direction = ", ".join("?" * len(keys)), window.direction
     page = f"SELECT {_ROW} FROM {schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
@@ -286,7 +279,7 @@ def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int)
     return source, fewest
 
 
-def _page(tx: Tx, search: _Search, window: _Window) -> list[Json]:
+def _page(tx: Tx, search: _Search, window: Paging) -> list[Json]:
     search, window = _skip_ahead(tx, search, window)
     source, plus = _plan(tx, search, window)
     direction = window.direction
@@ -316,7 +309,7 @@ def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
     ]
 
 
-def _skip_ahead(tx: Tx, search: _Search, window: _Window) -> tuple[_Search, _Window]:
+def _skip_ahead(tx: Tx, search: _Search, window: Paging) -> tuple[_Search, Paging]:
     """Return the same page, counted from a moment shortly before it, so that a far page begins near the start.
 
     The moment is guessed as if matches were spread evenly. The index of the condition, which also holds the time of creation, counts those
@@ -339,7 +332,7 @@ def _skip_ahead(tx: Tx, search: _Search, window: _Window) -> tuple[_Search, _Win
     return replace(search, where=rest), replace(window, offset=window.offset - passed)
 
 
-def _plan(tx: Tx, search: _Search, window: _Window) -> tuple[str, str]:
+def _plan(tx: Tx, search: _Search, window: Paging) -> tuple[str, str]:
     """Return the FROM clause for the page's keys, and a prefix for the sort terms.
 
     Either walk the list in its order until enough rows matched, or gather and sort all matches: the total tells which is cheaper. A unary
