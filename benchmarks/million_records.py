@@ -25,7 +25,7 @@ from benchmarks.service_store import ENGINES, fill_service, new_id
 
 from crmctl.clock import SystemClock
 from crmctl.service.context import Context, ServiceSettings
-from crmctl.service.jobs.removal_jobs import Removals
+from crmctl.service.jobs.worker import Removals
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.conditions import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.jobs.removal_jobs import Removals, Retention
-from crmctl.service.jobs.worker import BackgroundJob, Dispatcher, RequestLogWriter
+from crmctl.service.jobs.worker import BackgroundJob, Dispatcher, Removals, RequestLogWriter, Retention
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, deliveries

@@ -11,8 +11,8 @@ import pytest
 
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy
-from crmctl.service.jobs import removal_jobs
-from crmctl.service.jobs.removal_jobs import Pieces, Removals, after_removal
+from crmctl.service.jobs import worker
+from crmctl.service.jobs.worker import Pieces, Removals, after_removal
 from crmctl.service.store import attributes, objects, record_history, records, removals
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.engine import open_engine
@@ -192,7 +192,7 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
 def test_a_table_that_a_backup_reads_is_changed_after_it_and_nobody_waits_behind(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal_jobs, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "AGAIN_SECONDS", 0.1)
     url = postgres.create_database(postgres_template)
     try:
         for store in _opened(url):

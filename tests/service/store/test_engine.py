@@ -17,9 +17,8 @@ from crmctl.models import jsontext
 from crmctl.service.faults import Busy, Fault, NotFound
 from crmctl.service.store import members, records
 from crmctl.service.store.engine import Tx, open_engine
-from crmctl.service.store.migrations import FIRST, MIGRATIONS, Migration, migrate, newest_version, upgrade
 from crmctl.service.store.record_tables import load_schema
-from crmctl.service.store.tables import TABLES
+from crmctl.service.store.tables import FIRST, MIGRATIONS, TABLES, Migration, migrate, newest_version, upgrade
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 

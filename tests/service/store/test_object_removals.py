@@ -12,8 +12,8 @@ import pytest
 
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import NotFound
-from crmctl.service.jobs import removal_jobs
-from crmctl.service.jobs.removal_jobs import Removals
+from crmctl.service.jobs import worker
+from crmctl.service.jobs.worker import Removals
 from crmctl.service.store import attributes, objects, records, removals
 from crmctl.service.store.removals import INDEX, KEYS, RECORDS
 from tests.service.store.conftest import Store, new_id
@@ -28,11 +28,11 @@ from crmctl.service.jobs import removal_jobs
 from crmctl.service.store.engine import open_engine  # noqa: E402
 
 def die(tx):
-    assert removal_jobs._take_piece(tx, {SIZES})
+    assert worker._take_piece(tx, {SIZES})
     os.kill(os.getpid(), signal.SIGKILL)
 
 engine = open_engine(sys.argv[1])
-engine.write(lambda tx: removal_jobs._take_piece(tx, {SIZES}))
+engine.write(lambda tx: worker._take_piece(tx, {SIZES}))
 engine.write(die)
 """
 
@@ -60,7 +60,7 @@ def held(store: Store, table: str) -> int:
 
 
 def take(store: Store) -> bool:
-    return store.engine.write(lambda tx: removal_jobs._take_piece(tx, SIZES)) is not None
+    return store.engine.write(lambda tx: worker._take_piece(tx, SIZES)) is not None
 
 
 def delete(store: Store, things: str) -> None:

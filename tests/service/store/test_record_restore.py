@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
-from crmctl.service.jobs.removal_jobs import Retention
+from crmctl.service.jobs.worker import Retention
 from crmctl.service.store import attributes, change_log, record_history, records, webhooks
 from crmctl.service.store.record_history import RestoreOutcome
 from tests.service.store.conftest import Store, new_id

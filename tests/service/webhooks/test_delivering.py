@@ -12,7 +12,7 @@ import pytest
 from crmctl.models.signatures import read_headers, verify
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
-from crmctl.service.jobs.removal_jobs import Retention
+from crmctl.service.jobs.worker import Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, webhooks

@@ -140,8 +140,6 @@ def _reading(path: Path, name: str) -> Iterator[tarfile.TarFile]:
 
 
 class _Hashing:
-    """A file that hashes its bytes as they are read."""
-
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
         self._digest = hashlib.sha256()
@@ -303,7 +301,6 @@ class RemotePlace:
                     self._client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload["UploadId"])
 
     def get(self, path: Path) -> None:
-        """Download the object. Raises ServiceError."""
         try:
             self._client.download_file(self.bucket, self.key, str(path))
         except self._errors() as error:

@@ -13,7 +13,7 @@ from crmctl.clock import Clock
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Ids
 from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
-from crmctl.service.jobs.removal_jobs import after_removal
+from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, workflows
 from crmctl.service.store.engine import Engine, rehearse
@@ -101,7 +101,6 @@ T = TypeVar("T", bound=Body)
 
 
 def parse_entry(model: type[T], text: str) -> T:
-    """Parse one entry. Raises BadRequest."""
     raw = load_yaml(text)
     if not isinstance(raw, dict):
         raise BadRequest("the definition must hold fields such as name:")
@@ -139,12 +138,10 @@ def store_workflow(tx: Tx, definition: WorkflowDefinition, created_by: str | Non
 
 
 def report_entry(wire: Json) -> Json:
-    """Return a stored report as an entry of the file."""
     return {**_heading(wire), **wire["definition"]}
 
 
 def workflow_entry(wire: Json) -> Json:
-    """Return a stored workflow as an entry of the file."""
     kept = ("trigger", "cron", "timezone", "enabled", "conditions", "actions")
     return _heading(wire) | {field: wire[field] for field in kept if wire.get(field) not in (None, [])}
 
@@ -278,7 +275,6 @@ class _Loading:
 
 @contextlib.contextmanager
 def _named(entry: str) -> Iterator[None]:
-    """Name the entry in the message of a fault."""
     try:
         yield
     except Fault as fault:

@@ -121,7 +121,6 @@ class Metrics:
         self._seconds.labels(method, finished.route).observe(finished.micros / 1_000_000)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the figures of the database, as the registry asks for them."""
         for name, value in self.figures().items():
             yield GaugeMetricFamily(f"crm_{name}", FIGURES.get(name, name), value=value)
 
@@ -173,8 +172,6 @@ CLIENT_GONE = 499
 
 
 class Edge:
-    """ASGI middleware that calls `observe` for every finished request."""
-
     def __init__(self, app: ASGIApp, context: Context, admission: Admission, observe: Callable[[Finished], None]) -> None:
         self.app = app
         self.context = context

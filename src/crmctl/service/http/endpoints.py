@@ -112,8 +112,6 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Call:
-    """An admitted request as handlers see it."""
-
     context: Context
     key: ApiKey
     path: Json

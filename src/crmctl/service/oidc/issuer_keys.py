@@ -34,7 +34,6 @@ class IssuerKeys:
         self._kept: dict[str, tuple[float, list[Json]]] = {}
 
     def find(self, issuer: str, key_id: str) -> Json:
-        """Return the key with this id. Raises TokenRefused."""
         with self._lock:
             at, keys = self._kept.get(issuer, (-KEPT_SECONDS, []))
             found = [key for key in keys if key.get("kid") == key_id]

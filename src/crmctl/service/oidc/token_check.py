@@ -73,7 +73,6 @@ def _proven(token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> float:
-    """Check exp, iat and nbf by the service's own clock, and return exp."""
     for name in ("exp", "iat", "nbf"):
         value = claims.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12

@@ -125,7 +125,6 @@ class TokenExchange:
         return Caller(TargetGuard(LOOPBACK if is_local else ())).get(address)
 
     def _note_refusal(self, rule: str) -> None:
-        """Note a refused token, at most so many a minute."""
         now = self._context.clock.now()
         minute, count = self._refused
         self._refused = (int(now // 60), count + 1 if minute == int(now // 60) else 1)

@@ -33,8 +33,6 @@ MOST_HEAD = 100 * 1024
 
 
 class _Deadline:
-    """The moment by which an attempt must be done."""
-
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._at = time.monotonic() + seconds

@@ -427,7 +427,6 @@ def _labels(tx: Tx, plan: Plan, groups: list[Group]) -> Iterator[Any]:
 
 
 def _element(attribute: StoredAttribute, key: str) -> Any:
-    """Return one of several values from its key."""
     family = TYPES[attribute.type].family
     if family is Family.NUMBER:
         return plain_number(number_of(key))

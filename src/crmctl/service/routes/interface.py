@@ -17,7 +17,7 @@ from crmctl.service.http import schemas
 from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
 from crmctl.service.http.endpoints import Call, Endpoint, Handler
 from crmctl.service.http.errors import present
-from crmctl.service.jobs.removal_jobs import after_removal
+from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
 from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
 from crmctl.service.store.attributes import edit_options

@@ -46,7 +46,6 @@ def list_activities(tx: Tx, record_id: str | None = None, object_id: str | None 
 
 
 def get_activity(tx: Tx, activity_id: str) -> Json:
-    """Raises NotFound."""
     return _ACTIVITIES.get(tx, activity_id)
 
 

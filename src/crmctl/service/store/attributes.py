@@ -63,7 +63,6 @@ def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> l
 
 
 def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> Json:
-    """Return an attribute of this object. Raises NotFound."""
     keys = (canonical_uuid(attribute_id) or "", canonical_uuid(object_id) or "")
     attribute = _ATTRIBUTES.find(tx, "id = ? AND object_id = ?", *keys)
     if attribute is None:
@@ -112,7 +111,6 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
 
 
 def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
-    """Rename an attribute. Raises NotFound, BadRequest."""
     attribute = get_attribute(tx, object_id, attribute_id)
     if require_name(name, "name") != attribute["name"]:
         update(tx, "attribute", {"name": name, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
@@ -160,7 +158,6 @@ def _note(tx: Tx, done: str, attribute: Json, new: Mapping[str, Any] | None = No
 
 
 def referring_attributes(tx: Tx, object_id: str) -> list[Json]:
-    """Return the reference attributes of all objects that point to this object."""
     references = _ATTRIBUTES.all(tx, "WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
     return [attribute for attribute in references if attribute["config"]["allowed_object_id"] == object_id]
 

@@ -54,7 +54,6 @@ class LoggedChange(NamedTuple):
 
 
 def note_known_since(tx: Tx, moment: float) -> None:
-    """Note that changes before this Unix time are unknown."""
     tx.execute(
         "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (KNOWN_SINCE, str(to_micros(moment))),
@@ -141,7 +140,6 @@ class Event:
 
 
 def append_event(tx: Tx, event_type: str, payload: Mapping[str, Any], *, ids: Ids, now: float) -> None:
-    """Add an event if an endpoint or workflow wants it."""
     audience = listeners(tx)
     if audience.want(event_type):
         append(tx, audience, [LoggedChange(event_type, jsontext.dumps(dict(payload)))], ids=ids, now=now)

@@ -370,7 +370,6 @@ class Attempt:
 
     @property
     def problem(self) -> str:
-        """Return in a few words why it did not succeed."""
         return self.error or f"answered with status {self.status}"
 
 
@@ -388,12 +387,10 @@ class EndedTry:
 
     @property
     def well_at(self) -> tuple[str, str] | None:
-        """Return the endpoint and its address if the try succeeded."""
         return (self.due.endpoint, self.due.url) if self.attempt.succeeded else None
 
 
 def is_claimable(tx: Tx, terms: Terms, *, now: float) -> bool:
-    """Whether `claim` would find anything."""
     return any(places > 0 for _, places, _ in _free_places(tx, terms, now))
 
 
@@ -493,7 +490,6 @@ def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
 
 
 def _waiting_by(terms: Terms, now: float) -> tuple[int, int, int]:
-    """Return the parameters of _WAITS."""
     at = to_micros(now)
     return at, at, to_micros(now - terms.window_seconds)
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, cast
 from crmctl.errors import ConfigError, RejectedError, install_command
 from crmctl.models.jsontext import Json
 from crmctl.service.store.keys import RateWindows
-from crmctl.service.store.migrations import FIRST, MIGRATIONS, migrate, newest_version, upgrade
 from crmctl.service.store.sqlite import SqliteEngine, place_file
+from crmctl.service.store.tables import FIRST, MIGRATIONS, migrate, newest_version, upgrade
 from crmctl.service.store.tx import Tx
 
 __all__ = ["Engine", "Tx", "open_engine", "rehearse"]
@@ -44,9 +44,7 @@ class Engine(Protocol):
         """Return the request counts of keys, shared by all processes that serve from this database."""
         ...
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures of the engine itself."""
-        ...
+    def figures(self) -> dict[str, float]: ...
 
     def copy_out(self, folder: Path) -> Json:
         """Copy the database as of one moment into files in the folder, while others read and write. Returns `{engine, schemaVersion,

@@ -162,7 +162,6 @@ class RateWindows:
     """
 
     def __init__(self, write: Callable[..., int | None], *, falls_back: bool = False) -> None:
-        """`write` is the engine's."""
         self._write = write
         self._falls_back = falls_back
         self._lock = threading.Lock()
@@ -252,7 +251,6 @@ def get_address(tx: Tx) -> str | None:
 
 
 def put_value(tx: Tx, name: str, value: str) -> None:
-    """Store a value that all processes share."""
     tx.execute(
         "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
     )

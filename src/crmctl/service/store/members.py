@@ -67,7 +67,6 @@ def get_member(tx: Tx, member_id: str) -> Json:
 
 
 def find_member_by_email(tx: Tx, email: str) -> Json | None:
-    """Return the member with this address in any case."""
     row = _MEMBERS.find(tx, "email_key = ?", fold(email))
     return None if row is None else _member(row)
 
@@ -108,7 +107,6 @@ def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | 
 
 
 def role_named(text: str) -> MemberRole:
-    """Return the role with this label. Raises BadRequest."""
     role = next((role for role in MEANINGS if role.label == text), None)
     if role is None:
         labels = [role.label for role in MEANINGS]
@@ -295,12 +293,10 @@ def end_session(tx: Tx, session_id: str, member_id: str | None = None) -> bool:
 
 
 def end_sessions_of(tx: Tx, member_id: str, *, but: str = "") -> None:
-    """End the member's sessions except the one with this id."""
     tx.execute("DELETE FROM page_session WHERE member_id = ? AND id <> ?", (member_id, but))
 
 
 def close_all_sessions(tx: Tx) -> None:
-    """Sign out every browser of the console and of the portal."""
     tx.execute("DELETE FROM page_session")
 
 

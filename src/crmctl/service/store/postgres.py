@@ -379,7 +379,6 @@ def _telling_what_failed() -> Iterator[None]:
 
 
 def _leave(connection: Connection) -> None:
-    """Leave no transaction open."""
     if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
         return
     try:

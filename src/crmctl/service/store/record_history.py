@@ -236,7 +236,6 @@ def restore(
 
 
 def restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
-    """Restore these records to the moment of the candidates."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
     present = dict(writing.load(batch))

@@ -33,7 +33,6 @@ def exact_column(attribute: StoredAttribute) -> str:
 
 
 def columns_of(number: int) -> tuple[str, str]:
-    """Return both columns of the attribute with this number."""
     return f"c{number}", f"x{number}"
 
 
@@ -75,7 +74,6 @@ def add_attribute(tx: Tx, object_number: int, attribute: StoredAttribute, vacant
 
 
 def index_attribute(tx: Tx, object_number: int, attribute: StoredAttribute) -> None:
-    """Create the index of an attribute whose type has one."""
     table = table_name(object_number)
     if attribute.is_indexed:
         tx.execute(f"CREATE INDEX {index_name(table, column(attribute))} ON {table} ({column(attribute)}, created_at, seq)")
@@ -108,7 +106,6 @@ class Schema:
         return table_name(self.number)
 
     def values_in(self, document: str) -> Json:
-        """Return the data of a stored record without deleted attributes."""
         data: Json = jsontext.loads(document)
         for slug in self.leaving:
             data.pop(slug, None)
@@ -124,7 +121,6 @@ class Schema:
 
     @cached_property
     def holding_unique(self) -> tuple[StoredAttribute, ...]:
-        """Return the unique attributes, inactive ones included."""
         return (*self.unique, *(attribute for attribute in self.inactive.values() if attribute.is_unique))
 
     @cached_property

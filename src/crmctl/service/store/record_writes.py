@@ -198,7 +198,6 @@ class Writing:
         return record
 
     def _take(self, change: RecordChange, record: StoredRecord) -> None:
-        """Merge a change into a record that will be written."""
         self._check_unique(change, record)
         merged = record.data | change.data if record.data else change.data
         if None in merged.values():

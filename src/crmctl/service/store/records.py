@@ -50,9 +50,7 @@ def get_record(tx: Tx, object_id: str, record_id: str) -> Json:
     row = tx.one(f"SELECT id, data, created_at, updated_at FROM {schema.table} WHERE id = ?", (canonical_uuid(record_id) or "",))
     if row is None:
         raise _no_record(record_id)
-    known_id, data, created_at, updated_at = row
-    wire = {"id": known_id, "objectId": schema.object_id, "data": schema.values_in(data)}
-    return wire | {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
+    return wire_of(schema, [row])[0]
 
 
 def get_records(tx: Tx, object_id: str, record_ids: Sequence[str]) -> list[Json]:

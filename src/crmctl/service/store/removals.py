@@ -58,7 +58,6 @@ def begin(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute
 
 
 def is_waiting(tx: Tx) -> bool:
-    """Whether any data of deleted attributes or objects is left."""
     waiting = "SELECT 1 FROM attribute_removal WHERE is_vacant = 0 UNION ALL SELECT 1 FROM object_removal LIMIT 1"
     return tx.one(waiting) is not None
 

@@ -102,7 +102,6 @@ def rename_report(tx: Tx, report_id: str, name: str) -> None:
 
 
 def delete_report(tx: Tx, report_id: str) -> None:
-    """Delete a report with its runs. Raises NotFound."""
     report = _REPORTS.get(tx, report_id)
     for table, column in (("report_run", "report_id"), ("report", "id")):
         tx.execute(f"DELETE FROM {table} WHERE {column} = ?", (report["id"],))
@@ -120,7 +119,6 @@ def last_runs(tx: Tx) -> dict[str, Json]:
 
 
 def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> Json:
-    """Store a finished run and return its metadata. Raises NotFound."""
     known_id = _REPORTS.get(tx, report_id)["id"]
     status = COMPLETED if outcome.error is None else FAILED
     row = (stamp["ids"](), status, outcome.count, outcome.error, to_micros(started_at), to_micros(stamp["now"]))
@@ -133,7 +131,6 @@ def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float
 
 
 def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
-    """Return runs, newest first, without results. Raises NotFound."""
     known_id = _REPORTS.get(tx, report_id)["id"]
     sql = f"SELECT {_RUNS.columns} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
     return [_run(row) for row in tx.all(sql, (known_id, limit, offset))]

@@ -31,7 +31,6 @@ def save_view(tx: Tx, object_id: str, view_id: str, view: Json) -> None:
 
 
 def get_view(tx: Tx, object_id: str, view_id: str) -> Json:
-    """Raises NotFound."""
     view = next((view for view in _views(tx, object_id) if view["id"] == view_id), None)
     if view is None:
         raise NotFound(f"there is no view with the id {view_id}")

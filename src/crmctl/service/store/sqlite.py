@@ -188,7 +188,6 @@ class SqliteEngine:
         self.write(lambda tx: tx.execute("PRAGMA synchronous = OFF"), single=True)
 
     def snapshot(self) -> Snapshot:
-        """Copy the database into memory."""
         copy = sqlite3.connect(":memory:", check_same_thread=False)
         with self._writing:
             self._writer.backup(copy)

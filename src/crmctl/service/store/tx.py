@@ -212,7 +212,6 @@ def insert(tx: Tx, table: str, values: Mapping[str, Any]) -> None:
 
 
 def update(tx: Tx, table: str, values: Mapping[str, Any], where: str, *params: Any) -> int:
-    """Change the rows that meet the condition, and return their number."""
     assignments = ", ".join(f"{column} = ?" for column in values)
     return tx.execute(f"UPDATE {table} SET {assignments} WHERE {where}", (*values.values(), *params))
 
@@ -298,11 +297,9 @@ class Rows:
         return [self.show(row) for row in tx.all(f"SELECT {self.columns} FROM {self.table} {rest}", params)]
 
     def find(self, tx: Tx, condition: str, *params: Any) -> Json | None:
-        """Return the first row that meets the condition."""
         return next(iter(self.all(tx, f"WHERE {condition} LIMIT 1", params)), None)
 
     def get(self, tx: Tx, thing_id: str) -> Json:
-        """Return the row with this id. Raises NotFound."""
         row = self.find(tx, f"{self._id} = ?", canonical_uuid(thing_id) or "")
         if row is None:
             raise NotFound(f"there is no {self.noun} with the id {thing_id}")

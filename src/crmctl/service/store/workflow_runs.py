@@ -158,7 +158,6 @@ def advance(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: floa
 
 
 def fail(tx: Tx, run: Claimed, error: str, **stamp: Unpack[Stamp]) -> None:
-    """End the run with an error and its event. Raises LeaseLostError."""
     _finish(tx, run, FAILED, error, **stamp)
 
 

@@ -89,7 +89,6 @@ def load_workflow(tx: Tx, workflow_id: str) -> StoredWorkflow:
 
 
 def triggered_by(tx: Tx, event: str) -> list[StoredWorkflow]:
-    """Return the enabled workflows with this trigger, oldest first."""
     rows = tx.all(f"SELECT {_COLUMNS} FROM workflow WHERE trigger_event = ? AND enabled = 1 ORDER BY number", (event,))
     return [StoredWorkflow.of(row) for row in rows]
 

@@ -60,11 +60,9 @@ class MovableClock(SystemClock):
         self._base, self._set_at, self._ticks = moment, self.monotonic(), 0
 
     def tick(self) -> None:
-        """Move a seeded clock on by a millisecond."""
         self._ticks += 1
 
     def mark(self) -> None:
-        """Let `reset` return here."""
         if self._is_seeded:
             self._start = self.now()
 
@@ -239,7 +237,6 @@ class TestDouble:
             self._history.clear()
 
     async def _settle(self) -> None:
-        """Wait until no other request is under way."""
         while self._active:
             await asyncio.sleep(0.001)
 
@@ -376,8 +373,6 @@ class TestDouble:
 
 @dataclass(frozen=True)
 class _Control:
-    """A request to a control."""
-
     scope: Scope
     body: bytes
 
@@ -483,7 +478,6 @@ def _recorded(scope: Scope, body: bytes, now: float, fault: InjectedFault | None
 
 
 def _refusal(fault: InjectedFault, status: int) -> list[Message]:
-    """Return the messages of a fault's own answer."""
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
     answer = JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.rule}"}, status, headers)
     body = b"" if status < 200 or status in (204, 304) else bytes(answer.body)

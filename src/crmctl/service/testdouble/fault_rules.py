@@ -40,7 +40,6 @@ class InjectedFault:
 
     @property
     def is_applied(self) -> bool:
-        """Whether the service carries the request out."""
         return self.drop != "before" and (self.status is None or self.after)
 
 
@@ -60,7 +59,6 @@ class FaultPlan:
     """The rules of one service, with counts of their requests; thread-safe. Equal seeds give equal faults."""
 
     def __init__(self, rules: Sequence[str], seed: int | None) -> None:
-        """Raises BadRequest for a malformed rule."""
         self._initial = [parse_rule(text) for text in rules]
         self._seed = seed
         self._lock = threading.Lock()
@@ -75,7 +73,6 @@ class FaultPlan:
             self._random = random.Random(self._seed)
 
     def add(self, text: str) -> None:
-        """Add a rule. Raises BadRequest."""
         rule = parse_rule(text)
         with self._lock:
             self._rules.append(rule)

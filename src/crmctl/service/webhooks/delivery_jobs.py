@@ -60,7 +60,6 @@ class Settlement:
         return place.following
 
     def close(self) -> None:
-        """Claim no more deliveries."""
         self._is_closing = True
 
     def _write(self, tx: Tx, batch: list[_Place]) -> list[Due]:
@@ -134,7 +133,6 @@ class Deliveries(BackgroundJob):
         return bool(due) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Wait for the tries under way."""
         self._settlement.close()
         self._places.close()
 
@@ -145,7 +143,6 @@ class Deliveries(BackgroundJob):
         return engine.write(lambda tx: deliveries.claim(tx, self._terms, most, now=clock.now()))
 
     def _deliver(self, first: Due) -> None:
-        """Send deliveries one after the other, as long as there is a next one."""
         due: Due | None = first
         while due is not None:
             attempt = self._sender.send(due)

@@ -54,7 +54,6 @@ class Runs(BackgroundJob):
         return bool(claimed) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Wait for the runs under way."""
         self._places.close()
 
     def execute(self, run: Claimed) -> None:

@@ -109,7 +109,6 @@ class _Environment(SandboxedEnvironment):
 
 
 def check_template(text: str) -> None:
-    """Raise BadRequest for an invalid template."""
     _compiled(text)
 
 
