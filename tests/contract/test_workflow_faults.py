@@ -94,7 +94,7 @@ def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     pass_time(work, 31)
     work.settle()
     job = Runs(work.context, Caller(work.guard))
-    job.execute(slow)
+    job.work(slow)
     job.close()
     assert work.states(workflow) == ["completed"]
     assert [each["title"] for each in work.activities()] == ["once"]

@@ -37,7 +37,7 @@ def main(step: str, database_url: str, folder: str) -> None:
     elif step == "after the send":
         replace_in(deliveries, "settle", lambda real: die)
     elif step == "after the settlement":
-        replace_in(delivering.Deliveries, "_deliver", lambda real: lambda *given: (real(*given), die()))
+        replace_in(delivering.Deliveries, "work", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)
 
 

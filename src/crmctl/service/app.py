@@ -28,7 +28,7 @@ from crmctl.service.context import Context, Ids, ListenAddress, ServiceSettings,
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
-from crmctl.service.http.edge import Admission, Edge, Finished, Metrics, observer, stranger
+from crmctl.service.http.edge import Edge, Finished, Metrics, observer, stranger
 from crmctl.service.http.endpoints import build_document, route
 from crmctl.service.http.errors import answer_for
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
@@ -81,7 +81,7 @@ def _application(routers: list[Router], context: Context, observe: Callable[[Fin
             answer.headers["Allow"] = ", ".join(_allowed_methods(routes, request))
         return answer
 
-    edge = Middleware(Edge, context=context, admission=Admission(context, context.engine.rate_windows()), observe=observe)
+    edge = Middleware(Edge, context=context, windows=context.engine.rate_windows(), observe=observe)
     app = Starlette(routes=routes, middleware=[edge], exception_handlers={HTTPException: refuse})
     app.router.redirect_slashes = False
     return app

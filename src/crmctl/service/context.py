@@ -110,14 +110,10 @@ class ServiceSettings:
     @property
     def address(self) -> str:
         """Return the address for clients without a trailing slash. Correct once `port` is the bound one."""
-        return self.base_url(self.port)
-
-    def base_url(self, port: int) -> str:
-        """Return the address for clients without a trailing slash, when the service listens on `port`."""
         if self.public_url:
             return self.public_url.rstrip("/")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 Ids = Callable[[], str]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crmctl.service.faults import BadRequest
-from crmctl.service.workflows.workflow_definition import check_template, render
+from crmctl.service.workflows.workflow_definition import compile_template, render
 
 SCOPE: dict[str, Any] = {
     "record": {
@@ -110,7 +110,7 @@ def test_what_is_not_there_or_makes_no_sense_fails(template: str) -> None:
 )
 def test_anything_but_simple_expressions_is_refused(template: str) -> None:
     with pytest.raises(BadRequest):
-        check_template(template)
+        compile_template(template)
 
 
 @pytest.mark.parametrize(

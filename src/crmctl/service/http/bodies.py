@@ -151,23 +151,6 @@ class Identifier:
         return {"type": "string", "format": "uuid"}
 
 
-@dataclass(frozen=True)
-class Filters:
-    """The `filter[<slug>][<operator>]` parameters of List Records, as entries of a search body's `filters`."""
-
-    name: str = "filter"
-
-    def take(self, name: str, value: str) -> dict[str, str] | None:
-        """Return the condition of one parameter, None if it is no filter."""
-        if not name.startswith("filter"):
-            return None
-        match = _FILTER.fullmatch(name)
-        if match is None:
-            raise bad_request(f"{name} must have the form filter[<attribute slug>][<operator>]", field=name)
-        slug, operator = match.groups()
-        return {"attributeSlug": slug, "operator": operator, "value": value}
-
-
 Parameter = Integer | Choice | Identifier
 OPERATORS = tuple(str(operator) for operator in Operator)
 SORT = Choice("sort", "created_at", ("created_at", "updated_at"), "The timestamp to sort by; equal ones keep the order of creation.")
@@ -179,8 +162,8 @@ def page_parameters(default_limit: int = 50) -> tuple[Integer, Integer]:
     return Integer("limit", default_limit, 1, PAGE_LIMIT, "How many to return."), OFFSET
 
 
-def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: Filters | None = None) -> Json:
-    """Return every parameter with its value or default; with `filters`, also the list `filters`.
+def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: bool = False) -> Json:
+    """Return every parameter with its value or default; with `filters`, also the list `filters` of a search body's form.
 
     Raises a 400 naming an unknown, repeated or wrong parameter: a misspelt filter must not select everything.
     """
@@ -189,9 +172,8 @@ def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: Fi
     conditions: list[dict[str, str]] = []
     seen: set[str] = set()
     for name, text in _pairs(query_string):
-        condition = filters.take(name, text) if filters else None
-        if condition is not None:
-            conditions.append(condition)
+        if filters and name.startswith("filter"):
+            conditions.append(_condition(name, text))
             continue
         if name not in by_name:
             raise bad_request(f"{name} is not a parameter of this request", field=name)
@@ -202,6 +184,14 @@ def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: Fi
     if len(conditions) > MAX_CONDITIONS:
         raise too_many_conditions(len(conditions))
     return values | {"filters": conditions} if filters else values
+
+
+def _condition(name: str, value: str) -> dict[str, str]:
+    match = _FILTER.fullmatch(name)
+    if match is None:
+        raise bad_request(f"{name} must have the form filter[<attribute slug>][<operator>]", field=name)
+    slug, operator = match.groups()
+    return {"attributeSlug": slug, "operator": operator, "value": value}
 
 
 def _pairs(query_string: bytes) -> list[tuple[str, str]]:
@@ -216,7 +206,7 @@ def _pairs(query_string: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-def document_parameters(parameters: Sequence[Parameter], filters: Filters | None = None) -> list[Json]:
+def document_parameters(parameters: Sequence[Parameter], filters: bool = False) -> list[Json]:
     documents = [
         {"name": parameter.name, "in": "query", "required": False, "description": parameter.description, "schema": parameter.schema()}
         for parameter in parameters

@@ -59,33 +59,6 @@ def stranger(context: Context) -> RequestAuth:
     return RequestAuth(limit, limit, context.clock.now() + context.settings.rate_window)
 
 
-class Admission:
-    """Finds the key of a request and counts the request in the key's rate window."""
-
-    def __init__(self, context: Context, windows: RateWindows) -> None:
-        self.context = context
-        self.windows = windows
-
-    def admit(self, standing: RequestAuth, authorization: str | None, within: float | None = None) -> None:
-        """Fill in `standing`. Raises a 401 without a valid key, a 429 when the window is used up, Busy after `within` seconds."""
-        scheme, _, secret = (authorization or "").strip().partition(" ")
-        if not authorization:
-            raise unauthorized("this request needs an API key: Authorization: Bearer <API_KEY>")
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise unauthorized("the Authorization header must be: Bearer <API_KEY>")
-        key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()), single=True, within=within)
-        now = self.context.clock.now()
-        if key is None:
-            raise unauthorized("this API key is not valid: unknown or revoked")
-        if key.is_expired(now):
-            raise unauthorized("this API key has expired")
-        standing.key = key
-        state = self.windows.take(key.id, standing.limit, self.context.settings.rate_window, now, within)
-        standing.remaining, standing.reset = state.remaining, state.reset
-        if not state.allowed:
-            raise rate_limited(max(1, math.ceil(state.reset - now)))
-
-
 MOST_PATH = 1000
 """Most characters of a path in the request log."""
 
@@ -172,10 +145,10 @@ CLIENT_GONE = 499
 
 
 class Edge:
-    def __init__(self, app: ASGIApp, context: Context, admission: Admission, observe: Callable[[Finished], None]) -> None:
+    def __init__(self, app: ASGIApp, context: Context, windows: RateWindows, observe: Callable[[Finished], None]) -> None:
         self.app = app
         self.context = context
-        self.admission = admission
+        self.windows = windows
         self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +169,7 @@ class Edge:
             _check_head(scope)
             if scope["path"].startswith(f"{PREFIX}/"):
                 authorization = Headers(scope=scope).get("authorization")
-                await self.context.work.admit(lambda within: self.admission.admit(exchange.standing, authorization, within))
+                await self.context.work.admit(lambda within: self._admit(exchange.standing, authorization, within))
             await self.app(inner, receive, answer)
         except asyncio.CancelledError:
             # The service stops without waiting any longer; the outcome of the request is open.
@@ -216,6 +189,25 @@ class Edge:
             await refusal(scope, receive, answer)
         finally:
             exchange.finish()
+
+    def _admit(self, standing: RequestAuth, authorization: str | None, within: float | None = None) -> None:
+        """Fill in `standing`. Raises a 401 without a valid key, a 429 when the window is used up, Busy after `within` seconds."""
+        scheme, _, secret = (authorization or "").strip().partition(" ")
+        if not authorization:
+            raise unauthorized("this request needs an API key: Authorization: Bearer <API_KEY>")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise unauthorized("the Authorization header must be: Bearer <API_KEY>")
+        key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()), single=True, within=within)
+        now = self.context.clock.now()
+        if key is None:
+            raise unauthorized("this API key is not valid: unknown or revoked")
+        if key.is_expired(now):
+            raise unauthorized("this API key has expired")
+        standing.key = key
+        state = self.windows.take(key.id, standing.limit, self.context.settings.rate_window, now, within)
+        standing.remaining, standing.reset = state.remaining, state.reset
+        if not state.allowed:
+            raise rate_limited(max(1, math.ceil(state.reset - now)))
 
 
 def _origin_form(scope: Scope) -> Scope:

@@ -24,7 +24,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body
 from crmctl.service.http import bodies, errors
-from crmctl.service.http.bodies import Filters, Parameter, document_parameters, read_query
+from crmctl.service.http.bodies import Parameter, document_parameters, read_query
 from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.errors import JsonAnswer
 from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES
@@ -92,7 +92,7 @@ class Endpoint:
     body: type[Body] | None = None
     optional_body: bool = False
     query: Sequence[Parameter] = ()
-    filters: Filters | None = None
+    filters: bool = False
     conflicts: bool = False
     is_long: bool = False
     is_addition: bool = False
@@ -272,22 +272,19 @@ RATE_HEADERS = {
 }
 RETRY_AFTER = {"Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 ETAG = {"ETag": {"description": "The record's version, for If-Match. An addition to the interface.", "schema": {"type": "string"}}}
-IF_MATCH = {
-    "name": "If-Match",
-    "in": "header",
-    "required": False,
-    "description": "Change the record only if it still has this version (the ETag of an answer), else 412. An addition to the interface.",
-    "schema": {"type": "string", "pattern": '^("[!#-~]*"|[*])$'},
-    "x-addition": True,
-}
-IF_NONE_MATCH = {
-    "name": "If-None-Match",
-    "in": "header",
-    "required": False,
-    "description": "Answer 304 without a body if the record still has this version (the ETag of an answer). An addition to the interface.",
-    "schema": {"type": "string"},
-    "x-addition": True,
-}
+
+
+def _version_header(name: str, description: str, **schema: str) -> Json:
+    text = f"{description} An addition to the interface."
+    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"} | schema, "x-addition": True}
+
+
+IF_MATCH = _version_header(
+    "If-Match",
+    "Change the record only if it still has this version (the ETag of an answer), else 412.",
+    pattern='^("[!#-~]*"|[*])$',
+)
+IF_NONE_MATCH = _version_header("If-None-Match", "Answer 304 without a body if the record still has this version (the ETag of an answer).")
 _MEANINGS = {
     400: "Bad request: details.field names what is at fault",
     401: "No valid API key",

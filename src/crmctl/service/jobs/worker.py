@@ -176,6 +176,38 @@ class Places:
                 self._changed.notify_all()
 
 
+class ClaimingJob(BackgroundJob, Generic[T]):
+    """Claims pieces of work for free places, and does each on a thread."""
+
+    def __init__(self, context: Context, most: int, name: str) -> None:
+        self._context = context
+        self._places = Places(most, name)
+
+    def run_once(self) -> bool:
+        """Start what is due and has a place. Returns whether to look again at once."""
+        free = self._places.free()
+        engine, claimed = self._context.engine, list[T]()
+        if free and engine.read(self.is_waiting):
+            claimed = engine.write(lambda tx: self.claim(tx, free))
+        for item in claimed:
+            self._places.start(self.work, item)
+        return bool(claimed) or self._places.wait(POLL_SECONDS)
+
+    def close(self) -> None:
+        """Wait for the work under way."""
+        self._places.close()
+
+    @abstractmethod
+    def is_waiting(self, tx: Tx) -> bool:
+        """Whether `claim` would find anything."""
+
+    @abstractmethod
+    def claim(self, tx: Tx, most: int) -> list[T]: ...
+
+    @abstractmethod
+    def work(self, item: T) -> None: ...
+
+
 BATCH = 200
 
 Consumer = Callable[[Tx, Sequence[change_log.Event]], None]

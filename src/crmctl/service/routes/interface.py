@@ -14,7 +14,7 @@ from crmctl.service.context import FILES_FOLDER
 from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
-from crmctl.service.http.bodies import ORDER, SORT, Choice, Filters, Identifier, page_parameters
+from crmctl.service.http.bodies import ORDER, SORT, Choice, Identifier, page_parameters
 from crmctl.service.http.endpoints import Call, Endpoint, Handler
 from crmctl.service.http.errors import present
 from crmctl.service.jobs.worker import after_removal
@@ -133,7 +133,7 @@ def delete_attribute(tx: Tx, call: Call) -> Json:
 RECORDS = OBJECT + "/records"
 RECORD = RECORDS + "/{recordId:uuid}"
 BULK = RECORDS + "/bulk"
-LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": Filters(), "is_short": True}
+LIST_QUERY: Json = {"query": [*page_parameters(), SORT, ORDER], "filters": True, "is_short": True}
 WRITE: Json = {"body": schemas.RecordWrite, "conflicts": True, "is_versioned": True}
 
 

@@ -30,7 +30,7 @@ from crmctl.service.http.errors import JsonAnswer, answer_for
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import to_micros, to_wire
-from crmctl.service.testdouble.fault_rules import FaultPlan, InjectedFault
+from crmctl.service.testdouble.fault_rules import FaultPlan, FaultRule
 from crmctl.values.moments import read_moment
 
 if TYPE_CHECKING:
@@ -178,10 +178,10 @@ class TestDouble:
         finally:
             self._active -= 1
 
-    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, fault: InjectedFault | None) -> None:
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, fault: FaultRule | None) -> None:
         entry = _recorded(scope, body, self.clock.now(), fault)
         self._requests.append(entry)
-        fault = fault or InjectedFault("")
+        fault = fault or FaultRule("")
         answer = _Answer(send, entry, self.clock)
         if fault.delay:
             await _wait_or_disconnect(receive, fault.delay)
@@ -202,7 +202,7 @@ class TestDouble:
         else:
             await answer.forward()
 
-    async def _app_for(self, method: str, fault: InjectedFault) -> ASGIApp:
+    async def _app_for(self, method: str, fault: FaultRule) -> ASGIApp:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
         now = self.clock.monotonic()
         if fault.stale is not None:
@@ -454,7 +454,7 @@ async def _wait_or_disconnect(receive: Receive, seconds: float) -> None:
         pass
 
 
-def _recorded(scope: Scope, body: bytes, now: float, fault: InjectedFault | None) -> Json:
+def _recorded(scope: Scope, body: bytes, now: float, fault: FaultRule | None) -> Json:
     """Return a request as `/_test/requests` shows it: without its key, the body as JSON, text or base64."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     shown: Any
@@ -473,13 +473,13 @@ def _recorded(scope: Scope, body: bytes, now: float, fault: InjectedFault | None
         "headers": {name: value for name, value in headers.items() if name in SHOWN_HEADERS},
         "body": shown,
         "status": None,
-        "fault": fault.rule if fault else None,
+        "fault": fault.text if fault else None,
     }
 
 
-def _refusal(fault: InjectedFault, status: int) -> list[Message]:
+def _refusal(fault: FaultRule, status: int) -> list[Message]:
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-    answer = JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.rule}"}, status, headers)
+    answer = JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.text}"}, status, headers)
     body = b"" if status < 200 or status in (204, 304) else bytes(answer.body)
     start: Message = {"type": "http.response.start", "status": status, "headers": answer.raw_headers}
     return [start, {"type": "http.response.body", "body": body}]

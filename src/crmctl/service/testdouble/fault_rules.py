@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 
 from crmctl.models.ids import suggestion
 from crmctl.service.faults import BadRequest
@@ -24,11 +24,19 @@ _RULE = re.compile(r"\s*(\S+)\s+(/\S*)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
-@dataclass(frozen=True)
-class InjectedFault:
-    """The fault of one request. Durations in seconds; `cut` in bytes of the body."""
+@dataclass
+class FaultRule:
+    """A fault and its conditions: the `nth` matching request only, each with a `probability`, at most `times`.
 
-    rule: str
+    Durations in seconds; `cut` in bytes of the body. `matched` and `fired` count the requests so far.
+    """
+
+    text: str
+    method: str = "*"
+    path: str = "*"
+    nth: int | None = None
+    probability: float = 1.0
+    times: int | None = None
     status: int | None = None
     retry_after: int | None = None
     after: bool = False
@@ -37,29 +45,28 @@ class InjectedFault:
     cut: int | None = None
     stale: float | None = None
     twice: bool = False
+    matched: int = 0
+    fired: int = 0
 
     @property
     def is_applied(self) -> bool:
+        """Whether the service carries the request out."""
         return self.drop != "before" and (self.status is None or self.after)
 
-
-@dataclass(frozen=True)
-class Rule:
-    """A fault and its conditions: the `nth` matching request only, each with a `probability`, at most `times`."""
-
-    method: str
-    path: re.Pattern[str]
-    fault: InjectedFault
-    nth: int | None = None
-    probability: float = 1.0
-    times: int | None = None
+    def fires(self, chance: Callable[[], float]) -> bool:
+        """Whether the conditions hold for the request that was just counted."""
+        return (
+            (self.nth is None or self.matched == self.nth)
+            and (self.times is None or self.fired < self.times)
+            and (self.probability >= 1 or chance() < self.probability)
+        )
 
 
 class FaultPlan:
-    """The rules of one service, with counts of their requests; thread-safe. Equal seeds give equal faults."""
+    """The rules of one service; thread-safe. Equal seeds give equal faults."""
 
     def __init__(self, rules: Sequence[str], seed: int | None) -> None:
-        self._initial = [parse_rule(text) for text in rules]
+        self._texts = rules
         self._seed = seed
         self._lock = threading.Lock()
         self.reset()
@@ -67,54 +74,41 @@ class FaultPlan:
     def reset(self) -> None:
         """Return to the rules and the random numbers of the start."""
         with self._lock:
-            self._rules = list(self._initial)
-            self._matched = [0] * len(self._rules)
-            self._fired = [0] * len(self._rules)
+            self._rules = [parse_rule(text) for text in self._texts]
             self._random = random.Random(self._seed)
 
     def add(self, text: str) -> None:
         rule = parse_rule(text)
         with self._lock:
             self._rules.append(rule)
-            self._matched.append(0)
-            self._fired.append(0)
 
     def clear(self) -> None:
         with self._lock:
-            self._rules, self._matched, self._fired = [], [], []
+            self._rules = []
 
     def wire(self) -> list[dict[str, str | int]]:
         with self._lock:
-            counted = zip(self._rules, self._matched, self._fired, strict=True)
-            return [{"rule": rule.fault.rule, "matched": matched, "fired": fired} for rule, matched, fired in counted]
+            return [{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self._rules]
 
     @property
     def has_stale(self) -> bool:
         with self._lock:
-            return any(rule.fault.stale is not None for rule in self._rules)
+            return any(rule.stale is not None for rule in self._rules)
 
-    def take(self, method: str, path: str) -> InjectedFault | None:
-        """Count a request and return its fault, that of the first rule whose conditions hold."""
+    def take(self, method: str, path: str) -> FaultRule | None:
+        """Count a request and return the first rule whose conditions hold."""
         with self._lock:
             taken = None
-            for number, rule in enumerate(self._rules):
-                if rule.method not in ("*", method) or not rule.path.fullmatch(path):
-                    continue
-                self._matched[number] += 1
-                if taken is None and self._fires(number, rule):
-                    self._fired[number] += 1
-                    taken = rule.fault
+            for rule in self._rules:
+                if rule.method in ("*", method) and fnmatchcase(path, rule.path):
+                    rule.matched += 1
+                    if taken is None and rule.fires(self._random.random):
+                        rule.fired += 1
+                        taken = rule
             return taken
 
-    def _fires(self, number: int, rule: Rule) -> bool:
-        return (
-            (rule.nth is None or self._matched[number] == rule.nth)
-            and (rule.times is None or self._fired[number] < rule.times)
-            and (rule.probability >= 1 or self._random.random() < rule.probability)
-        )
 
-
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> FaultRule:
     """Parse `METHOD PATH [CONDITION ...] -> EFFECT ...`. Raises BadRequest naming the wrong word."""
     match = _RULE.fullmatch(text)
     if match is None:
@@ -133,8 +127,13 @@ def parse_rule(text: str) -> Rule:
         raise _wrong(text, "drop must be drop=before or drop=after")
     if "stale" in done and method.upper() not in ("GET", "HEAD", "POST", "*"):
         raise _wrong(text, "stale is for requests that read")
-    fault = InjectedFault(
+    return FaultRule(
         text.strip(),
+        method.upper(),
+        path,
+        nth=_number(text, met, "nth", 1, 10**9),
+        probability=_probability(text, met),
+        times=_number(text, met, "times", 1, 10**9),
         status=_number(text, done, "status", 100, 599),
         retry_after=_number(text, done, "retry-after", 0, 86400),
         after="after" in done,
@@ -144,8 +143,6 @@ def parse_rule(text: str) -> Rule:
         stale=_seconds(text, done, "stale"),
         twice="twice" in done,
     )
-    nth, times = _number(text, met, "nth", 1, 10**9), _number(text, met, "times", 1, 10**9)
-    return Rule(method.upper(), re.compile(translate(path)), fault, nth, _probability(text, met), times)
 
 
 def _words(rule: str, text: str, names: Sequence[str], kind: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
-from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, GatheringJob, PeriodicJob, Places
+from crmctl.service.jobs.worker import ClaimingJob, GatheringJob, PeriodicJob
 from crmctl.service.outbound.caller import OutboundCaller
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS
 from crmctl.service.store import deliveries, logs
@@ -113,36 +113,27 @@ UNPROVEN = Lane("probe", 64, Terms(False, 1, LEASE_SECONDS, WINDOW))
 """New endpoints and those whose last try failed: one try at a time each, never in the places of working ones."""
 
 
-class Deliveries(BackgroundJob):
+class Deliveries(ClaimingJob[Due]):
     """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
 
     def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
-        self._context = context
+        super().__init__(context, lane.places, lane.name)
         self._sender = sender
         self._random = random
         self._terms = lane.terms
-        self._places = Places(lane.places, lane.name)
         self._settlement = Settlement(context, lane.terms)
-
-    def run_once(self) -> bool:
-        """Start what is due and has a place. Returns whether to look again at once."""
-        free = self._places.free()
-        due = self._claim(free) if free else []
-        for delivery in due:
-            self._places.start(self._deliver, delivery)
-        return bool(due) or self._places.wait(POLL_SECONDS)
 
     def close(self) -> None:
         self._settlement.close()
-        self._places.close()
+        super().close()
 
-    def _claim(self, most: int) -> list[Due]:
-        engine, clock = self._context.engine, self._context.clock
-        if not engine.read(lambda tx: deliveries.is_claimable(tx, self._terms, now=clock.now())):
-            return []
-        return engine.write(lambda tx: deliveries.claim(tx, self._terms, most, now=clock.now()))
+    def is_waiting(self, tx: Tx) -> bool:
+        return deliveries.is_claimable(tx, self._terms, now=self._context.clock.now())
 
-    def _deliver(self, first: Due) -> None:
+    def claim(self, tx: Tx, most: int) -> list[Due]:
+        return deliveries.claim(tx, self._terms, most, now=self._context.clock.now())
+
+    def work(self, first: Due) -> None:
         due: Due | None = first
         while due is not None:
             attempt = self._sender.send(due)

@@ -9,7 +9,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
-from crmctl.service.jobs.worker import POLL_SECONDS, BackgroundJob, Places
+from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
 from crmctl.service.store.conditions import read_condition
@@ -37,26 +37,26 @@ RETENTION_SECONDS = 90 * 24 * 3600.0
 HOUSEKEEPING_SECONDS = 3600.0
 
 
-class Runs(BackgroundJob):
+class Runs(ClaimingJob[Claimed]):
     def __init__(self, context: Context, caller: Caller) -> None:
-        self._context = context
+        super().__init__(context, AT_ONCE, "workflow")
         self._caller = caller
-        self._places = Places(AT_ONCE, "workflow")
         self._clean_at = 0.0
 
     def run_once(self) -> bool:
-        """Start what waits and has a place. Returns whether to look again at once."""
-        self._forget()
-        free = self._places.free()
-        claimed = self._claim(free) if free else []
-        for run in claimed:
-            self._places.start(self.execute, run)
-        return bool(claimed) or self._places.wait(POLL_SECONDS)
+        now = self._context.clock.now()
+        if now >= self._clean_at:
+            self._clean_at = now + HOUSEKEEPING_SECONDS
+            self._context.engine.write(lambda tx: workflow_runs.forget(tx, now - RETENTION_SECONDS))
+        return super().run_once()
 
-    def close(self) -> None:
-        self._places.close()
+    def is_waiting(self, tx: Tx) -> bool:
+        return workflow_runs.is_waiting(tx, PER_WORKFLOW, now=self._context.clock.now())
 
-    def execute(self, run: Claimed) -> None:
+    def claim(self, tx: Tx, most: int) -> list[Claimed]:
+        return workflow_runs.claim(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=self._context.clock.now())
+
+    def work(self, run: Claimed) -> None:
         """Do the remaining steps. Raises only errors that another try may get past; the lease decides when."""
         try:
             if run.attempt > MOST_ATTEMPTS:
@@ -67,12 +67,6 @@ class Runs(BackgroundJob):
             return
         except (BadRequest, NotFound, Conflict, Forbidden) as fault:
             self._fail(run, fault)
-
-    def _claim(self, most: int) -> list[Claimed]:
-        engine, clock = self._context.engine, self._context.clock
-        if not engine.read(lambda tx: workflow_runs.is_waiting(tx, PER_WORKFLOW, now=clock.now())):
-            return []
-        return engine.write(lambda tx: workflow_runs.claim(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=clock.now()))
 
     def _step(self, run: Claimed) -> Claimed:
         action = run.actions[run.step]
@@ -118,12 +112,6 @@ class Runs(BackgroundJob):
             self._context.engine.write(lambda tx: workflow_runs.fail(tx, run, error, ids=self._context.ids, now=self._context.clock.now()))
         except LeaseLostError:
             return
-
-    def _forget(self) -> None:
-        now = self._context.clock.now()
-        if now >= self._clean_at:
-            self._clean_at = now + HOUSEKEEPING_SECONDS
-            self._context.engine.write(lambda tx: workflow_runs.forget(tx, now - RETENTION_SECONDS))
 
 
 class _Noted:

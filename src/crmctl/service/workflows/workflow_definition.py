@@ -108,15 +108,11 @@ class _Environment(SandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
-def check_template(text: str) -> None:
-    _compiled(text)
-
-
 def check_templates(value: Any, where: str) -> None:
     """Check every template in a value of any shape. Raises BadRequest naming the place."""
     for path, text in _texts(value, where):
         try:
-            check_template(text)
+            compile_template(text)
         except BadRequest as fault:
             raise BadRequest(f"{path}: {fault.message}", {"field": path}) from None
 
@@ -150,7 +146,7 @@ def _why(problem: Exception) -> str:
 
 
 def _render(text: str, scope: Mapping[str, Any]) -> Any:
-    source = _compiled(text)
+    source = compile_template(text)
     if source is not None:
         value = _ENVIRONMENT.compile_expression(source, undefined_to_none=False)(**scope)
         if isinstance(value, Undefined):
@@ -167,7 +163,7 @@ def _render(text: str, scope: Mapping[str, Any]) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> str | None:
+def compile_template(text: str) -> str | None:
     """Compile a template. Returns also the source of its expression if it is a single one."""
     if len(text) > MOST_SOURCE:
         raise BadRequest(f"a template must have at most {MOST_SOURCE:,} characters")
