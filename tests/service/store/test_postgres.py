@@ -18,7 +18,7 @@ from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.app import make_first_key
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
-from crmctl.service.store import activities, attributes, change_log, keys, objects, record_tables, records
+from crmctl.service.store import activities, attributes, change_log, keys, objects, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine
 from tests.service.store.conftest import Store, new_id, opened
@@ -390,6 +390,3 @@ def test_tables_of_records_are_vacuumed_before_a_fifth_of_them_is_new(two: Store
     settings = "SELECT reloptions FROM pg_class WHERE relname = ?"
     [[made]] = store.rows(settings, f"record_{number}")
     assert made == ["autovacuum_vacuum_insert_scale_factor=0.02"]
-    store.engine.write(lambda tx: tx.execute(f"ALTER TABLE record_{number} RESET (autovacuum_vacuum_insert_scale_factor)"))
-    store.engine.write(record_tables.let_tables_grow)
-    assert store.rows(settings, f"record_{number}") == [(made,)]

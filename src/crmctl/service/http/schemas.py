@@ -36,12 +36,12 @@ Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
 
 
-class LinkedRecord(Body):
+class ActivityLink(Body):
     object_id: Id
     record_id: Id
 
 
-class Participant(Body):
+class ActivityParticipant(Body):
     type: Literal["user", "person"]
     id: Id
 
@@ -255,8 +255,8 @@ class ActivityUpdate(Body):
     title: Name = Field(default_factory=str)
     summary: Description | None = None
     activity_date: Timestamp | None = None
-    linked_records: Annotated[list[LinkedRecord], Field(max_length=MOST_LINKS)] | None = None
-    participants: Annotated[list[Participant], Field(max_length=MOST_LINKS)] | None = None
+    linked_records: Annotated[list[ActivityLink], Field(max_length=MOST_LINKS)] | None = None
+    participants: Annotated[list[ActivityParticipant], Field(max_length=MOST_LINKS)] | None = None
 
 
 class ActivityCreate(ActivityUpdate):
