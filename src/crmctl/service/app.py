@@ -24,7 +24,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.service.console.visits import CONSOLE, make_link
-from crmctl.service.context import Context, Ids, ListenAddress, ServiceSettings, new_id, open_data
+from crmctl.service.context import Context, ListenAddress, ServiceSettings, new_id, open_data
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
@@ -39,7 +39,7 @@ from crmctl.service.routes.probes import metrics_router
 from crmctl.service.store import keys
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Ids, Tx
 
 if TYPE_CHECKING:
     from crmctl.service.testdouble.double import TestDouble

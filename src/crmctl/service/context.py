@@ -15,6 +15,7 @@ from crmctl.errors import ConfigError, StorageError, storage_error
 from crmctl.service.faults import Unavailable
 from crmctl.service.store import members
 from crmctl.service.store.engine import Engine, has_data, open_engine
+from crmctl.service.store.tx import Ids
 
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Work
@@ -114,10 +115,6 @@ class ServiceSettings:
             return self.public_url.rstrip("/")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
-
-Ids = Callable[[], str]
-"""Makes a new identifier: a UUID string."""
 
 
 @dataclass(frozen=True)

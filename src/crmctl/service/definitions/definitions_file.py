@@ -11,7 +11,6 @@ from pydantic import Field
 
 from crmctl.clock import Clock
 from crmctl.models.jsontext import Json
-from crmctl.service.context import Ids
 from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
@@ -19,7 +18,7 @@ from crmctl.service.store import attributes, members, objects, reports, workflow
 from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.logs import OPERATOR
 from crmctl.service.store.record_tables import load_schema
-from crmctl.service.store.tx import Stamp, Tx
+from crmctl.service.store.tx import Ids, Stamp, Tx
 from crmctl.service.workflows.workflow_definition import WorkflowDefinition, check_workflow, next_due
 from crmctl.values import yaml_text
 
@@ -111,11 +110,9 @@ def parse_entry(model: type[T], text: str) -> T:
 
 def store_report(tx: Tx, definition: ReportDefinition, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
     """Create or change the report of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest naming the field."""
-    of_object = objects.find_object_by_slug(tx, definition.object)
-    if of_object is None:
-        raise BadRequest(f"object must be the slug of an object, not {definition.object!r}", {"field": "object"})
-    plan_report(tx, definition, load_schema(tx, of_object["id"]))
-    draft = reports.ReportDraft(definition.name, definition.description, of_object["id"], definition.question())
+    object_id = objects.id_of_slug(tx, definition.object, "object")
+    plan_report(tx, definition, load_schema(tx, object_id))
+    draft = reports.ReportDraft(definition.name, definition.description, object_id, definition.question())
     return reports.save_report(tx, draft, created_by, **stamp)
 
 
@@ -193,12 +190,11 @@ class _Loading:
                 counts["objects"][self._object(definition)] += 1
         # Attributes last: a reference may name any object of the file.
         for definition in document.objects:
-            crm_object = objects.find_object_by_slug(self.tx, definition.slug)
-            assert crm_object is not None
-            existing = {wire["slug"]: wire for wire in attributes.list_attributes(self.tx, crm_object["id"], include_inactive=True)}
+            object_id = objects.id_of_slug(self.tx, definition.slug, "slug")
+            existing = {wire["slug"]: wire for wire in attributes.list_attributes(self.tx, object_id, include_inactive=True)}
             for attribute in definition.attributes:
                 with _named(f"attribute {definition.slug}.{attribute.slug}"):
-                    counts["attributes"][self._attribute(crm_object["id"], attribute, existing.get(attribute.slug))] += 1
+                    counts["attributes"][self._attribute(object_id, attribute, existing.get(attribute.slug))] += 1
         for report in document.reports:
             with _named(f"report {report.name}"):
                 counts["reports"][store_report(self.tx, report, **self.stamp)] += 1
@@ -266,10 +262,7 @@ class _Loading:
         config = dict(definition.config or {})
         slug = config.pop("allowed_object", None)
         if slug is not None:
-            target = objects.find_object_by_slug(self.tx, slug) if isinstance(slug, str) else None
-            if target is None:
-                raise BadRequest(f"config.allowed_object must be the slug of an object, not {slug!r}")
-            config["allowed_object_id"] = target["id"]
+            config["allowed_object_id"] = objects.id_of_slug(self.tx, slug, "config.allowed_object")
         return config or None
 
 

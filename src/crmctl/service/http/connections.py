@@ -65,16 +65,13 @@ class Connections:
         return len(self.open) < self.most
 
     def evict(self) -> None:
-        """Close the oldest connections without a request, starting with those of the address that has most. If there are none, close those
-        between two requests, and last one whose body is still arriving."""
+        """Close the oldest connections without a request. If there are none, close those between two requests, and last one whose body is
+        still arriving."""
         candidates = [connection for connection in self.open if connection.phase in (HEAD, REST, CLOSING)]
         candidates = candidates or [connection for connection in self.open if connection.phase == IDLE]
         share = max(1, self.most // _EVICTED_SHARE)
         if not candidates:
             candidates, share = [connection for connection in self.open if connection.is_receiving], 1
-        addresses = Counter(connection.address for connection in candidates)
-        # Stable: they stay in order of arrival.
-        candidates.sort(key=lambda connection: -addresses[connection.address])
         for connection in candidates[:share]:
             del self.open[connection]
             connection.abort()
@@ -95,7 +92,6 @@ class Connection(H11Protocol):
     def __init__(self, registry: Connections, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self.phase = HEAD
-        self.address = ""
         self._registry = registry
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
@@ -110,7 +106,6 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         # Closing is decided here; uvicorn holds the same transport.
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self._leave)))
-        self.address = self.client[0] if self.client else ""
         if not self._registry.make_room():
             self._refuse(Unavailable("the service has too many connections; try again"))
             return

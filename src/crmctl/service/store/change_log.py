@@ -12,7 +12,7 @@ from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.conditions import combine, compile_condition
 from crmctl.service.store.record_tables import Schema
-from crmctl.service.store.tx import Tx, execute_in, insert_columns, to_micros
+from crmctl.service.store.tx import Ids, Tx, execute_in, insert_columns, to_micros
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.filters import Condition
 from crmctl.values.projection import project
@@ -25,8 +25,6 @@ KNOWN_SINCE = "history.since"
 
 _OLD = "SELECT sequence FROM change_log WHERE at < ? AND waiting = 0"
 _UNNEEDED = "NOT EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE d.event_id = change_log.event_id)"
-
-Ids = Callable[[], str]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, log2, log10
 from typing import Any, NamedTuple, Unpack
@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store import change_log, logs
-from crmctl.service.store.tx import Row, Rows, Stamp, Tx, execute_in, required, table_of, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Row, Rows, Stamp, Tx, execute_in, required, table_of, to_micros, to_wire
 from crmctl.service.store.webhooks import get_endpoint, list_endpoints
 
 PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
 TEST_EVENT = "webhook.test"
 MOST_COUNTED = 10_000
-
-Ids = Callable[[], str]
 
 
 _DELIVERIES = Rows(

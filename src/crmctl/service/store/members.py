@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Unpack
@@ -17,7 +16,7 @@ from crmctl.service.store import logs
 from crmctl.service.store.attributes import NewAttribute, create_attribute
 from crmctl.service.store.objects import STANDARD, NewObject, create_object
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Ids, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.folded_text import fold
 from crmctl.values.value_readers import Invalid, read_email
 
@@ -378,7 +377,7 @@ def organisation_id(tx: Tx) -> str:
     return known_id
 
 
-def initialise(tx: Tx, ids: Callable[[], str], now: float) -> Json | None:
+def initialise(tx: Tx, ids: Ids, now: float) -> Json | None:
     """Set up an empty database. Returns the organisation with its `owner` (a member), None if it was set up before."""
     if get_organisation(tx) is not None:
         return None

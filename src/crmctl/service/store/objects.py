@@ -54,6 +54,14 @@ def find_object_by_slug(tx: Tx, slug: str) -> Json | None:
     return _OBJECTS.find(tx, "slug = ?", slug)
 
 
+def id_of_slug(tx: Tx, slug: Any, field: str) -> str:
+    """Return the id of the object that a field names. Raises BadRequest."""
+    crm_object = find_object_by_slug(tx, slug) if isinstance(slug, str) else None
+    if crm_object is None:
+        raise BadRequest(f"{field} must be the slug of an object, not {slug!r}", {"field": field})
+    return str(crm_object["id"])
+
+
 def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> Json:
     """Create an object without attributes. The singular name defaults to the plural one, the slug derives from that. Raises BadRequest, and
     Conflict for a slug in use."""

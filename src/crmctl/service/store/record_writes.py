@@ -5,7 +5,7 @@ A single record and a bulk request work alike. A failed row leaves no trace, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, shown
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.record_tables import Schema
-from crmctl.service.store.tx import Tx, all_in, insert_columns, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros, to_wire
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.values.value_readers import Invalid
@@ -130,7 +130,7 @@ def _checked(schema: Schema, data: Any, record_id: str | None) -> RecordChange |
 class Writing:
     """Prepare with the changes of a request, apply them one by one, flush once."""
 
-    def __init__(self, tx: Tx, schema: Schema, *, ids: Callable[[], str], now: float) -> None:
+    def __init__(self, tx: Tx, schema: Schema, *, ids: Ids, now: float) -> None:
         self._tx = tx
         self._schema = schema
         self._ids = ids

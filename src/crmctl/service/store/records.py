@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Unpack
 
@@ -41,8 +41,6 @@ __all__ = [
 CREATE, UPSERT = "create", "upsert"
 
 ANY_VERSION = "*"
-
-Ids = Callable[[], str]
 
 
 def get_record(tx: Tx, object_id: str, record_id: str) -> Json:

@@ -267,10 +267,14 @@ def micros_of(when: datetime) -> int:
     return (when.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
+Ids = Callable[[], str]
+"""Makes a new identifier: a UUID string."""
+
+
 class Stamp(TypedDict):
     """`ids` makes a new UUID as text; `now` is Unix seconds. Passed as keywords: `**stamp: Unpack[Stamp]`."""
 
-    ids: Callable[[], str]
+    ids: Ids
     now: float
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -14,9 +14,6 @@ from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
 from crmctl.service.store.tx import Row, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
-
-Ids = Callable[[], str]
-
 
 _COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_at"
 _WORKFLOWS = Rows(

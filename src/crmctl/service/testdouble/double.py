@@ -9,10 +9,11 @@ import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
+from inspect import isawaitable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,12 @@ from crmctl.clock import SystemClock
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, Ids, new_id
+from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
 from crmctl.service.faults import BadRequest, Fault, NotFound
 from crmctl.service.http.errors import JsonAnswer, answer_for
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
-from crmctl.service.store.tx import to_micros, to_wire
+from crmctl.service.store.tx import Ids, to_micros, to_wire
 from crmctl.service.testdouble.fault_rules import FaultPlan, FaultRule
 from crmctl.values.moments import read_moment
 
@@ -106,6 +107,8 @@ MOST_WAIT = 600.0
 SHOWN_HEADERS = ("content-type", "user-agent", "if-match", "idempotency-key", "x-request-id")
 
 Apps = Callable[[Context], ASGIApp]
+Handler = Callable[["_Control"], Any]
+"""Returns the answer of a control, or an awaitable of it."""
 
 
 @dataclass
@@ -290,22 +293,22 @@ class TestDouble:
                 message = f"{PREFIX}{path} takes {', '.join(handler)}, not {method}"
                 allowed = {"Allow": ", ".join(handler)}
                 raise Fault(message, error="method_not_allowed", status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
-            document = await handler[method](_Control(scope, body))
-            answer = JsonAnswer(document)
+            document = handler[method](_Control(scope, body))
+            answer = JsonAnswer(await document if isawaitable(document) else document)
         except Exception as error:
             answer = answer_for(BadRequest(error.message) if isinstance(error, UsageError) else error)
         await answer(scope, receive, send)
 
-    def _controls(self) -> dict[str, dict[str, Callable[[_Control], Awaitable[Any]]]]:
+    def _controls(self) -> dict[str, dict[str, Handler]]:
         return {
             "/reset": {"POST": self._reset},
-            "/faults": {"GET": self._show_faults, "POST": self._add_fault, "DELETE": self._clear_faults},
+            "/faults": {"GET": lambda _: self.faults.wire(), "POST": self._add_fault, "DELETE": lambda _: self.faults.clear()},
             "/clock": {"GET": self._show_clock, "PUT": self._set_clock},
-            "/requests": {"GET": self._show_requests},
+            "/requests": {"GET": lambda _: list(self._requests)},
             "/deliveries": {"GET": self._show_deliveries, "POST": self._add_endpoint},
         }
 
-    def _snapshot(self, name: str) -> dict[str, Callable[[_Control], Awaitable[Any]]]:
+    def _snapshot(self, name: str) -> dict[str, Handler]:
         async def save(_: _Control) -> Json:
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
                 raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
@@ -334,26 +337,16 @@ class TestDouble:
         self._requests.clear()
         return {"reset": True}
 
-    async def _show_faults(self, _: _Control) -> list[dict[str, str | int]]:
-        return self.faults.wire()
-
-    async def _add_fault(self, control: _Control) -> list[dict[str, str | int]]:
+    def _add_fault(self, control: _Control) -> list[dict[str, str | int]]:
         self.faults.add(control.text("rule"))
         return self.faults.wire()
 
-    async def _clear_faults(self, _: _Control) -> list[dict[str, str | int]]:
-        self.faults.clear()
-        return []
-
-    async def _show_clock(self, _: _Control) -> Json:
+    def _show_clock(self, _: _Control) -> Json:
         return {"now": to_wire(to_micros(self.clock.now()))}
 
-    async def _set_clock(self, control: _Control) -> Json:
+    def _set_clock(self, control: _Control) -> Json:
         self.clock.set(read_moment(control.text("now"), self.clock.now()).at.timestamp())
-        return await self._show_clock(control)
-
-    async def _show_requests(self, _: _Control) -> list[Json]:
-        return list(self._requests)
+        return self._show_clock(control)
 
     async def _show_deliveries(self, control: _Control) -> list[Json]:
         count, seconds = control.number("count", 0, MOST_RECORDED), control.number("timeout", 0, MOST_WAIT)

@@ -82,9 +82,10 @@ class FaultPlan:
         with self._lock:
             self._rules.append(rule)
 
-    def clear(self) -> None:
+    def clear(self) -> list[dict[str, str | int]]:
         with self._lock:
             self._rules = []
+        return self.wire()
 
     def wire(self) -> list[dict[str, str | int]]:
         with self._lock:

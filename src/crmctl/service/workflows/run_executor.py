@@ -14,9 +14,9 @@ from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFaile
 from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
 from crmctl.service.store.conditions import read_condition
 from crmctl.service.store.record_tables import load_schema
-from crmctl.service.store.tx import Stamp, Tx, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Stamp, Tx, to_micros, to_wire
 from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, LeaseLostError
-from crmctl.service.store.workflows import Ids, StoredWorkflow
+from crmctl.service.store.workflows import StoredWorkflow
 from crmctl.service.workflows.workflow_definition import PERFORM, latest_due, next_due, render
 from crmctl.values.value_readers import canonical_uuid
 

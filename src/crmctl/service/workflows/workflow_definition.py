@@ -375,10 +375,7 @@ def _check_url(url: str, field: str) -> None:
 
 
 def _schema(tx: Tx, slug: str, field: str) -> Schema:
-    crm_object = objects.find_object_by_slug(tx, slug)
-    if crm_object is None:
-        raise BadRequest(f"{field} must be the slug of an object, not {slug!r}", {"field": field})
-    return load_schema(tx, crm_object["id"])
+    return load_schema(tx, objects.id_of_slug(tx, slug, field))
 
 
 Fields = Json
@@ -388,7 +385,7 @@ Perform = Callable[[Tx, Fields, Fields, Json], Fields]
 
 def update_record(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Fields:
     about = scope.get("record") or {}
-    object_id = _object_id(tx, action["object"]) if "object" in action else about.get("objectId")
+    object_id = objects.id_of_slug(tx, action["object"], "object") if "object" in action else about.get("objectId")
     record_id = action["recordId"] if "recordId" in action else about.get("id")
     if not isinstance(object_id, str) or not isinstance(record_id, str):
         raise BadRequest('there is no record to update; a manual run names one with the data {"recordId": "..."}')
@@ -397,7 +394,7 @@ def update_record(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Fields:
 
 
 def create_record(tx: Tx, action: Fields, _: Fields, stamp: Json) -> Fields:
-    created = records.create_record(tx, _object_id(tx, action["object"]), action["data"], **stamp)
+    created = records.create_record(tx, objects.id_of_slug(tx, action["object"], "object"), action["data"], **stamp)
     return {"objectId": created["objectId"], "recordId": created["id"]}
 
 
@@ -411,13 +408,6 @@ def create_activity(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Field
 
 
 PERFORM: dict[str, Perform] = {"updateRecord": update_record, "createRecord": create_record, "createActivity": create_activity}
-
-
-def _object_id(tx: Tx, slug: str) -> str:
-    crm_object = objects.find_object_by_slug(tx, slug)
-    if crm_object is None:
-        raise BadRequest(f"there is no object with the slug {slug!r}")
-    return str(crm_object["id"])
 
 
 def _own_link(tx: Tx, record: Fields) -> list[Fields]:
