@@ -27,7 +27,7 @@ from crmctl.clock import SystemClock
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.jobs.worker import Removals
 from crmctl.service.store import attributes, objects, records
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
 
 SEED = 20_000

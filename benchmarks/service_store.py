@@ -25,7 +25,7 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.service.store import members, objects, records
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.sqlite import PRAGMAS
 from crmctl.values.filters import Condition

@@ -20,9 +20,9 @@ from crmctl.client.session import Session
 from crmctl.client.transport import Request, Response, UploadBody
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
-from crmctl.service.app import create_app, make_first_key
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data
 from crmctl.service.http.connections import Work
+from crmctl.service.server import create_app, make_first_key
 
 ORIGIN = "http://127.0.0.1:8"
 MEMORY = Path("/dev/shm")

@@ -21,9 +21,9 @@ def die(*_: Any, **__: Any) -> NoReturn:
 
 
 def main(step: str, database_url: str, folder: str) -> None:
-    from crmctl.service.app import Server
     from crmctl.service.context import ServiceSettings
     from crmctl.service.outbound.caller import OutboundCaller
+    from crmctl.service.server import Server
     from crmctl.service.store import change_log, deliveries
     from crmctl.service.webhooks import delivery_jobs as delivering
 

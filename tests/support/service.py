@@ -25,8 +25,8 @@ import httpx
 
 from crmctl import Client
 from crmctl.clock import Clock, SystemClock
-from crmctl.service.app import Ready, Server
 from crmctl.service.context import DATABASE_FILE, ServiceSettings, new_id
+from crmctl.service.server import Ready, Server
 from crmctl.service.store import keys, webhooks
 from tests.support.cli import start_crmctl
 from tests.support.databases import organised_file

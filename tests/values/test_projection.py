@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Fault
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold

@@ -22,7 +22,7 @@ from crmctl.output.streams import Streams
 from crmctl.service.context import ServiceSettings
 
 if TYPE_CHECKING:
-    from crmctl.service.app import Ready, Server
+    from crmctl.service.server import Ready, Server
     from crmctl.service.testdouble.double import TestDouble
 
 SCHEMA = "schema.yaml"
@@ -61,8 +61,8 @@ def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOpt
     """Serve from a temporary directory until a signal. Raises UsageError for a bad rule, and what loading the fixture raises."""
     if not _is_loopback(settings.host):
         raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
-    from crmctl.service.app import Server
     from crmctl.service.faults import BadRequest
+    from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
     from crmctl.values.moments import read_moment
 

@@ -14,7 +14,7 @@ import pytest
 
 from crmctl.service.http import bodies
 from crmctl.service.store import records
-from crmctl.service.store.conditions import MAX_CONDITIONS
+from crmctl.service.store.condition_sql import MAX_CONDITIONS
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.patience import PATIENCE

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from crmctl.errors import UsageError
-from crmctl.service.app import Server
 from crmctl.service.context import ServiceSettings
+from crmctl.service.server import Server
 from tests.support.cli import run_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import make_client, service_process

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from crmctl.service.store import attributes, members, objects, records
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.values.filters import Condition
 from tests.support.clock import FakeClock

@@ -8,7 +8,7 @@ import pytest
 
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest
-from crmctl.service.store.conditions import compile_condition
+from crmctl.service.store.condition_sql import compile_condition
 from crmctl.service.store.tx import SqliteDialect
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.filters import Condition

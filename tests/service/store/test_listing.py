@@ -10,7 +10,7 @@ import pytest
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store import record_pages as listing
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 

@@ -16,8 +16,8 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
-from crmctl.service.app import make_first_key
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
+from crmctl.service.server import make_first_key
 from crmctl.service.store import activities, attributes, change_log, keys, objects, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine

@@ -24,7 +24,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.context import DAY, Kept, ListenAddress, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
-    from crmctl.service.app import Ready
+    from crmctl.service.server import Ready
 
 app = CommandApp()
 
@@ -152,7 +152,7 @@ def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None)
         ready_file.unlink(missing_ok=True)
     try:
         with service_libraries():
-            from crmctl.service.app import serve
+            from crmctl.service.server import serve
         serve(settings, lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:

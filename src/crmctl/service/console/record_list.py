@@ -34,7 +34,7 @@ from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import attributes, objects, records, saved_views
-from crmctl.service.store.conditions import Where, read_condition
+from crmctl.service.store.condition_sql import Where, read_condition
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema

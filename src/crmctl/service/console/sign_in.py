@@ -22,7 +22,7 @@ from crmctl.service.console.pages import HEADERS, Pages
 from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Redirect, SignedIn, Visit, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.http.endpoints import NamedRoute
+from crmctl.service.http.endpoint import NamedRoute
 from crmctl.service.store import members
 from crmctl.service.store.keys import LINKS, replace_signing_key
 from crmctl.service.store.members import MEANINGS, MemberRole, SessionOwner

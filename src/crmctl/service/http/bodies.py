@@ -13,8 +13,8 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT
 from crmctl.service.faults import Body, check_shape
-from crmctl.service.http.errors import bad_request
-from crmctl.service.store.conditions import MAX_CONDITIONS, too_many_conditions
+from crmctl.service.http.answers import bad_request
+from crmctl.service.store.condition_sql import MAX_CONDITIONS, too_many_conditions
 from crmctl.values.operators import Operator
 
 _QUOTE = ord('"')

@@ -15,7 +15,7 @@ from crmctl.service.files.storage import BUCKET, MAX_PATH
 from crmctl.service.http.bodies import LARGEST_OFFSET, OPERATORS
 from crmctl.service.store.activities import MOST_LINKS
 from crmctl.service.store.attributes import MAX_OPTIONS
-from crmctl.service.store.conditions import MAX_CONDITIONS, ConditionDefinition
+from crmctl.service.store.condition_sql import MAX_CONDITIONS, ConditionDefinition
 from crmctl.service.store.members import MEANINGS
 from crmctl.service.store.record_tables import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
 from crmctl.values.attribute_types import TYPES

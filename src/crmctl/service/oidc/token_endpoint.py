@@ -15,8 +15,8 @@ from starlette.routing import Router
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.http.endpoints import NamedRoute, read_body
-from crmctl.service.http.errors import JsonAnswer
+from crmctl.service.http.answers import JsonAnswer
+from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.oidc.issuer_keys import IssuerKeys, TokenRefused
 from crmctl.service.store import keys, logs, oidc_trusts
 from crmctl.service.store.oidc_trusts import Trust

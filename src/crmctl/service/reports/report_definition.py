@@ -17,7 +17,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Body, NotFound, shown
 from crmctl.service.store import records as scanning
 from crmctl.service.store import reports
-from crmctl.service.store.conditions import ConditionDefinition, compile_condition, read_conditions
+from crmctl.service.store.condition_sql import ConditionDefinition, compile_condition, read_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute

@@ -14,14 +14,14 @@ from crmctl.service.context import FILES_FOLDER
 from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
+from crmctl.service.http.answers import present
 from crmctl.service.http.bodies import ORDER, SORT, Choice, Identifier, page_parameters
-from crmctl.service.http.endpoints import Call, Endpoint, Handler
-from crmctl.service.http.errors import present
+from crmctl.service.http.endpoint import Call, Endpoint, Handler
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
 from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
 from crmctl.service.store.attributes import edit_options
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.record_history import read_history
 from crmctl.service.store.tx import Tx

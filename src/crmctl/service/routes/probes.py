@@ -13,9 +13,9 @@ from starlette.routing import Router
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Busy
+from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.edge import READY_PATH, Metrics
-from crmctl.service.http.endpoints import NamedRoute, render_docs
-from crmctl.service.http.errors import JsonAnswer
+from crmctl.service.http.endpoint import NamedRoute, render_docs
 from crmctl.service.store import keys, members
 
 READY_SECONDS = 1.0

@@ -10,7 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store import record_tables
-from crmctl.service.store.conditions import combine, compile_condition
+from crmctl.service.store.condition_sql import combine, compile_condition
 from crmctl.service.store.record_tables import Schema
 from crmctl.service.store.tx import Ids, Tx, execute_in, insert_columns, to_micros
 from crmctl.values.attribute_types import StoredAttribute

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
-from crmctl.service.store.conditions import Where, combine, compile_conditions
+from crmctl.service.store.condition_sql import Where, combine, compile_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required, to_wire
 from crmctl.values.filters import Condition

@@ -12,7 +12,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import record_tables
-from crmctl.service.store.conditions import Where, combine, compile_conditions, holds_words
+from crmctl.service.store.condition_sql import Where, combine, compile_conditions, holds_words
 from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records, wire_of
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all

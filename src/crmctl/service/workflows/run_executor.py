@@ -12,7 +12,7 @@ from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFou
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
-from crmctl.service.store.conditions import read_condition
+from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Ids, Stamp, Tx, to_micros, to_wire
 from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, LeaseLostError

@@ -23,7 +23,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, NotFound
 from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
 from crmctl.service.store import activities, change_log, objects, records
-from crmctl.service.store.conditions import ConditionDefinition, read_conditions
+from crmctl.service.store.condition_sql import ConditionDefinition, read_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.projection import project

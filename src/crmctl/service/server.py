@@ -27,10 +27,10 @@ from crmctl.service.console.visits import CONSOLE, make_link
 from crmctl.service.context import Context, ListenAddress, ServiceSettings, new_id, open_data
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
+from crmctl.service.http.answers import answer_for
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
 from crmctl.service.http.edge import Edge, Finished, Metrics, observer, stranger
-from crmctl.service.http.endpoints import build_document, route
-from crmctl.service.http.errors import answer_for
+from crmctl.service.http.endpoint import build_document, route
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
 from crmctl.service.oidc import token_endpoint as oidc
 from crmctl.service.routes import probes
