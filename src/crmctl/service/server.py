@@ -35,7 +35,6 @@ from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
 from crmctl.service.oidc import token_endpoint as oidc
 from crmctl.service.routes import probes
 from crmctl.service.routes.interface import ENDPOINTS
-from crmctl.service.routes.probes import metrics_router
 from crmctl.service.store import keys
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
@@ -186,7 +185,9 @@ class Server:
             self._double.connections = registry
         listeners = [(self._socket, _config(self._app, has_date=self._double is None))]
         if self._metrics_socket is not None:
-            listeners.append((self._metrics_socket, _config(_application([metrics_router(self._metrics)], self._context, lambda _: None))))
+            listeners.append(
+                (self._metrics_socket, _config(_application([Router(probes.metrics_routes(self._metrics))], self._context, lambda _: None)))
+            )
         workers: list[Worker] = []
 
         def work() -> None:

@@ -29,19 +29,6 @@ _READY_WITHIN = 2.0
 
 def router(context: Context, metrics: Metrics, document: Callable[[], Json]) -> Router:
     """Return the routes that the settings allow. `document` returns the OpenAPI document."""
-    routes = _health(context)
-    if context.settings.metrics is True:
-        routes.append(_metrics(metrics))
-    if context.settings.docs:
-        routes += _docs(document)
-    return Router(routes)
-
-
-def metrics_router(metrics: Metrics) -> Router:
-    return Router([_metrics(metrics)])
-
-
-def _health(context: Context) -> list[NamedRoute]:
     readiness = _Readiness(context)
 
     # On the event loop, so that the process answers even when threads and locks wait.
@@ -52,24 +39,22 @@ def _health(context: Context) -> list[NamedRoute]:
         await readiness.check()
         return JsonAnswer({"status": "ready"})
 
-    return [NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz)]
-
-
-def _metrics(metrics: Metrics) -> NamedRoute:
-    def show_metrics(_request: Request) -> Response:
-        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-    return NamedRoute("/metrics", show_metrics)
-
-
-def _docs(document: Callable[[], Json]) -> list[NamedRoute]:
     def show_openapi(_request: Request) -> Response:
         return JsonAnswer(document())
 
     def show_docs(_request: Request) -> Response:
         return HTMLResponse(render_docs(document()), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
 
-    return [NamedRoute("/openapi.json", show_openapi), NamedRoute("/docs", show_docs)]
+    docs = [NamedRoute("/openapi.json", show_openapi), NamedRoute("/docs", show_docs)] if context.settings.docs else []
+    shown = metrics_routes(metrics) if context.settings.metrics is True else []
+    return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
+
+
+def metrics_routes(metrics: Metrics) -> list[NamedRoute]:
+    def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    return [NamedRoute("/metrics", show_metrics)]
 
 
 class _Readiness:
