@@ -33,7 +33,7 @@ from crmctl.service.console.record_form import USUAL_PARTS
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.store import attributes, objects, records, saved_views
+from crmctl.service.store import attributes, objects, records, settings
 from crmctl.service.store.condition_sql import Where, read_condition
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
@@ -151,16 +151,16 @@ def _add_views(pages: Pages) -> None:
         query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
         view = {"name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
-        saved_views.save_view(tx, known["id"], visit.context.ids(), view)
+        settings.save_view(tx, known["id"], visit.context.ids(), view)
         return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
         known = object_of(tx, visit)
-        view = saved_views.get_view(tx, known["id"], visit.text("view"))
+        view = settings.get_view(tx, known["id"], visit.text("view"))
         if not may_delete(visit, view):
             raise Forbidden("only its owner or an admin deletes a view")
-        saved_views.delete_view(tx, known["id"], view["id"])
+        settings.delete_view(tx, known["id"], view["id"])
         return Redirect(f"/records/{known['slug']}", "view-deleted")
 
 
@@ -189,7 +189,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found} | TIMES)
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
-    listed_views = saved_views.list_views(tx, known["id"], visit.actor)
+    listed_views = settings.list_views(tx, known["id"], visit.actor)
     view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
     values = {
         "section": f"records-{known['slug']}",

@@ -1,15 +1,72 @@
-"""Check the identity token of another issuer. The only importer of PyJWT."""
+"""Check the identity token of another issuer by its public keys. The only importer of PyJWT."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-import jwt
-
-from crmctl.service.oidc.issuer_keys import IssuerKeys, TokenRefused
+from crmctl.errors import reason
+from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.service.store.oidc_trusts import Trust
+
+
+class TokenRefused(Exception):
+    """The message names the rule that failed. It goes to the audit log, never to the caller."""
+
+
+KEPT_SECONDS = 3600.0
+AGAIN_SECONDS = 60.0
+"""An unknown key id reads the keys of its issuer again at most this often."""
+
+Read = Callable[[str], bytes]
+"""Returns the body of a GET; raises CallFailedError."""
+
+
+class IssuerKeys:
+    """Keeps the keys of each issuer for an hour; thread-safe."""
+
+    def __init__(self, read: Read, monotonic: Callable[[], float]) -> None:
+        self._read = read
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, list[Json]]] = {}
+
+    def find(self, issuer: str, key_id: str) -> Json:
+        with self._lock:
+            at, keys = self._kept.get(issuer, (-KEPT_SECONDS, []))
+            found = [key for key in keys if key.get("kid") == key_id]
+            age = self._monotonic() - at
+            if age >= KEPT_SECONDS or (not found and age >= AGAIN_SECONDS):
+                # Noted before the reading, so that an issuer that does not answer is not asked again at once.
+                self._kept[issuer] = (self._monotonic(), [] if age >= KEPT_SECONDS else keys)
+                keys = self._fetch(issuer)
+                self._kept[issuer] = (self._monotonic(), keys)
+                found = [key for key in keys if key.get("kid") == key_id]
+        if len(found) != 1:
+            raise TokenRefused("the issuer has no key with this id")
+        return found[0]
+
+    def _fetch(self, issuer: str) -> list[Json]:
+        from crmctl.service.outbound.guard import CallFailedError
+
+        try:
+            about = self._document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            address = about.get("jwks_uri")
+            if about.get("issuer") != issuer or not isinstance(address, str) or urlsplit(address).scheme != urlsplit(issuer).scheme:
+                raise TokenRefused("the issuer's metadata does not fit it")
+            keys = self._document(address).get("keys")
+        except (CallFailedError, ValueError) as error:
+            raise TokenRefused(f"the issuer's keys cannot be read: {reason(error)}") from error
+        return [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
+
+    def _document(self, address: str) -> Json:
+        document: Any = jsontext.loads(self._read(address))
+        return document if isinstance(document, dict) else {}
+
 
 ALGORITHMS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
 """The accepted signatures with the type of their keys."""
@@ -30,6 +87,8 @@ class Accepted:
 
 def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float) -> Accepted:
     """Return the trust that accepts a token and its claims. Raises TokenRefused naming the rule that failed."""
+    import jwt
+
     if len(token) > LONGEST or token.count(".") != 2:
         raise TokenRefused("it is no signed token")
     try:
@@ -61,6 +120,8 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
 
 def _proven(token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the claims if the signature fits the issuer's key."""
+    import jwt
+
     if key.get("kty") != ALGORITHMS[algorithm] or key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
         raise TokenRefused("its key is for another algorithm")
     unchecked: Any = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}

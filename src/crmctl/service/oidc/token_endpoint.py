@@ -17,7 +17,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.endpoint import NamedRoute, read_body
-from crmctl.service.oidc.issuer_keys import IssuerKeys, TokenRefused
+from crmctl.service.oidc.token_check import IssuerKeys, TokenRefused, check_token
 from crmctl.service.store import keys, logs, oidc_trusts
 from crmctl.service.store.oidc_trusts import Trust
 from crmctl.service.store.tx import Tx
@@ -83,8 +83,6 @@ class TokenExchange:
             return 400, {"error": "invalid_grant"}
 
     def _exchange(self, token: str) -> Json:
-        from crmctl.service.oidc.token_check import check_token
-
         context = self._context
         now = context.clock.now()
         trusts = [Trust.of(wire) for wire in context.engine.read(oidc_trusts.list_trusts)]
