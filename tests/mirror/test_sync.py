@@ -216,6 +216,23 @@ def test_an_attribute_made_anew_is_read_anew(tmp_path: Path) -> None:
     assert result.reason == "the attribute note was made anew"
 
 
+def test_the_values_of_a_deleted_attribute_are_dropped_without_a_full_read(tmp_path: Path) -> None:
+    service, context = filled(300, tmp_path)
+    service.drop_attribute(remake=False)
+    service.create(2)
+    [result] = sync(service, context).results
+    assert (result.how, result.state.records) == ("changes", 302)
+    assert difference(context, service.truths[-1]) is None
+
+
+def test_a_service_that_keeps_the_values_of_a_deleted_attribute_is_read_anew(tmp_path: Path) -> None:
+    service, context = filled(300, tmp_path)
+    service.attributes.pop()
+    [result] = sync(service, context).results
+    assert result.how == "everything"
+    assert difference(context, service.truths[-1]) is None
+
+
 def test_a_full_read_above_20_requests_is_announced_with_its_reason(tmp_path: Path) -> None:
     service, context = filled(2_100, tmp_path)
     assert "reading all of people for the mirror, because it was never read: about 21 requests" in context.listener.progress.notes

@@ -434,18 +434,22 @@ def fingerprint_of(attributes: Iterable[Attribute]) -> dict[str, list[Any]]:
 
 
 def why_anew(before: Fingerprint, now: Fingerprint) -> str | None:
-    """Return why records may have changed without a new time of change; None if no attribute was deleted, recreated or changed.
+    """Return why records may have changed without a new time of change; None if no attribute was recreated or changed.
 
-    A new attribute changes no record until a client writes to it.
+    A new attribute changes no record until a client writes to it, and the values of a deleted one are dropped from the mirror.
     """
-    slugs = {facts[0]: attribute_id for attribute_id, facts in now.items()}
+    gone = deleted_slugs(before, now)
     for attribute_id, facts in before.items():
         slug = facts[0]
-        if attribute_id not in now:
-            return f"the attribute {slug} was made anew" if slug in slugs else f"the attribute {slug} was deleted"
-        if list(now[attribute_id]) != list(facts):
+        if attribute_id in now and list(now[attribute_id]) != list(facts):
             return f"the attribute {slug} has changed"
+        if attribute_id not in now and slug not in gone:
+            return f"the attribute {slug} was made anew"
     return None
+
+
+def deleted_slugs(before: Fingerprint, now: Fingerprint) -> set[str]:
+    return {facts[0] for attribute_id, facts in before.items() if attribute_id not in now} - {facts[0] for facts in now.values()}
 
 
 def needs_columns(before: Fingerprint, now: Fingerprint) -> bool:

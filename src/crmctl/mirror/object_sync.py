@@ -11,7 +11,7 @@ from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.file import MirrorFile, SyncState, fingerprint_of, needs_columns, why_anew
+from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, needs_columns, why_anew
 from crmctl.mirror.mirror_tables import CompleteScan, ObjectTable, ScanBegin, Written, discard_scan, scan_into, staged, without_values
 from crmctl.mirror.proof import (
     CannotProve,
@@ -351,7 +351,7 @@ class ObjectSync:
 
     def _fit_columns(self) -> None:
         if needs_columns(self.state.fingerprint, self._fingerprint):
-            self.table.rebuild()
+            self.table.rebuild(deleted_slugs(self.state.fingerprint, self._fingerprint))
 
     def _save(self, read: ChangesRead, proof: str, how: str = "changes", *, proven: bool = True) -> None:
         if self.table.grown:
