@@ -76,6 +76,12 @@ def test_rows_that_differ_only_in_capitals_or_outer_blanks_are_told_apart(other:
     assert by_name([other, "R..X"], ["R..X", "R..X", other, other]).extra == {1: ["d"], 2: ["b"]}
 
 
+def test_a_copy_belongs_to_the_row_whose_record_it_equals() -> None:
+    """The service lowers names: the copies of row 1 look more like row 2."""
+    pairs = by_name([" aNN BOB", "Ann bob"], [" ann bob", "ann bob", " ann bob", "ann bob"])
+    assert (pairs.found, pairs.extra) == ({1: "a", 2: "b"}, {1: ["c"], 2: ["d"]})
+
+
 def test_a_record_spelled_like_another_row_may_be_its_copy() -> None:
     both = by_name(["r..x", "R..X"], ["r..x", "r..x"])
     assert (both.found, both.ambiguous, both.extra) == ({1: "a"}, {2}, {})

@@ -97,6 +97,13 @@ def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trim
     assert outcome.is_right, outcome
 
 
+def test_copies_are_named_with_the_row_whose_content_they_hold() -> None:
+    """The first batch is repeated after a 429: rows 1 and 2 differ in capitals, which the service lowers, and in a blank."""
+    faults = ((0, "429, applied all"), (1, "no answer, applied all"))
+    outcome = play(AnswerPlay("capitals", "lowers text", answers=faults, lists="5 s late", writer="others", seed=885))
+    assert (outcome.is_right, outcome.duplicates) == (True, 5), outcome
+
+
 def test_a_row_accepted_without_effect_does_not_take_the_record_of_its_twin_in_doubt() -> None:
     """Row 6, other capitals and no blanks, exists and is in doubt. Rows 9 and 10 show that the service keeps blanks."""
     faults = ((0, "created, without effect"), (1, "403, applied all"))
@@ -153,6 +160,17 @@ def test_a_clean_job_reads_twice_or_without_totals_three_times(tmp_path: Path, t
     with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
         assert run(client_of(service, clock), journal, prepared(3000), clock=clock, progress=progress).error is None
     assert (service.reads, service.writes, progress.notes) == (reads, 30, [])
+
+
+def test_a_long_look_for_rows_in_doubt_is_announced_once_a_look(tmp_path: Path) -> None:
+    clock = MovingClock()
+    service, progress = FaultService(clock, {1: Fault("lost", "no", "drop")}), Silent()
+    service.create({"n": 0})
+    clock.advance(3600)
+    with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
+        assert run(client_of(service, clock), journal, prepared(3000), clock=clock, progress=progress).error is None
+    announced = "reading more than 20 pages of new records to find rows in doubt"
+    assert announced in progress.notes
 
 
 def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> None:

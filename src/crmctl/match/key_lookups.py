@@ -201,13 +201,13 @@ class Lookup:
         if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
             return
         singly = self._asks_singly(count, newest)
-        self._price(f"looking up {count:,} keys", 2 * count + 3 if singly else None, newest)
+        self.price(f"looking up {count:,} keys", 2 * count + 3 if singly else None, newest)
         if singly and self._ask(index, newest):
             if self.requests - begun <= AT_ONCE:
                 return
         else:
             if singly:
-                self._price("filters cannot find these keys: reading all records", None, newest)
+                self.price("filters cannot find these keys: reading all records", None, newest)
             with SeenIds() as seen:
                 for records in scan(self, Listing(self.object_id), seen, ScanStatistics()):
                     index.see(records)
@@ -263,7 +263,7 @@ class Lookup:
         probe = self.list_records(self.object_id, sort="updated_at", order="desc", limit=1, offset=PAGE_STEP * (count + 1))
         return bool(probe.items)
 
-    def _price(self, purpose: str, most: int | None, newest: Page[Record]) -> None:
+    def price(self, purpose: str, most: int | None, newest: Page[Record]) -> None:
         """Announce the number of requests, at most `most`, if they are many."""
         pages = self._pages(newest.total) + 3 if newest.total is not None else None  # with changes made meanwhile
         requests = min((count for count in (most, pages) if count is not None), default=0)

@@ -213,8 +213,10 @@ def _match_group(group: _Group, known: Known, found: dict[int, str | None], extr
         else:
             ambiguous.update(ordinals)
         surplus = free[len(ordinals) + twins.unnamed :] if not is_mixed else []
+    owners = {records[name]: ordinal for ordinal in rows if (name := found.get(ordinal)) is not None}
     for record_id in surplus:
-        ordinal = max(reversed([*rows]), key=lambda row: _likeness(rows[row], records[record_id]))
+        form = records[record_id]
+        ordinal = owners[form] if form in owners else max(reversed([*rows]), key=lambda row: _likeness(rows[row], form))
         extra[ordinal] = [*extra.get(ordinal, ()), record_id]
 
 

@@ -21,7 +21,7 @@ from crmctl.match.record_match import Recognition, by_content, is_untouched, may
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.audit import walk_new
-from crmctl.read.read_back import Reader, Unusable
+from crmctl.read.read_back import LONG_READ, Reader, Unusable
 from crmctl.write.database import MAY_BE_THERE, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
@@ -32,9 +32,6 @@ from crmctl.write.reconcile import LONG_WAIT
 
 CHUNK_ROWS = 500
 LOOKS = Backoff(longest=8.0, jitter=0.0)
-LONG_READ = 20
-"""Number of pages above which crmctl tells the user that it reads all new records."""
-
 MOST_ALTERED = 20_000
 """The maximum number of rows or records to compare when the service may have altered values."""
 

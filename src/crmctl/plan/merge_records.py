@@ -210,7 +210,7 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
     schema, merges = _opened(context, plan)
     listed = list_groups(plan, merges)
     moved: list[dict[str, Any]] = []
-    with Survey(context.service, schema) as survey:
+    with Survey(context.service, schema, context.listener.progress.note) as survey:
         for _, survivor, losers in listed:
             survey.want(survivor, losers)
         survey.fill_members()
@@ -337,7 +337,7 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
     requests = 0
     with ExitStack() as stack:
         sender = stack.enter_context(sending(context, journal, schema))
-        survey = stack.enter_context(Survey(context.service, schema))
+        survey = stack.enter_context(Survey(context.service, schema, context.listener.progress.note))
         try:
             found = fresh_copy(context, survey.objects, 0.0)
             if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,8 +17,8 @@ from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.merge_steps import MergeSchema, Surroundings
-from crmctl.read.read_back import Reader
-from crmctl.read.records import LINKS, CountedReads, ScanStatistics, all_activities, fetch, named_records, scan
+from crmctl.read.read_back import LONG_READ, Reader
+from crmctl.read.records import LINKS, Cost, CountedReads, ScanStatistics, all_activities, fetch, named_records, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 
 _TABLES = """
@@ -40,11 +40,12 @@ class Survey(Spill):
     TABLES = _TABLES
     CACHE_KIB = 16_000
 
-    def __init__(self, service: ReadService, schema: MergeSchema) -> None:
+    def __init__(self, service: ReadService, schema: MergeSchema, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._service = CountedReads(service)
         self._schema = schema
-        self._lookups = {object_id: Lookup(self._service, object_id) for object_id in {schema.object_id, *schema.referring}}
+        self._tell = tell
+        self._lookups = {one: Lookup(self._service, one, tell=tell) for one in {schema.object_id, *schema.referring}}
         self._ids = SeenIds()
 
     def __exit__(self, *error: Any) -> None:
@@ -64,9 +65,15 @@ class Survey(Spill):
 
     def fill_members(self) -> None:
         """Read only the wanted records, not what refers to them. Raises read errors."""
-        for page in fetch(Reader(self._service, self._schema.object_id), self._ids):
-            for record in page:
-                self.take(self._schema.object_id, record)
+        self._fetch_members(partial(self._take_all, self._schema.object_id))
+
+    def _fetch_members(self, see: RecordSink) -> None:
+        def announce(cost: Cost) -> None:
+            if cost.requests > LONG_READ:
+                self._tell(f"reading {len(self._ids):,} records of the plan: about {cost.requests:,} requests")
+
+        for page in fetch(Reader(self._service, self._schema.object_id), self._ids, announce):
+            see(page)
 
     @property
     def objects(self) -> list[str]:
@@ -107,14 +114,14 @@ class Survey(Spill):
             newest = lookup.begin()
             see = partial(self._take_all, object_id)
             if object_id in self._schema.referring and not self._ask(lookup, newest, see):
+                lookup.price("reading all records to find those that refer to the merged ones,", None, newest)
                 with SeenIds() as seen:
                     for page in scan(lookup.lister, Listing(object_id), seen, ScanStatistics()):
                         see(page)
                 if object_id == self._schema.object_id:
                     self._look_for_missing(see)
             elif object_id == self._schema.object_id:
-                for page in fetch(Reader(self._service, object_id), self._ids):
-                    see(page)
+                self._fetch_members(see)
 
     def _ask(self, lookup: Lookup, newest: Page[Record], see: RecordSink) -> bool:
         """Find the references to losers with filters, if that is cheap. Return whether `see` received all of them."""
@@ -129,9 +136,8 @@ class Survey(Spill):
         """Read the records changed since. Deletions show only when a record is written. Raises read errors."""
         for object_id, lookup in self._lookups.items():
             see = partial(self._take_all, object_id)
-            if not lookup.refresh(see):
-                for page in fetch(Reader(self._service, object_id), self._ids) if object_id == self._schema.object_id else ():
-                    see(page)
+            if not lookup.refresh(see) and object_id == self._schema.object_id:
+                self._fetch_members(see)
 
     def read_activities(self) -> None:
         """Read all activities and keep those that name a loser. Raises read errors."""

@@ -25,6 +25,9 @@ MOST_PAGES = 400
 """Most requests of one read-back. If it needs more, it stops and cannot prove absence."""
 
 
+LONG_READ = 20
+"""Number of pages above which crmctl announces a read."""
+
 MOST_REPEATS = 3
 """Number of equal pages at growing offsets that show that the service ignores the offset."""
 
@@ -117,7 +120,7 @@ class Baseline:
 class Reader:
     """The read calls of one job, with a count of requests. It stops waiting for an answer once `stop` returns true.
 
-    `singly`: the lists are out of date, so records are read one by one.
+    `singly`: the lists are out of date, so records are read one by one. `note` announces long reads.
     """
 
     lister: Getter
@@ -125,6 +128,7 @@ class Reader:
     stop: Callable[[], bool] = lambda: False
     requests: int = 0
     singly: bool = False
+    note: Callable[[str], None] = lambda _: None
 
     def page(self, offset: int = 0, *, filters: Sequence[Condition] = ()) -> Page[Record]:
         """Return a page of 100 records. Raises the errors of the call, and InterruptedByUser."""
@@ -233,6 +237,8 @@ class NewestFirst:
             news = walk.add(page)
             if walk.is_over or walk.is_stuck or walk.reached(since) or enough(self._candidates(news, since), total):
                 break
+            if walk.pages == LONG_READ:
+                reader.note(f"reading more than {LONG_READ} pages of new records to find rows in doubt")
         newest = moment_of(walk.rows[0]) if walk.rows else None
         return ReadResult(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest, total)
 

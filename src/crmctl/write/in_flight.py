@@ -125,7 +125,7 @@ class SendContext:
 
     def reader(self) -> Reader:
         """Return a reader of the job's object. It counts its requests and stops waiting after an interrupt."""
-        return Reader(self.service, self.journal.header.object_id, lambda: self.interrupt.requested)
+        return Reader(self.service, self.journal.header.object_id, lambda: self.interrupt.requested, note=self.progress.note)
 
 
 DOUBTS_IN_A_ROW = 3

@@ -1,0 +1,31 @@
+"""What a merge reads before it writes, and what it says of that."""
+
+from __future__ import annotations
+
+from crmctl.plan.merge_steps import MergeSchema
+from crmctl.plan.merge_survey import Survey
+from tests.support.historyservice import HistoryService, Manners
+
+
+def notes_of(count: int) -> tuple[list[str], int]:
+    """Read everything that may refer to the losers of 30 pairs; return the notes and the number of requests."""
+    service = HistoryService(7, Manners())
+    service.create(count)
+    ids, notes = list(service.rows), []
+    slugs = [attribute.slug for attribute in service.attributes]
+    with Survey(service, MergeSchema(service.object_id, service.attributes, {service.object_id: slugs}), notes.append) as survey:
+        for survivor, loser in zip(ids[:60:2], ids[1:60:2], strict=True):
+            survey.want(survivor, [loser])
+        survey.fill()
+        return notes, survey.requests
+
+
+def test_a_read_above_20_requests_is_announced() -> None:
+    notes, requests = notes_of(2_500)
+    assert requests > 20
+    assert notes == ["reading all records to find those that refer to the merged ones, among 2,500 records: 31 requests"]
+
+
+def test_a_short_read_is_not_announced() -> None:
+    notes, requests = notes_of(300)
+    assert (notes, requests < 20) == ([], True)
