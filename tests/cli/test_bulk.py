@@ -68,6 +68,7 @@ def test_one_bad_row_stops_everything_unless_told_otherwise(crm: RunningService)
     partly = run_crmctl("bulk", "import", "people", "people.csv", "--on-error", "continue", "--failed", "again.csv").exits(10)
     assert (partly.json()["created"], partly.json()["rejected"]) == (3, 1)
     assert partly.error()["exitCode"] == 10
+    assert partly.error()["hint"].startswith("again.csv holds the rows"), "the hint names the file that the user asked for"
     corrected = Path("again.csv").read_text(encoding="utf-8").replace("bad,", "good@acme.com,")
     write("again.csv", corrected)
     assert run_crmctl("bulk", "import", "people", "again.csv").ok().json()["created"] == 1

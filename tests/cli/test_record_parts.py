@@ -74,6 +74,13 @@ def test_a_text_is_not_merged(crm: RunningService, place: str) -> None:
     assert update(place, "--set", "boss=Grace Hopper").ok().json()["data"]["boss"] == "Grace Hopper"
 
 
+def test_one_part_never_replaces_a_text_in_bulk(crm: RunningService, place: str) -> None:
+    run_crmctl("records", "create", "companies", "--set", "name=Other", "--set", "home.city=Bonn").ok()
+    update(place, "--set", "home=1 Main St").ok()
+    run_crmctl("bulk", "update", "companies", "--filter", "home~Main", "--set", "home.city=Rome", "--yes").exits(9)
+    assert run_crmctl("records", "get", "companies", place, "-q", "data.home").ok().json() == "1 Main St"
+
+
 @pytest.mark.parametrize("target", ["home.foo", "home.", "home.city.x", "home..city"])
 def test_an_unknown_part_is_a_usage_error_that_names_the_known_ones(crm: RunningService, place: str, target: str) -> None:
     for command in (("update", "companies", place), ("create", "companies")):

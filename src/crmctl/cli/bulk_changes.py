@@ -112,7 +112,8 @@ def _summary_text(result: ImportResult) -> str:
         f"  requests   {summary.requests:,} in {duration(summary.elapsed)}",
     ]
     lines[2:2] = [f"  values     {people}"] if (people := _people_text(document)) else []
-    lines += [f"  {OUTCOMES.get(name, name).ljust(9)}  {path}" for name, path in document["files"].items() if path and name != "ok"]
+    files = document["files"] | {"failed": result.failed_file}
+    lines += [f"  {OUTCOMES.get(name, name).ljust(9)}  {path}" for name, path in files.items() if path and name != "ok"]
     return "\n".join(lines)
 
 

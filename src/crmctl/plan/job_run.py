@@ -108,7 +108,8 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         if (summary.duplicates or rivals) and code is ExitCode.OK:
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
-        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals())
+        copy = options.failed_copy if unwritten is None else None
+        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
 
 
 def requests_made(context: BulkContext) -> int:

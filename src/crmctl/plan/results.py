@@ -101,6 +101,13 @@ class JobResult:
     resumable: bool = False
     rivals: Sequence[dict[str, Any]] = ()
     refusals: Sequence[str] = ()
+    failed_copy: Path | None = None
+
+    @property
+    def failed_file(self) -> Path | str | None:
+        """The file of failed rows, if there is one: the copy that the user asked for, else that of the job."""
+        file: str | None = self.summary.to_document()["files"]["failed"]
+        return self.failed_copy if file and self.failed_copy is not None else file
 
     @property
     def hint(self) -> str | None:
@@ -113,7 +120,7 @@ class ImportResult:
     """Outcome of an import, new or resumed.
 
     `input`: the file as the user named it. `error`: why some rows were not written exactly once, or None. `rivals`: the error about rows
-    whose key another client's new record has too. `notes`: more information for the user.
+    whose key another client's new record has too. `notes`: more information for the user. `failed_file`: holds the failed rows.
     """
 
     input: str
@@ -122,6 +129,7 @@ class ImportResult:
     error: CrmctlError | None = None
     rivals: CrmctlError | None = None
     notes: Sequence[str] = ()
+    failed_file: Path | str | None = None
 
     @property
     def job(self) -> str | None:
@@ -136,7 +144,9 @@ class ImportResult:
 def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:
     """Turn the result of a job into the result of an import."""
     rivals = _rivals(result.rivals) if result.rivals else None
-    outcome = ImportResult(file, result.summary, findings or FindingLog(), rivals=rivals, notes=result.notes)
+    outcome = ImportResult(
+        file, result.summary, findings or FindingLog(), rivals=rivals, notes=result.notes, failed_file=result.failed_file
+    )
     try:
         _check(result, rivals)
     except CrmctlError as error:
@@ -158,7 +168,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
     document = result.summary.to_document()
     if result.exit_code is ExitCode.REJECTED:
         if document["failed"]:
-            raise _refused(document, result.refusals)
+            raise _refused(document, result)
         raise _orphans(document["rejected"], result.refusals) if result.refusals else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
     duplicates = result.summary.duplicates
@@ -171,7 +181,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         raise rivals
     if result.exit_code is ExitCode.PARTIAL:
         said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
-        failed = document["files"]["failed"]
+        failed = result.failed_file
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
@@ -274,9 +284,8 @@ def _said(reasons: Sequence[str]) -> str:
     return f": {reasons[0]}" if len(reasons) == 1 else f", the first with: {reasons[0]}"
 
 
-def _refused(document: dict[str, Any], reasons: Sequence[str]) -> RejectedError:
-    count = document["failed"]
-    file = document["files"]["failed"]
+def _refused(document: dict[str, Any], result: JobResult) -> RejectedError:
+    count, reasons, file = document["failed"], result.refusals, result.failed_file
     rows = "the one row" if count == 1 else f"all {count:,} rows"
     return RejectedError(
         f"the service refused {rows} it was sent{_said(reasons)}; nothing was written",

@@ -187,13 +187,17 @@ class Merger:
         return current, parts
 
     def _replaced(self, attribute: Attribute, parts: Parts, current: Any, form: Form) -> Any:
-        """Return the replacement of a value without parts: possible only if every part is given or nothing changes."""
+        """Return the replacement of a value without parts: possible only if every part is given or nothing changes.
+
+        A single part never replaces a text, even if existing records show no other part.
+        """
         usual = _usual(attribute, parts)
         if attribute.type == AttributeType.CURRENCY and list(usual) == ["amount"] and not isinstance(current, str):
             return usual["amount"]
         new = compose(attribute, {part: value for part, value in parts.items() if value is not None}, form)
         plain = compose(attribute, usual, Form(plain=True))
-        every = {usual_name(attribute, key) or fold(key) for key in form.keys or PART_NAMES.get(attribute.type or "", {})}
+        names = PART_NAMES.get(attribute.type or "", {})
+        every = {usual_name(attribute, key) or fold(key) for key in form.keys if len(form.keys) > 1} or {*names}
         if plain == current:
             return current
         if every <= usual.keys():
