@@ -464,8 +464,15 @@ def _prepared(
     """Read the records and provide a temporary file with one row per id."""
     samples = sample_records(context, target)
     plan = replace(plan, values=replace(plan.values, samples=samples))
-    parse_assignments(request.set_values, target.attributes)  # before the first record is read
+    values = parse_assignments(request.set_values, target.attributes).data  # before the first record is read
     request.selection.read(context, target.object_id, known)
+    unique = [one.slug for one in target.attributes if one.is_unique and values.get(one.slug) not in (None, "", [], {})]
+    if unique and len(known) > 1:
+        raise RejectedError(
+            f"{unique[0]} must be unique, so {len(known):,} records cannot all have the same",
+            hint=f"crmctl records update {request.object} changes one record",
+            code="duplicate_value",
+        )
     guard = request.guard()
     if guard.percent:
         total = context.crm.list_records(target.object_id, limit=1).total or len(known)
