@@ -121,14 +121,11 @@ def test_only_the_wanted_types_and_those_that_do_not_say() -> None:
 
 def test_forwards_carry_the_original_bytes_and_headers_and_the_sender_does_not_wait() -> None:
     body = b'{ "odd":  "spacing", "n": 1.00 }'
-    with (
-        Receiver(answer=lambda request, number: 500 if number == 0 else 200) as target,
-        Listener("-v", "--forward", target.url) as listener,
-    ):
+    with Receiver(answer=lambda request, number: 200) as target, Listener("-v", "--forward", target.url) as listener:
         assert listener.post(body, signed("evt_1", body) | {"X-Extra": "yes", "User-Agent": "provider/2"}) == 204
-        received = target.wait_for(2)
+        received = target.wait_for(1)
         assert {request.body for request in received} == {body}
-        headers = received[1].headers
+        headers = received[0].headers
         assert {name: headers[name] for name in ("webhook-id", "x-extra", "user-agent")} == {
             "webhook-id": "evt_1", "x-extra": "yes", "user-agent": "provider/2",
         }  # fmt: skip

@@ -48,22 +48,18 @@ class ScreenListener:
 
 
 class PreviewListener(ScreenListener):
-    """For a dry run that writes a file; it asks before replacing one, unless --yes is given."""
+    """For a dry run that writes a file; it asks before replacing one, unless --yes is given. `hear` takes every finding."""
 
-    def confirm(self, question: str) -> None:
-        if not self._runtime.assume_yes:
-            self._runtime.prompter.confirm(f"{question}?")
-
-
-class ReportListener(PreviewListener):
-    """For a dry run that collects all findings in a report."""
-
-    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None]) -> None:
+    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None] = lambda _: None) -> None:
         super().__init__(runtime)
         self._hear = hear
 
     def report(self, finding: Finding) -> None:
         self._hear(finding)
+
+    def confirm(self, question: str) -> None:
+        if not self._runtime.assume_yes:
+            self._runtime.prompter.confirm(f"{question}?")
 
 
 class StillListener(ScreenListener):
@@ -199,7 +195,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
     with FindingReport(form, request.file) as report:
         failure: CrmctlError | None = None
         try:
-            preview = preview_import(RuntimeContext(runtime, ReportListener(runtime, report.add)), request)
+            preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime, report.add)), request)
             failure, sentence = preview.error, describe(preview).replace("\n", "; ")
             if failure is not None and not report.errors:
                 report.add_error(failure)

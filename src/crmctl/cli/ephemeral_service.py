@@ -74,7 +74,7 @@ def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOpt
         raise UsageError(error.message, hint="crmctl serve --help explains the form", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
-        _Opening(runtime, server, double, fixture).run(Path(folder))
+        _run_double(runtime, server, double, fixture, Path(folder))
 
 
 def _is_loopback(host: str) -> bool:
@@ -84,43 +84,28 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class _Opening:
-    """Loads the fixture into a server that listens, and then announces it."""
+def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None, folder: Path) -> None:
+    """Serve until a signal, or until the fixture fails: it is loaded once the server listens. Raises its error."""
+    failures: list[Exception] = []
 
-    def __init__(self, runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None) -> None:
-        self._runtime = runtime
-        self._server = server
-        self._double = double
-        self._fixture = fixture
-        self._failure: Exception | None = None
+    def announce(ready: Ready) -> None:
+        double.begin()
+        document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
+        runtime.streams.write_out(jsontext.dumps(document) + "\n")
 
-    def run(self, folder: Path) -> None:
-        """Serve until a signal, or until the fixture fails. Raises its error."""
+    def load() -> None:
+        try:
+            assert fixture is not None
+            fixture.load(server.ready, folder / "client")
+            announce(server.ready)
+        except Exception as error:
+            failures.append(error)
+            server.stop()
 
-        def ready(ready: Ready) -> None:
-            if self._fixture is None:
-                self._announce(ready)
-            else:
-                loading.start()
-
-        def load() -> None:
-            try:
-                assert self._fixture is not None
-                self._fixture.load(self._server.ready, folder / "client")
-                self._announce(self._server.ready)
-            except Exception as error:
-                self._failure = error
-                self._server.stop()
-
-        loading = threading.Thread(target=load, name="fixture", daemon=True)
-        self._server.run(ready)
-        if self._failure is not None:
-            raise self._failure
-
-    def _announce(self, ready: Ready) -> None:
-        self._double.begin()
-        document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(self._server.settings.data_dir)}
-        self._runtime.streams.write_out(jsontext.dumps(document) + "\n")
+    loading = threading.Thread(target=load, name="fixture", daemon=True)
+    server.run(announce if fixture is None else lambda _: loading.start())
+    if failures:
+        raise failures[0]
 
 
 @dataclass(frozen=True)

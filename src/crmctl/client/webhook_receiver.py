@@ -16,7 +16,7 @@ from socketserver import TCPServer
 from typing import Any
 
 from crmctl.client.transport import HttpTransport, Request
-from crmctl.clock import Backoff, Clock
+from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -298,9 +298,7 @@ class _Unacceptable(Exception):
 WAITING = 1000
 """Events that may wait; further ones are refused."""
 
-TRIES = 3
 TIMEOUT = 10.0
-_BACKOFF = Backoff(first=1.0)
 
 _OWN = frozenset(
     "host content-length connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"  # noqa: SIM905
@@ -312,12 +310,9 @@ _OWN = frozenset(
 class Forwarder:
     """Forwards events. `say` hears of every event that did not arrive, `detail` of every one that did."""
 
-    def __init__(
-        self, url: str, transport: HttpTransport, clock: Clock, *, say: Callable[[str], None], detail: Callable[[str], None]
-    ) -> None:
+    def __init__(self, url: str, transport: HttpTransport, *, say: Callable[[str], None], detail: Callable[[str], None]) -> None:
         self._url = url
         self._transport = transport
-        self._clock = clock
         self._say = say
         self._detail = detail
         self._events: queue.Queue[ReceivedEvent | None] = queue.Queue(WAITING)
@@ -349,19 +344,9 @@ class Forwarder:
 
     def _deliver(self, event: ReceivedEvent) -> None:
         headers = tuple((name, value) for name, value in event.headers if name.lower() not in _OWN)
-        request = Request("POST", self._url, headers, event.body, TIMEOUT)
-        said = ""
-        for attempt in range(TRIES):
-            if attempt:
-                self._clock.sleep(_BACKOFF.gap(attempt))
-            try:
-                status = self._transport.send(request).status
-            except CrmctlError as error:
-                said = error.message
-                continue
-            if status < 500 and status != 429:
-                tell = self._detail if 200 <= status < 300 else self._say
-                tell(f"{event.id} forwarded: {status}")
-                return
-            said = f"status {status}"
-        self._say(f"{event.id} could not be forwarded: {said}")
+        try:
+            status = self._transport.send(Request("POST", self._url, headers, event.body, TIMEOUT)).status
+        except CrmctlError as error:
+            self._say(f"{event.id} could not be forwarded: {error.message}")
+        else:
+            (self._detail if 200 <= status < 300 else self._say)(f"{event.id} forwarded: {status}")

@@ -15,7 +15,7 @@ from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Object
-from crmctl.org.compare import OrgComparison, ServiceSide, service_compared
+from crmctl.org.compare import OrgComparison, service_compared
 from crmctl.org.folder import OrgFolder, references_of
 from crmctl.org.jobs import (
     OrgJob,
@@ -33,7 +33,7 @@ from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of
 from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
-from crmctl.schema.schema_document import read_service
+from crmctl.schema.schema_document import Present, read_service
 from crmctl.write.database import JobState
 
 LISTED = 100
@@ -147,7 +147,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         if not request.dry_run and (info := unfinished(context, request.folder)) is not None:
             job = _held(stack, OrgJob(info.folder, context.clock))
             settle(context, job, request.settle)
-        compared, side = stack.enter_context(
+        compared, present = stack.enter_context(
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
         )
         plan = plan_of(compared, request)
@@ -159,7 +159,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         job = job or _held(stack, OrgJob.begin(context, request.folder))
         result.job = job.id
         try:
-            _Run(context, compared, side, job, result, request.settle).carry_out(request)
+            _Run(context, compared, present, job, result, request.settle).carry_out(request)
         except CrmctlError as error:
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
@@ -273,15 +273,14 @@ class _Run:
     """The steps of an apply."""
 
     def __init__(
-        self, context: BulkContext, compared: OrgComparison, side: ServiceSide, job: OrgJob, result: ApplyResult, settle: float
+        self, context: BulkContext, compared: OrgComparison, present: Present, job: OrgJob, result: ApplyResult, settle: float
     ) -> None:
         self._context = context
         self._settle = settle
         self._compared = compared
         self._tables = compared.tables
         self._folder = compared.right
-        self._organization = side.organization
-        self._present = side.present
+        self._present = present
         self._job = job
         self._result = result
         self._deferred: dict[str, set[str]] = {}

@@ -152,7 +152,7 @@ class OrgComparison:
             translated = self.activity(after)
             if names := [name for name in {**before, **translated} if before.get(name) != translated.get(name)]:
                 values = {name: (before.get(name), translated.get(name)) for name in names}
-                yield OrgChange("changed", ACTIVITY_ROWS, left, right, values)
+                yield OrgChange("changed", ACTIVITY_ROWS.strip(), left, right, values)
 
     def changes(self) -> Iterator[OrgChange]:
         """Yield every difference of records and activities."""
@@ -161,8 +161,7 @@ class OrgComparison:
                 yield OrgChange("added", slug.strip(), record_id, None, {name: (None, value) for name, value in data.items()})
             for record_id, data in self.tables.unpaired(Side.LEFT, slug):
                 yield OrgChange("removed", slug.strip(), record_id, None, {name: (value, None) for name, value in data.items()})
-            for change in self.activity_changes() if slug == ACTIVITY_ROWS else self.record_changes(slug):
-                yield OrgChange("changed", slug.strip(), change.id, change.other_id, change.values)
+            yield from self.activity_changes() if slug == ACTIVITY_ROWS else self.record_changes(slug)
 
 
 def _alike(attributes: Mapping[str, Attribute], slug: str, wanted: Any, current: Any) -> bool:
@@ -218,43 +217,34 @@ def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, 
         yield compared
 
 
-@dataclass(frozen=True)
-class ServiceSide:
-    """A service as crmctl read it: the schema, the mirrored organization, and the number of requests."""
-
-    present: Present
-    organization: Organization
-    requests: int
-
-
 @contextmanager
 def service_compared(
     context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None, *, edited: bool = False
-) -> Iterator[tuple[OrgComparison, ServiceSide]]:
-    """Compare a folder with the service, which is synced first. `known` maps ids of the folder to ids of the service.
+) -> Iterator[tuple[OrgComparison, Present]]:
+    """Compare a folder with the service, which is synced first, and yield also the schema of the service.
 
-    Raises RejectedError for a damaged folder before the first request.
+    `known` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
     """
     keys = keys_of(folder, matches)
     with OrgTables() as tables, ExitStack() as stack:
         check_folder(tables, Side.RIGHT, folder, keys, edited=edited)
-        side = _read_side(context, folder)
-        stack.enter_context(side.organization.copy)
-        _load_service(tables, side.organization, folder, keys)
+        organization = _read_service(context, folder)
+        stack.enter_context(organization.copy)
+        _load_service(tables, organization, folder, keys)
         tables.know((left, right) for right, left in (known or {}).items())
-        compared = OrgComparison(tables, folder, compare(folder.schema, side.present))
-        users = {member.user.email: member.user.id for member in side.organization.members if member.user is not None}
+        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present()))
+        users = {member.user.email: member.user.id for member in organization.members if member.user is not None}
         emails = {str(member.get("userId")): member.get("email") for member in folder.members()}
         compared.members = {user: there for user, email in emails.items() if (there := users.get(email)) is not None}
         compared.match()
-        yield compared, side
+        yield compared, organization.present()
 
 
-def _read_side(context: BulkContext, folder: OrgFolder) -> ServiceSide:
+def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
     every = context.service.list_objects()
     targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
     chosen = [one for one in every if one.slug in folder.objects or one.slug in targets]
-    organization, report = sync_organization(context, every, chosen, folder.settings.parts)
+    organization, _ = sync_organization(context, every, chosen, folder.settings.parts)
     for one in organization.objects:
         state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
         excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
@@ -262,7 +252,7 @@ def _read_side(context: BulkContext, folder: OrgFolder) -> ServiceSide:
             organization.copy.__exit__()
             problem = f"the mirror of the service excludes {one.slug}.{min(excluded)}, so crmctl cannot compare it"
             raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
-    return ServiceSide(organization.present(), organization, report.requests)
+    return organization
 
 
 def _load_service(tables: OrgTables, organization: Organization, folder: OrgFolder, keys: KeyOf) -> None:

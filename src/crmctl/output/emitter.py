@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from crmctl.clock import Clock, SystemClock
@@ -182,12 +182,20 @@ class Emitter:
 
         An empty list gets a note on stderr. Raises UsageError for an unknown field, before any output.
         """
-        counted = _Counted(pages)
-        items = iter(counted)
+        count = 0
+
+        def listed() -> Iterator[list[Mapping[str, Any]]]:
+            nonlocal count
+            for page in pages:
+                items = [_mapping(item) for item in page]
+                count += len(items)
+                yield items
+
+        items = listed()
         first = next(items, [])
         chosen, view = self._narrow_view(view, first[0] if first else None)
-        everything = _chain(first, items)
-        with paged(self.streams, self.pager if counted.items else None):
+        everything = chain([first] if first else [], items)
+        with paged(self.streams, self.pager if count else None):
             if self._query is not None:
                 whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
                 self._write([self._value(self._query(whole))])
@@ -196,9 +204,9 @@ class Emitter:
                 chunks = self._writer.items(narrowed, view, self.rendering())
                 self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
         self._tell_remarks()
-        if counted.items == 0:
+        if not count:
             self.messages.note(f"no {view.noun if view else 'results'} found")
-        return counted.items
+        return count
 
     def emit_item(self, item: Item, view: View | None = None) -> None:
         """Print one resource. Raises UsageError for an unknown field."""
@@ -277,26 +285,6 @@ class Emitter:
             spool.seek(0)
             while text := spool.read(1 << 20):
                 yield text
-
-
-class _Counted:
-    """Pages as lists of mappings, with a count of the items."""
-
-    def __init__(self, pages: Iterable[Iterable[Item]]) -> None:
-        self.pages = pages
-        self.items = 0
-
-    def __iter__(self) -> Iterator[list[Mapping[str, Any]]]:
-        for page in self.pages:
-            items = [_mapping(item) for item in page]
-            self.items += len(items)
-            yield items
-
-
-def _chain(first: list[Mapping[str, Any]], rest: Iterator[list[Mapping[str, Any]]]) -> Iterator[list[Mapping[str, Any]]]:
-    if first:
-        yield first
-    yield from rest
 
 
 def _mapping(item: Item) -> Mapping[str, Any]:

@@ -441,7 +441,7 @@ def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -
         if runtime.flags.get("verbose"):
             say(text)
 
-    return Forwarder(asked.forward, transport, runtime.clock, say=say, detail=detail)
+    return Forwarder(asked.forward, transport, say=say, detail=detail)
 
 
 def parse_saved_headers(text: str) -> dict[str, str]:
