@@ -46,7 +46,7 @@ EXIT_CODE_MEANINGS: dict[ExitCode, str] = {
     ExitCode.PENDING: "still pending when --wait ran out",
     ExitCode.REJECTED: "rejected: by the service (400, 409, 422) or by local validation",
     ExitCode.PARTIAL: "partial: some records of a bulk job were written, some were not",
-    ExitCode.DIFFERENT: "differences found (schema diff --exit-code, org diff, org verify, mirror verify, mirror sql --expect-empty)",
+    ExitCode.DIFFERENT: "differences found (check, schema diff, org diff, org verify, mirror verify, mirror sql --expect-empty)",
     ExitCode.INTERRUPTED: "interrupted, or a prompt was declined",
 }
 

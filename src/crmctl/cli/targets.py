@@ -184,6 +184,7 @@ def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
         return found.record or on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, found.id))
     except (NotFoundError, RejectedError) as error:
         if found.record is None and not is_uuid(given) and error.status in (400, 404, 422):
+            error.message = f"there is no record {given!r} of {object_name}"
             error.hint = f"a word is no id: name the record by attr=value, or crmctl records search {object_name} {shlex.quote(given)}"
         raise
 

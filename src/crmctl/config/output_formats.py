@@ -20,7 +20,7 @@ class OutputFormat(NamedTuple):
     delimiter: str = ""
 
 
-_DELIMITED = "id, one column per attribute, createdAt, updatedAt; nested values as JSON"
+_DELIMITED = "id, one column per attribute, createdAt, updatedAt; money and parts in columns of their own"
 OUTPUT_FORMATS = {
     "table": OutputFormat("for people", "Table", has_columns=True),
     "json": OutputFormat(

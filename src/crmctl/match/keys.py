@@ -14,6 +14,7 @@ from crmctl.files.whole_files import Spill
 from crmctl.match.agreement import canonical
 from crmctl.match.record_match import key_form, key_of
 from crmctl.models import jsontext
+from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
@@ -49,7 +50,8 @@ def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str 
     for slug in dict.fromkeys(slugs):
         attribute = known.get(slug)
         if attribute is None:
-            hint = "--mode upsert updates records by their id" if slug == "id" else f"the attributes are: {', '.join(known)}"
+            listing = f"the attributes are: {', '.join(known)}"
+            hint = "--mode upsert updates records by their id" if slug == "id" else suggestion(slug, known, listing)
             raise UsageError(f"{option}: there is no attribute {slug}", hint=hint, code="unknown_attribute")
         if attribute.type not in KEY_TYPES or attribute.is_list:
             kind = "list of values" if attribute.is_list else attribute.type

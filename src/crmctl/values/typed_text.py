@@ -95,7 +95,7 @@ def read_date(text: str, format: str | None = None) -> str:
 def _iso_date(text: str) -> str:
     match = _DATE.fullmatch(text)
     if match is None:
-        hint = "write 2026-01-31, or declare the form: --date-format %d/%m/%Y (day first) or %m/%d/%Y (month first)"
+        hint = "write 2026-01-31; an import reads others by --date-format: %d/%m/%Y (day first), %m/%d/%Y (month first)"
         raise RejectedError("not an ISO date", hint=hint, code="invalid_date")
     _check_day(*map(int, match.group(1, 2, 3)))
     hour, minute, second = match.group(4, 5, 6)

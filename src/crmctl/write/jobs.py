@@ -229,7 +229,8 @@ class JobStore:
         """Like `find`, but also return damaged jobs."""
         found = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
         if not found:
-            raise NotFoundError(f"there is no job {reference!r}", hint="crmctl bulk jobs lists them", code="job_not_found")
+            said = "there is no job yet" if reference == LAST else f"there is no job {reference!r}"
+            raise NotFoundError(said, hint="crmctl bulk jobs lists them", code="job_not_found")
         if len(found) > 1:
             fitting = ", ".join(sorted(job.id for job in found))
             raise UsageError(f"several jobs fit {reference!r}: {fitting}", hint="give more of the name", code="ambiguous_job")

@@ -47,7 +47,7 @@ def call_endpoint(
 ) -> None:
     """Call any endpoint of the service directly.
 
-    `objects`, `/objects` and `/api/v1/objects` are the same path; {people} in it stands for the id of that object. The answer is printed as
+    objects, /objects and /api/v1/objects are the same path; {people} in it stands for the id of that object. The answer is printed as
     it came, as JSON unless --output says otherwise. With GET, -f makes parameters of the address.
     """
     runtime: Runtime = ctx.obj

@@ -123,7 +123,7 @@ def update_attribute(
     """
     runtime: Runtime = ctx.obj
     if (name is None) == (options is None):
-        raise UsageError("give --name or --option: they are two changes", hint="crmctl attributes update --help")
+        raise UsageError("give either --name or --option", hint="crmctl attributes update --help")
     edits = _option_edits(options or ())
 
     def update(target: str, item: str) -> Attribute:

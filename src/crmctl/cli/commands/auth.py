@@ -37,8 +37,9 @@ def login(
 ) -> None:
     """Check an API key with the service and store it for a profile.
 
-    crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers. With --oidc the
-    service exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
+    crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers, or with
+    crmctl service keys create. With --oidc the service exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in
+    CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
     """
 
     runtime: Runtime = ctx.obj

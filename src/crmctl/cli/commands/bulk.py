@@ -130,7 +130,9 @@ def apply_plan(
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
 def resume_job(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job; by default the only resumable one.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="The job, or the end of its name; by default the only resumable one.")
+    ] = None,
     last: Annotated[bool, typer.Option("--last", help="Resume the newest resumable job.")] = False,
     allow_older: Annotated[bool, typer.Option("--allow-older", help="Even if a newer job by the same key has finished.")] = False,
     failed: given.FailedOption = None,
@@ -152,13 +154,13 @@ def resume_job(
     resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, or the end of its name.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, the end of its name, or last for the newest.")]
 
 
 @app.command("jobs", writes=None, examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
 def show_jobs(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this job.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this job: its name, the end of its name, or last.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
 ) -> None:
     """List the bulk jobs of this machine, newest first."""

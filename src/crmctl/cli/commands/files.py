@@ -100,7 +100,7 @@ def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
 )
 def download_file(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="BUCKET/PATH|URL", help="The file, as `files list` shows it, or its public address.")],
+    file: Annotated[str, typer.Argument(metavar="BUCKET/PATH|URL", help="The file, as crmctl files list shows it, or its public address.")],
     target: Annotated[Path | None, typer.Option("--out", "-O", metavar="FILE", help="Write to this file, not to the file's name.")] = None,
 ) -> None:
     """Download a file.

@@ -231,7 +231,7 @@ def apply_org(
     """Make a service hold what a folder holds, as one job.
 
     Shows the plan first: schema, records in the order of their references, activities. Clears no value, and deletes nothing without
-    --prune. Run it again to continue an interrupted apply. `crmctl bulk undo JOB` undoes it.
+    --prune. Run it again to continue an interrupted apply. crmctl bulk undo JOB undoes it.
     """
     from crmctl.cli.bulk_output import RuntimeContext, show
     from crmctl.org.apply import ApplyFolderRequest, apply

@@ -94,7 +94,7 @@ def search_records(
 ) -> None:
     """Find records by text, or with the search request of the service.
 
-    Options and results are those of `records list`. A text takes one request per text attribute.
+    Options and results are those of crmctl records list. A text takes one request per text attribute.
     """
     from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import Asked, list_window

@@ -65,7 +65,7 @@ def show_results(
 def print_example(ctx: typer.Context) -> None:
     """Print a file of example reports in YAML.
 
-    `crmctl help report-files` explains it, `crmctl service load` loads it into crmctl's own service. Sends no request.
+    crmctl help report-files explains it, crmctl service load loads it into crmctl's own service. Sends no request.
     """
     from crmctl.cli.help_files import REPORT_FILE
 

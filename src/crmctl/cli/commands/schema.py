@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="A schema as `schema pull` prints it, JSON or YAML.")]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="A schema as crmctl schema pull prints it, JSON or YAML.")]
 PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what only the service has, with its data.")]
 
 
@@ -41,7 +41,7 @@ def pull_schema(
 def diff_schema(
     ctx: typer.Context,
     file: FileArgument,
-    prune: Annotated[bool, typer.Option("--prune", help="Compare as `apply --prune` would: the file is about everything.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Compare as schema apply --prune would: the file is about everything.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
 ) -> int:
     """Show what separates the service from a schema file."""
