@@ -192,8 +192,8 @@ def test_one_row_is_not_one_rows(crm: RunningService) -> None:
 def test_the_list_of_jobs_shows_rejected_rows_and_the_host(crm: RunningService) -> None:
     run_crmctl("bulk", "import", "people", "-", "--on-error", "continue", input="Email,Score\na@x.com,1\nb@x.com,much\n").exits(10)
     table = run_crmctl("bulk", "jobs", "-o", "table", env={"COLUMNS": "250"}).ok().out.splitlines()
-    row = dict(zip(table[0].lower().split(), table[1].split(), strict=False))
-    assert (row["host"], row["rejected"]) == (crm.base_url.removeprefix("http://"), "1")
+    assert "1 created, 1 invalid" in table[1]
+    assert table[1].endswith(crm.base_url.removeprefix("http://"))
     (job,) = run_crmctl("bulk", "jobs").ok().json()
     assert (job["rejected"], job["origin"], "host" in job) == (1, crm.base_url, False)
 

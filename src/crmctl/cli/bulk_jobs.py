@@ -80,10 +80,12 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
 
 def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False) -> None:
     """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
+    from crmctl.plan.resume import find_job
     from crmctl.plan.undo import UndoRequest, undo
 
     if _undo_apply(runtime, reference, include_changed=include_changed):
         return
+    find_job(RuntimeContext(runtime), reference)  # an unknown job is an error before any question
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
@@ -126,14 +128,12 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
 def _undo_question(plan: Undo | Recreation | Separation) -> str:
     from crmctl.plan.undo import Undo
 
-    if not isinstance(plan, Undo):
-        text = f"Create {counted(plan.work, 'record')} of {plan.object} again, with new ids"
-    else:
+    if isinstance(plan, Undo):
         parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
-        parts += [f"delete {plan.work - plan.restorable:,} that it created"] if plan.work > plan.restorable else []
-        text = " and ".join(parts)
-        text = f"{text[0].upper()}{text[1:]}, of {plan.object}"
-    return f"{text}, and so undo job {plan.job}"
+        parts += [f"delete {counted(plan.work - plan.restorable, 'created record')}"] if plan.work > plan.restorable else []
+    else:
+        parts = [f"create {counted(plan.work, 'record')} again, with new ids"]
+    return f"Undo job {plan.job} of {plan.object}: {' and '.join(parts)}"
 
 
 def _undo_text(plan: Undo | Recreation | Separation) -> str:

@@ -184,7 +184,9 @@ def _reasons(value: Any, field: str = "", *, sure: bool) -> Iterator[tuple[str, 
         why = next((text for key in ("message", "msg", "error", "reason") if isinstance(text := value.get(key), str)), None)
         if why is None:
             for key, item in value.items():
-                yield from _reasons(item, field if key in REASONS else f"{field}.{key}" if field else str(key), sure=sure or key in REASONS)
+                inner = field if key in REASONS else f"{field}.{key}" if field else str(key)
+                if key != "valid":  # the message names the choices
+                    yield from _reasons(item, inner, sure=sure or key in REASONS)
             return
         named = next((value[key] for key in FIELD if value.get(key) not in (None, "", [])), field)
         path = [str(part) for part in named] if isinstance(named, list) else [str(named)]

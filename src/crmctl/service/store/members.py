@@ -109,7 +109,7 @@ def role_named(text: str) -> MemberRole:
     role = next((role for role in MEANINGS if role.label == text), None)
     if role is None:
         labels = [role.label for role in MEANINGS]
-        raise BadRequest(f"choose a role: {', '.join(labels)}", {"field": "role"})
+        raise BadRequest(f"choose a role: {', '.join(labels)}", {"field": "role", "valid": labels})
     return role
 
 
