@@ -89,6 +89,15 @@ PLAYS = {
         unique=True,
         seed=424,
     ),
+    "the record of another client is updated twice without effect": ChangePlay(
+        "keyed",
+        "rounds numbers",
+        7,
+        ((4, "created, without effect"), (5, "created, without effect")),
+        writer="rivals",
+        total=False,
+        seed=184,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

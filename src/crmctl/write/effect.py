@@ -206,11 +206,11 @@ def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh
 def updates_to_show(entries: Sequence[Entry], before: Images, as_of: int | None) -> Iterator[tuple[str, Weigh]]:
     """Yield some of the rows whose updates a record must show.
 
-    `as_of`: changes before this moment of the service were made before the request.
+    `as_of`: changes before this moment of the service were made before the request. A single record that changed later proves nothing.
     """
     visible = [entry for entry in entries if (image := before.get(entry.ordinal)) is None or is_visible(image, entry.data)]
     for entry in samples(visible):
-        yield str(entry.id), partial(_standing_of_row, entry, before.get(entry.ordinal), as_of)
+        yield str(entry.id), partial(_standing_of_row, entry, before.get(entry.ordinal), as_of if len(visible) > 1 else None)
 
 
 def samples(rows: Sequence[T]) -> Sequence[T]:
