@@ -20,6 +20,8 @@ from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import Recreation, link_referrers
 from crmctl.write import effect
+from crmctl.write.in_flight import DeliveryOptions, SendContext
+from tests.support.bulkjobs import Silent
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.outcomes import error_of
@@ -258,14 +260,18 @@ class Blind:
         return Page(rows[offset : offset + limit], len(rows), limit, offset)
 
     def bulk_write(self, _: str, records: Any, *, mode: str = "create") -> BulkResult:
-        self.written += records
+        self.written += map(jsontext.loads, records)
         return BulkResult(updated=len(records))
+
+    def get_record(self, _: str, record_id: str) -> Record:
+        return Record.parse({"id": record_id, "data": next(row["data"] for row in self.written if row["id"] == record_id)})
 
 
 def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
     service, done = Blind(), Recreation("job", "people")
     contact = Attribute.parse({"id": "a", "slug": "contact", "name": "Contact", "type": "reference"})
-    link_referrers(service, {"deals": [contact]}, {"ab": "new"}, done)  # type: ignore[arg-type]
+    run = SendContext(service, None, DeliveryOptions(), SystemClock(), Silent())  # type: ignore[arg-type]
+    link_referrers(run, {"deals": [contact]}, {"ab": "new"}, done)
     assert service.written == [{"id": "d007", "data": {"contact": "new"}}]
     assert (done.references, done.unreferenced) == (1, 0)
 

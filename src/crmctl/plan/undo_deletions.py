@@ -18,12 +18,11 @@ from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.match.agreement import canonical
-from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
+from crmctl.match.references import ReferenceQuestions, as_sent, asks, ids_only, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.dry_run import current_limit
-from crmctl.plan.import_run import chunks
 from crmctl.plan.job_hooks import KeptRecords
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import phase_context, send_phase
@@ -35,6 +34,7 @@ from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from crmctl.write.journal import FILE_NAME, Journal
+from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
 FOLDER, LINKS_FOLDER = "undo", "undo-links"
 LIST_NAME, IDS_NAME = "recreate.jsonl", "recreated.csv"
@@ -240,29 +240,35 @@ def reading_price(service: ReadService, referring: Referring, count: int) -> int
     return requests
 
 
-def link_referrers(service: Crm, referring: Referring, new: Mapping[str, str], done: Recreation) -> None:
+def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str], done: Recreation) -> None:
     """Point references to old ids at the new ids.
 
     Count records that the service refuses, and add a note if the API key lacks the scope. Raises all other errors.
     """
-    reads = CountedReads(service)
+    reads, sender = CountedReads(run.service), StepSender(run.service, run.clock, run.interrupt)
+
+    def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
+        done.references += len(steps) * (state is StepState.DONE)
+        if state is StepState.FAILED:
+            done.unreferenced += 1
+            if done.unreferenced <= NAMED:
+                done.notes.append(f"record {steps[0].target} still refers to a record that is gone: {why}")
+
     try:
         for object_id, attributes in referring.items() if new else ():
-            changed = ({"id": record.id, "data": data} for record, data in _referrers(reads, object_id, attributes, new))
-            for chunk in chunks(list(changed), BULK_LIMIT):  # find all records before the first write, because writes reorder the lists
-                done.sent += 1
-                failed = service.bulk_write(object_id, chunk, mode="upsert").failed
-                done.references += len(chunk) - len(failed)
-                named = done.unreferenced
-                done.unreferenced += len(failed)
-                for one in failed[: max(0, NAMED - named)]:
-                    done.notes.append(f"record {chunk[one.index]['id']} still refers to a record that is gone: {one.error}")
+            sender.attributes = {object_id: {attribute.slug: attribute for attribute in attributes}}
+            changed = enumerate(_referrers(reads, object_id, attributes, new))
+            steps = [
+                Step(StepKind.REFERENCE, object_id, record.id, {slug: ids_only(record.data.get(slug)) for slug in data}, data, number)
+                for number, (record, data) in changed
+            ]
+            sender.update(steps, mark)  # after all records are found, because writes reorder the lists
     except DeniedError as error:
         if error.status != 403:
             raise
         done.notes.append(f"references of other records stay as they are: {error.message}")
     finally:
-        done.sent += reads.requests
+        done.sent += reads.requests + sender.requests
 
 
 def _referrers(
@@ -349,7 +355,7 @@ def recreate_deleted(
         plan.carried_out = True
         try:
             new = recreate(deleted, run, count, plan)
-            link_referrers(context.service, referring, new, plan)
+            link_referrers(run, referring, new, plan)
             link_activities(context.service, new, plan)
         except CrmctlError as error:
             plan.error = error
