@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.service import RunningService
 
 ADA = "email=person007@acme.com"
@@ -62,3 +62,15 @@ def test_several_are_refused_with_their_ids(people: list[str], crm: RunningServi
 )
 def test_what_names_no_record(people: list[str], given: str, code: int, said: str) -> None:
     assert said in json.dumps(run_crmctl("records", "get", "people", given).exits(code).error())
+
+
+@pytest.mark.parametrize(("columns", "is_named"), [(40, False), (100, True)])
+def test_references_of_a_hidden_column_are_not_looked_up(crm: RunningService, columns: int, is_named: bool) -> None:
+    company = run_crmctl("records", "create", "companies", "--set", "name=Speer Klemm GbR", "-o", "ids").ok().out.strip()
+    fields = ("--set", "email=rosamunde.ellerbrock@example.com", "--set", f"company={company}")
+    run_crmctl("records", "create", "people", *fields).ok()
+    crm.log.clear()
+    code, shown = expect_exit(spawn("records", "list", "people", "--color", "never", columns=columns))
+    assert (code, "Speer Klemm GbR" in shown) == (0, is_named)
+    lists = [path for method, path in requests_of(crm) if path.endswith("/records") or "/records/" in path]
+    assert len(lists) == 1 + is_named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -26,7 +26,7 @@ LEAST_OF_CHOSEN = 20
 class Cells:
     """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells.
 
-    A column that `wraps` continues a text below.
+    A column that `wraps` continues a text below. One that `yields` shrinks to a short id before it goes.
     """
 
     header: str
@@ -35,6 +35,7 @@ class Cells:
     rigid: bool = False
     short: int = LEAST
     wraps: bool = False
+    yields: bool = False
 
     @cached_property
     def natural(self) -> int:
@@ -68,7 +69,9 @@ def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[lis
     if may_drop and not fits(kept, width):
         kept = [columns[0], *(column for column in columns[1:] if not column.is_empty)]
         while len(kept) > 1 and not fits(kept, width):
-            del kept[-1]
+            *others, last = kept
+            narrow = replace(last, short=max(SHORT_ID, cell_width(last.header)))
+            kept = [*others, narrow] if last.yields and fits([*others, narrow], width) else others
     return kept, _widths(kept, width)
 
 
@@ -189,7 +192,14 @@ def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cell
     if view.has_short_ids and kind in ("id", "reference"):
         texts = short_ids(texts, how)
     short = LEAST_OF_CHOSEN if how.chosen else _NARROWER.get(kind, LEAST)
-    return Cells(_heading(column, rows, how), texts, kind in _RIGHT, kind in _RIGID, short, wraps=kind == "sentence")
+    return Cells(_heading(column, rows, how), texts, kind in _RIGHT, kind in _RIGID, short, kind == "sentence", kind == "reference")
+
+
+def columns_with_room(rows: list[Item], view: View, how: Rendering) -> set[str]:
+    """Return the columns that a table of these rows shows, whatever names its references have. Remembers no ids."""
+    silent = replace(how, remember=None if how.remember is None else lambda _: None)
+    kept, _ = fit([_cells(rows, column, view, silent) for column in view.columns], how.width, may_drop=not how.chosen)
+    return {cells.header for cells in kept}
 
 
 def short_ids(texts: list[str], how: Rendering) -> list[str]:
@@ -211,7 +221,8 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
     if how.chosen and len(columns) > 1 and not fits(columns, how.width):
         return "\n".join(_block(list(view.columns), row, how) for row in rows)
     kept, widths = fit(columns, how.width, may_drop=not how.chosen)
-    gone = (named.header for named, column in zip(view.columns, columns, strict=True) if column not in kept and not column.is_empty)
+    headers = {column.header for column in kept}
+    gone = (named.header for named, column in zip(view.columns, columns, strict=True) if not (column.header in headers or column.is_empty))
     missing = ", ".join(map(clean, gone))
     if missing:
         how.note(f"not shown, too wide for this terminal: {missing}; choose columns with --fields, or use -o json")
