@@ -245,6 +245,9 @@ def test_filters_and_forms_take_values_as_lists_show_them(service: RunningServic
     assert "€12,500.50" in page
     assert re.search(r'<option value="greaterThan" data-types="number currency date"', page)
     assert not re.search(r'<select id="op-1".*?value="contains".*?</select>', page.partition("op-2")[0])
+    assert "Amount is greater than 12,500.00" in page
+    dated = member.get("/console/records/deals?where=close_date&op=greaterThanOrEqual&value=2027-01-05").text
+    assert "Close date is on or after 5 Jan 2027" in dated
     add(service, "people", email="ada@example.com", status="customer")
     page = member.get("/console/records/people?where=status&op=equals&value=Customer").text
     assert "ada@example.com" in page

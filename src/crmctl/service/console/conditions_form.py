@@ -9,7 +9,7 @@ from typing import Any
 
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.visits import Visit
+from crmctl.service.console.visits import Visit, day, is_wire_time
 from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import attributes, objects
@@ -49,12 +49,19 @@ Rows = tuple[tuple[str, str, str], ...]
 """Attribute, operator and value as they were typed."""
 
 
+def phrase(name: str, kind: str | None) -> str:
+    """Return an operator or period in words: of `is greater than, after` the first ones, for a date `is after`."""
+    words = (PHRASES | PERIODS).get(name, name)
+    number, _, date = words.partition(", ")
+    return words if kind is None or not date else f"is {date}" if kind == AttributeType.DATE else number
+
+
 def operators_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the operators that make sense for an attribute, in words; all of them without one."""
     if attribute is None:
         return PHRASES
     kinds = _KINDS.get(attribute["type"], {Kind.EQUALITY, Kind.PATTERN, Kind.PRESENCE})
-    return {str(operator): PHRASES[operator] for operator in Operator if operator.meaning.kind in kinds}
+    return {str(operator): phrase(operator, attribute["type"]) for operator in Operator if operator.meaning.kind in kinds}
 
 
 def filters_for(attribute: Mapping[str, Any] | None) -> dict[str, str]:
@@ -165,9 +172,15 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
     }
 
 
-def in_words(definitions: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
-    """Return each condition as a sentence: `Status is new`."""
-    return [f"{names.get(slug, slug)} {PHRASES[name]} {value}".rstrip() for slug, name, value in rows_from(definitions)]
+def in_words(definitions: Sequence[Mapping[str, Any]], known: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return each condition as a sentence: `Status is new`. `known` are names and types by slug."""
+    return [condition_text(each, known) for each in rows_from(definitions)]
+
+
+def condition_text(condition: tuple[str, str, str], known: Mapping[str, tuple[str, str]]) -> str:
+    slug, operator, value = condition
+    name, kind = known.get(slug, (slug, None))
+    return f"{name} {phrase(operator, kind)} {day(value) if kind == AttributeType.DATE and is_wire_time(value) else value}".rstrip()
 
 
 def blamed(message: str, rows: Rows, names: Mapping[str, str]) -> str:

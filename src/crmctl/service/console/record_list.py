@@ -16,9 +16,9 @@ from crmctl.service.console.cells import cells_of, labels_in, reference_target
 from crmctl.service.console.conditions_form import (
     OPERATOR_TYPES,
     PERIODS,
-    PHRASES,
     Rows,
     blamed,
+    condition_text,
     days_of,
     filters_for,
     midnight,
@@ -251,15 +251,13 @@ def is_changeable(attribute: Mapping[str, Any]) -> bool:
 
 def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return each condition in words, with the query that drops it."""
-    names = TIMES | {slug: attribute["name"] for slug, attribute in by_slug.items()}
+    known = {each["slug"]: (each["name"], each["type"]) for each in (*_TIME_ATTRIBUTES, *by_slug.values())}
     chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
     for place, (slug, name, value) in enumerate(question.conditions):
         others = question.conditions[:place] + question.conditions[place + 1 :]
         labels = labels_in(tx, [by_slug[slug]], {slug: value}) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
-        chips.append(
-            (f"{names.get(slug, slug)} {(PHRASES | PERIODS).get(name, name)} {shown}", replace(question, conditions=others).query())
-        )
+        chips.append((condition_text((slug, name, shown), known), replace(question, conditions=others).query()))
     return chips
 
 

@@ -264,7 +264,8 @@ def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     asks = [("Object", [known["pluralName"] if known else "deleted"])]
     if asked.get("filters"):
         slugs = [each["attributeSlug"] for each in asked["filters"]]
-        asks.append(("Which records", in_words(asked["filters"], dict(zip(slugs, titles(slugs), strict=True)))))
+        known_columns = {column["name"]: (column["title"], column["type"]) for column in columns_of(tx, report, slugs)}
+        asks.append(("Which records", in_words(asked["filters"], known_columns)))
     if asked.get("groupBy"):
         asks.append(("Groups by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))
     if asked.get("groupBy") or asked.get("measures"):

@@ -73,11 +73,11 @@ def start_run(tx: Tx, visit: Visit, workflow: Json) -> Outcome | Json:
     return Redirect(f"/workflows/{workflow['id']}", "run-started")
 
 
-def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, str]:
-    """Of the attributes its conditions may name."""
+def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return name and type of the attributes its conditions may name."""
     known = workflow["object"] and workflow["object"].get("id")
     found = attributes.list_attributes(tx, known, include_inactive=True) if known else []
-    return {"title": "Title"} | {each["slug"]: each["name"] for each in found}
+    return {"title": ("Title", "text")} | {each["slug"]: (each["name"], each["type"]) for each in found}
 
 
 def _data(text: str) -> Json | None:

@@ -118,7 +118,11 @@ for (const where of conditions) {
   where.addEventListener("change", () => {
     const chosen = operators.value, { type } = aboutOf(where);
     const offered = everyOperator.filter(option => !type || !option.dataset.types || option.dataset.types.split(" ").includes(type));
-    operators.replaceChildren(...offered.map(option => option.cloneNode(true)));
+    operators.replaceChildren(...offered.map(option => {
+      const fitting = option.cloneNode(true), [number, date] = option.text.split(", ");
+      if (type && date) fitting.text = type === "date" ? `is ${date}` : number;
+      return fitting;
+    }));
     if (offered.some(option => option.value === chosen)) operators.value = chosen; else operators.selectedIndex = 0;
     value.type = type === "date" ? "date" : "text";
     value.setAttribute("list", `options-${where.value}`);
