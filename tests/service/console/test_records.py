@@ -482,6 +482,9 @@ def test_the_file_has_a_column_for_each_part_and_names_beside_ids(
     assert lines[0].lstrip("\ufeff") == "id,name,amount.amount,amount.currency,company,company name,created_at"
     assert len(lines) == 6
     assert re.search(rf",D0,10.5,EUR,{acme},'=Acme,20", lines[1])
+    seen = re.findall(r'name="id" value="([^"]+)"', member.get("/console/records/deals?column=name&sort=name").text)
+    picked = member.send("/console/records/deals/selected", do="csv", id=[seen[3], seen[1]], column="name", sort="name").text
+    assert [line.partition(",")[2] for line in picked.splitlines()] == ["name", "D1", "D3"]
 
 
 def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:

@@ -15,6 +15,7 @@ from crmctl.service.console.record_form import FormField, fields_for, submitted
 from crmctl.service.console.record_list import (
     after_change,
     conditions_of,
+    csv_of,
     form_attributes,
     is_as_seen,
     is_changeable,
@@ -24,10 +25,11 @@ from crmctl.service.console.record_list import (
 )
 from crmctl.service.console.record_merge import merge_selected, unlink_activities
 from crmctl.service.console.record_page import read_form
-from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Redirect, TurnedBack, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
+from crmctl.service.store.conditions import Where
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
@@ -42,7 +44,7 @@ def add_pages(pages: Pages) -> None:
     """Add the pages that change selected records, list deleted ones, and undo a change."""
 
     @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
-    def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
         known = object_of(tx, visit)
         selected = _selected(tx, visit, known)
         if visit.text("do") == "delete":
@@ -50,6 +52,10 @@ def add_pages(pages: Pages) -> None:
         if visit.text("do") == "merge":
             return merge_selected(tx, visit, known, selected)
         found = {each["slug"]: each for each in form_attributes(tx, visit, known["id"])}
+        if visit.text("do") == "csv":
+            ids = tuple(record["id"] for record in selected)
+            chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
+            return csv_of(tx, visit, known, question_of(visit.form, list(found.values())), [], [chosen])
         attribute = found.get(visit.text("attribute"))
         if attribute is None or not is_changeable(attribute):
             raise BadRequest("choose the attribute to change", {"field": "attribute"})

@@ -109,15 +109,8 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         found = attributes.list_attributes(tx, known["id"])
         question = question_of(visit.queries, found)
-        order = Where(question.sort.removeprefix("-"))
-        order = order if order.sql in SORTS else records.order_by(tx, known["id"], order.sql)
-        chosen = conditions_of(tx, visit, question, found), records.words_in_names(tx, known["id"], question.words)
-        sequences = all_sequences(tx, known["id"], order, question.sort.startswith("-"), *chosen)
-        by_slug = {each["slug"]: each for each in found}
-        shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
-        times = [slug for slug in TIMES if slug in question.columns]
-        lines = _csv(visit.context, known["id"], shown, times, sequences)
-        return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
+        conditions, words = conditions_of(tx, visit, question, found), records.words_in_names(tx, known["id"], question.words)
+        return csv_of(tx, visit, known, question, conditions, words)
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
@@ -320,6 +313,18 @@ def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[
 
 
 CHUNK = 1000
+
+
+def csv_of(tx: Tx, visit: Visit, known: Json, question: ListQuestion, conditions: Sequence[Condition], wheres: Sequence[Where]) -> Download:
+    """Return the columns of a list, in its order, for the records that meet the conditions."""
+    order = Where(question.sort.removeprefix("-"))
+    order = order if order.sql in SORTS else records.order_by(tx, known["id"], order.sql)
+    sequences = all_sequences(tx, known["id"], order, question.sort.startswith("-"), conditions, wheres)
+    by_slug = {each["slug"]: each for each in attributes.list_attributes(tx, known["id"])}
+    shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
+    times = [slug for slug in TIMES if slug in question.columns]
+    lines = _csv(visit.context, known["id"], shown, times, sequences)
+    return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
 
 
 def _csv(
