@@ -29,7 +29,7 @@ from crmctl.service.console.visits import ConsolePage, Download, Redirect, Turne
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
-from crmctl.service.store.conditions import Where
+from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
