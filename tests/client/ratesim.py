@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE, Grant, Ledger
+from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE, Ledger
 
 START = 1_800_000_000.0
 Rounding = Callable[[float], float]
@@ -109,8 +109,8 @@ class World:
         def ask(now: float, lane: int, then: Callable[[float], object], ticket: int | None = None) -> None:
             """`then` follows the answer."""
             answer = ledger.acquire(now, lane, ticket)
-            if isinstance(answer, Grant):
-                at(now + self._leg(dice), lambda moment: arrive(moment, answer.slot, then))
+            if isinstance(answer, int):
+                at(now + self._leg(dice), lambda moment: arrive(moment, answer, then))
             else:
                 at(max(answer.look, now + 1e-4), lambda moment: ask(moment, lane, then, answer.ticket))
 

@@ -58,4 +58,4 @@ def test_accents_are_found_however_they_are_written(stored: str, asked: str, tmp
     assert file is not None
     with file:
         for form in ("NFC", "NFD"):
-            assert [hit.record.id for hit in search(file, unicodedata.normalize(form, asked))] == [one]  # type: ignore[arg-type]
+            assert [hit["id"] for hit in search(file, unicodedata.normalize(form, asked))] == [one]  # type: ignore[arg-type]

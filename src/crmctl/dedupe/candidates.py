@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -71,19 +71,13 @@ def word_keys(text: str) -> tuple[str, ...]:
     return tuple(f"{bones[i]} {words[j][0]}" for i in range(len(words)) for j in range(len(words)) if i != j)
 
 
-class _Bones(dict[str, int]):
-    def __missing__(self, word: str) -> int:
-        if len(self) >= REMEMBERED:
-            self.clear()
-        block = self[word] = _block(skeleton(word))
-        return block
-
-
 def _block(key: object) -> int:
     return (hash(key) & _HASH) << NUMBER_BITS
 
 
-_bones = _Bones()
+@lru_cache(maxsize=REMEMBERED)
+def _bone(word: str) -> int:
+    return _block(skeleton(word))
 
 
 def word_bones(text: str) -> tuple[int, ...]:
@@ -92,7 +86,7 @@ def word_bones(text: str) -> tuple[int, ...]:
     if len(words) > MOST_BONES:
         words.sort(key=len)
         words = words[-MOST_BONES:]
-    return tuple(set(map(_bones.__getitem__, words)))
+    return tuple(set(map(_bone, words)))
 
 
 def code_keys(text: str) -> tuple[str, ...]:

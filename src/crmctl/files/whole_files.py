@@ -42,7 +42,7 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
                 os.fsync(raw.fileno())
         if not special:
             part.replace(target)
-            _keep_name(target.parent)
+            sync_path(target.parent)
     except BaseException as error:
         if not special:
             part.unlink(missing_ok=True)
@@ -51,11 +51,11 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         raise
 
 
-def _keep_name(folder: Path) -> None:
-    """Sync the folder of the renamed file, so that the name survives a power cut."""
+def sync_path(path: Path) -> None:
+    """Make a file survive a power cut; of a folder, the names of its files."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:

@@ -9,7 +9,6 @@ import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,27 +145,8 @@ _WORD = re.compile(r"[\w\u0300-\u036f]+")
 """Includes combining accents."""
 
 
-@dataclass(frozen=True)
-class SearchHit:
-    """A matching record or activity. Higher scores are better; `excerpt` is a text of it that holds one of the words."""
-
-    object: str
-    record: Record
-    score: float
-    excerpt: str
-
-    def to_document(self) -> Json:
-        return {
-            "object": self.object,
-            "id": self.record.id,
-            "excerpt": self.excerpt,
-            "score": round(self.score, 3),
-            "data": self.record.data,
-        }
-
-
-def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int = LIMIT) -> list[SearchHit]:
-    """Return the best matches.
+def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int = LIMIT) -> list[Json]:
+    """Return the best matching records and activities; a higher score is better, the excerpt holds one of the words.
 
     Raises UsageError for a text without words or an SQLite without full text, NotFoundError for an object that is not in the mirror.
     """
@@ -199,12 +179,13 @@ def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
     return [known[name] for name in dict.fromkeys(objects)]
 
 
-def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> SearchHit:
+def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> Json:
     place = "rowid" if state.object_id == ACTIVITIES else "_no"
     row = file.db.execute(f"SELECT _data FROM {quoted(state.table_name)} WHERE {place} = ?", (number,)).fetchone()
     wire = jsontext.loads(row[0])
     record = Record.parse({"id": wire["id"], "data": activity_texts(wire)} if state.object_id == ACTIVITIES else wire)
-    return SearchHit(state.slug, record, score, _excerpt(searched_text(record.data), words))
+    excerpt = _excerpt(searched_text(record.data), words)
+    return {"object": state.slug, "id": record.id, "excerpt": excerpt, "score": round(score, 3), "data": record.data}
 
 
 def _excerpt(text: str, words: Sequence[str]) -> str:

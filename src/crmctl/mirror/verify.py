@@ -28,17 +28,6 @@ class Wrong(StrEnum):
     GHOST = "ghost"
 
 
-class WrongRecord(NamedTuple):
-    """A record that differed between mirror and service."""
-
-    object: str
-    id: str
-    problem: Wrong
-
-    def to_document(self) -> Json:
-        return {"object": self.object, "id": self.id, "problem": str(self.problem)}
-
-
 class _Difference(NamedTuple):
     id: str
     held: str | None
@@ -54,7 +43,7 @@ class _Difference(NamedTuple):
 class Verification:
     """The wrong records of a mirror, and what the full read took."""
 
-    wrong: list[WrongRecord]
+    wrong: list[Json]
     records: int = 0
     requests: int = 0
 
@@ -88,7 +77,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
         return found
 
 
-def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
+def _verify_activities(file: MirrorFile, state: SyncState) -> list[Json]:
     """Return the wrong activities. Activities that have not changed since the last sync must equal those in the mirror."""
     [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
     differences = [_Difference(*row) for row in wrong_activities(file)]
@@ -96,7 +85,7 @@ def _verify_activities(file: MirrorFile, state: SyncState) -> list[WrongRecord]:
     return _told(state, problems, is_intact=held == state.records)
 
 
-def _verify(sync: ObjectSync) -> list[WrongRecord]:
+def _verify(sync: ObjectSync) -> list[Json]:
     """Return the wrong records. Records that the service has not changed since the last sync must equal those in the mirror.
 
     Records that are gone may have been deleted since. The count was right at the last sync, so they were deleted, unless the mirror lacks
@@ -113,10 +102,12 @@ def _verify(sync: ObjectSync) -> list[WrongRecord]:
     return _told(state, {each.id: _problem(each, newest) for each in differences}, is_intact=is_intact)
 
 
-def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: bool) -> list[WrongRecord]:
+def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: bool) -> list[Json]:
     if is_intact and Wrong.MISSING not in problems.values():
         problems = {record_id: problem for record_id, problem in problems.items() if problem is not Wrong.GHOST}
-    return [WrongRecord(state.slug, record_id, problem) for record_id, problem in problems.items() if problem is not None]
+    return [
+        {"object": state.slug, "id": record_id, "problem": str(problem)} for record_id, problem in problems.items() if problem is not None
+    ]
 
 
 def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:

@@ -6,13 +6,13 @@ opens the folder completes it.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from crmctl.errors import UsageError, reason, storage_error
+from crmctl.files.whole_files import sync_path
 from crmctl.models import jsontext
 
 NOTE = "COMPLETE.json"
@@ -45,12 +45,12 @@ def replace_content(folder: Path, names: Collection[str]) -> None:
     place = sibling(folder)
     for path in (place / NEW).rglob("*"):
         if path.is_file():
-            _sync(path)
+            sync_path(path)
     note = place / f"{NOTE}.part"
     note.write_text(jsontext.dumps({"names": list(names), "new": [entry.name for entry in (place / NEW).iterdir()]}), encoding="utf-8")
-    _sync(note)
+    sync_path(note)
     note.replace(place / NOTE)
-    _sync(place)
+    sync_path(place)
     finish_replacement(folder)
 
 
@@ -68,16 +68,6 @@ def finish_replacement(folder: Path) -> None:
             (folder / name).rename(place / OLD / name)
         if (place / NEW / name).exists():
             (place / NEW / name).rename(folder / name)
-    _sync(folder)
+    sync_path(folder)
     (place / NOTE).unlink()
     shutil.rmtree(place, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE, Grant, Ledger, Wait
+from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE, Ledger, Wait
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
 from crmctl.errors import RateLimitedError
 from tests.support.clock import FakeClock
@@ -51,11 +51,11 @@ def spend(ledger: Ledger, count: int, now: float = NOW, lane: int = INTERACTIVE)
     granted = 0
     for _ in range(count):
         answer = ledger.acquire(now, lane)
-        if not isinstance(answer, Grant):
+        if not isinstance(answer, int):
             ledger.leave(answer.ticket)
             break
         granted += 1
-        ledger.answered(answer.slot, now, now, 200, {"x-ratelimit-limit": "100"})
+        ledger.answered(answer, now, now, 200, {"x-ratelimit-limit": "100"})
     return granted
 
 
@@ -92,7 +92,7 @@ def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
     order: list[str] = []
     for turn in range(3):  # there is room for all by now, and the last in the queue is always the first to ask
         for name in ("second", "first", "person"):
-            if name not in order and isinstance(ledger.acquire(NOW + 1.0 + turn / 10, *places[name]), Grant):
+            if name not in order and isinstance(ledger.acquire(NOW + 1.0 + turn / 10, *places[name]), int):
                 order.append(name)
     assert order == ["person", "first", "second"]
 
@@ -100,7 +100,7 @@ def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
 def test_nobody_waits_for_a_place_that_was_left_behind(ledger: Ledger) -> None:
     spend(ledger, 100)
     assert isinstance(ledger.acquire(NOW + 1, BULK), Wait)  # and never looks again
-    assert isinstance(ledger.acquire(NOW + 70, BULK), Grant)
+    assert isinstance(ledger.acquire(NOW + 70, BULK), int)
 
 
 def test_a_killed_process_leaves_only_its_stamps(path: Path) -> None:
@@ -122,26 +122,26 @@ time.sleep(60)
     process.stdout.close()
     ledger = Ledger(path)
     assert spend(ledger, 100) == 60
-    assert isinstance(ledger.acquire(NOW + 200, BULK), Grant)
+    assert isinstance(ledger.acquire(NOW + 200, BULK), int)
     ledger.close()
 
 
 def test_a_rate_limit_stops_everybody_and_one_goes_first(path: Path) -> None:
     one, two = Ledger(path), Ledger(path)
     slot = one.acquire(NOW, BULK)
-    assert isinstance(slot, Grant)
-    one.answered(slot.slot, NOW, NOW, 429, headers(0, reset=NOW + 30, **{"retry-after": "90"}))
+    assert isinstance(slot, int)
+    one.answered(slot, NOW, NOW, 429, headers(0, reset=NOW + 30, **{"retry-after": "90"}))
     waiting = two.acquire(NOW + 1, INTERACTIVE)
     assert isinstance(waiting, Wait)
     assert waiting.until == NOW + 90
     two.leave(waiting.ticket)
     probe = two.acquire(NOW + 90.1, BULK)
-    assert isinstance(probe, Grant)
+    assert isinstance(probe, int)
     held = one.acquire(NOW + 90.2, BULK)
     assert isinstance(held, Wait)
     one.leave(held.ticket)
-    two.answered(probe.slot, NOW + 90.3, NOW + 90.3, 200, headers(99, reset=NOW + 150))
-    assert isinstance(one.acquire(NOW + 90.4, INTERACTIVE), Grant)
+    two.answered(probe, NOW + 90.3, NOW + 90.3, 200, headers(99, reset=NOW + 150))
+    assert isinstance(one.acquire(NOW + 90.4, INTERACTIVE), int)
     evenly = one.acquire(NOW + 90.4, BULK)
     assert isinstance(evenly, Wait)  # a burst was refused: for a window bulk work goes in even steps
     assert evenly.until == pytest.approx(NOW + 91.0, abs=0.001)
@@ -152,9 +152,9 @@ def test_a_rate_limit_stops_everybody_and_one_goes_first(path: Path) -> None:
 @pytest.mark.parametrize("said", ["0", "-1"])
 def test_a_limit_of_nothing_is_no_limit(ledger: Ledger, said: str) -> None:
     slot = ledger.acquire(NOW, BULK)
-    assert isinstance(slot, Grant)
-    ledger.answered(slot.slot, NOW, NOW, 200, {"x-ratelimit-limit": said})
-    assert all(isinstance(ledger.acquire(NOW, BULK), Grant) for _ in range(500))
+    assert isinstance(slot, int)
+    ledger.answered(slot, NOW, NOW, 200, {"x-ratelimit-limit": said})
+    assert all(isinstance(ledger.acquire(NOW, BULK), int) for _ in range(500))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_limit_of_nothing_is_no_limit(ledger: Ledger, said: str) -> None:
 def test_headers_that_make_no_sense_stop_nothing(ledger: Ledger, junk: dict[str, str]) -> None:
     for _ in range(50):
         slot = ledger.acquire(NOW, BULK)
-        assert isinstance(slot, Grant)
-        ledger.answered(slot.slot, NOW, NOW, 200, junk)
+        assert isinstance(slot, int)
+        ledger.answered(slot, NOW, NOW, 200, junk)
 
 
 def test_a_refusal_while_requests_are_left_says_itself_when_to_come_back(path: Path, budget_on: Open) -> None:
@@ -194,9 +194,9 @@ def test_only_a_request_that_never_left_is_given_back(path: Path, never_sent: bo
     ledger = Ledger(path)
     assert spend(ledger, 99) == 99
     last = ledger.acquire(NOW, INTERACTIVE)
-    assert isinstance(last, Grant)
+    assert isinstance(last, int)
     assert spend(ledger, 1) == 0
-    ledger.lost(last.slot, NOW + 1, never_sent=never_sent)
+    ledger.lost(last, NOW + 1, never_sent=never_sent)
     assert spend(ledger, 2, now=NOW + 1) == is_given_back
     ledger.close()
 
@@ -231,7 +231,7 @@ def test_a_locked_file_never_stops_work(path: Path, budget_on: Open) -> None:
 def test_stamps_of_an_earlier_boot_are_forgotten(path: Path) -> None:
     ledger = Ledger(path)
     spend(ledger, 100)
-    assert isinstance(ledger.acquire(50.0, BULK), Grant)  # the monotonic clock began anew
+    assert isinstance(ledger.acquire(50.0, BULK), int)  # the monotonic clock began anew
     ledger.close()
 
 
@@ -259,14 +259,14 @@ def test_a_request_costs_few_statements(path: Path) -> None:
 
 def _request(ledger: Ledger, now: float) -> None:
     slot = ledger.acquire(now, BULK)
-    assert isinstance(slot, Grant)
-    ledger.answered(slot.slot, now, now, 200, headers(80, reset=now + 60))
+    assert isinstance(slot, int)
+    ledger.answered(slot, now, now, 200, headers(80, reset=now + 60))
 
 
 def test_this_process_is_not_taken_for_dead(path: Path) -> None:
     one, two = Ledger(path), Ledger(path)
-    assert isinstance(one.acquire(NOW, BULK), Grant)
-    assert isinstance(two.acquire(NOW + 5, BULK), Grant)
+    assert isinstance(one.acquire(NOW, BULK), int)
+    assert isinstance(two.acquire(NOW + 5, BULK), int)
     assert os.getpid() == two._pid
     rows = sqlite3.connect(path)
     assert rows.execute("SELECT count(*) FROM slot WHERE done IS NULL").fetchone() == (2,)

@@ -101,7 +101,7 @@ def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
     _existing(runtime)
     runtime.emitter.check_fields(MIRROR_MISTAKES)
     report = verify_mirror(_context(runtime), objects or [])
-    runtime.emitter.emit_items([mistake.to_document() for mistake in report.wrong], MIRROR_MISTAKES)
+    runtime.emitter.emit_items(report.wrong, MIRROR_MISTAKES)
     compared = f"{counted(report.records, 'record')} compared, {counted(report.requests, 'request')}"
     if not report.wrong:
         runtime.messages.note(f"nothing was wrong: {compared}")
@@ -123,8 +123,7 @@ def search(
 
     runtime: Runtime = ctx.obj
     with _open(_existing(runtime)) as file:
-        hits = search(file, text, objects or [], limit)
-    runtime.emitter.emit_items([hit.to_document() for hit in hits], MIRROR_HITS)
+        runtime.emitter.emit_items(search(file, text, objects or [], limit), MIRROR_HITS)
 
 
 @app.command(

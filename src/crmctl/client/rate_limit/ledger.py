@@ -69,13 +69,6 @@ ORDER BY done DESC LIMIT 1
 
 
 @dataclass(frozen=True)
-class Grant:
-    """A request may go. The caller closes `slot` with the answer."""
-
-    slot: int
-
-
-@dataclass(frozen=True)
 class Wait:
     """`until`: when there may be room; `look`: when to ask again; `ticket` keeps the place in the queue."""
 
@@ -110,8 +103,8 @@ class Ledger:
         with self._lock:
             self._base.close()
 
-    def acquire(self, now: float, lane: int, ticket: int | None = None) -> Grant | Wait:
-        """Take a slot, or a place in the queue of this lane."""
+    def acquire(self, now: float, lane: int, ticket: int | None = None) -> int | Wait:
+        """Take a slot, which the caller closes with the answer, or a place in the queue of this lane."""
         with self._lock, self._base:
             self._base.execute("BEGIN IMMEDIATE")
             self._tidy(now)
@@ -121,7 +114,7 @@ class Ledger:
             if free <= now and not self._is_behind(lane, ticket, now):
                 if ticket is not None:
                     self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
-                return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
+                return self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid)
             look = now + SOON if free <= now else min(free, now + (LOOK if usage.under_way else IDLE_LOOK))
             if learned.blocked_until > now:
                 look = learned.blocked_until
@@ -131,10 +124,10 @@ class Ledger:
                 self._base.execute("REPLACE INTO ticket (id, lane, pid, wake) VALUES (?, ?, ?, ?)", (ticket, lane, self._pid, look))
             return Wait(max(free, now), look, ticket)
 
-    def admit(self, now: float) -> Grant:
+    def admit(self, now: float) -> int:
         """Return a slot for a request that went without asking."""
         with self._lock, self._base:
-            return Grant(self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid))
+            return self._insert("INSERT INTO slot (sent, pid) VALUES (?, ?)", now, self._pid)
 
     def answered(self, slot: int, now: float, wall: float, status: int, headers: Mapping[str, str]) -> bool:
         """Close a slot, learn from the answer, and return whether requests may now go without asking."""

@@ -71,8 +71,6 @@ class SharedBudget(Budget):
     def acquire(self, patience: float) -> int:
         if self._is_unlimited:
             return UNCOUNTED
-        from crmctl.client.rate_limit.ledger import Grant
-
         started = self._clock.monotonic()
         wait: Wait | None = None
         noted = False
@@ -81,9 +79,9 @@ class SharedBudget(Budget):
                 now = self._clock.monotonic()
                 ticket = wait.ticket if wait is not None else None
                 answer = self._use(lambda ledger, now=now, ticket=ticket: ledger.acquire(now, self._lane, ticket))  # type: ignore[misc]
-                if isinstance(answer, Grant):
+                if isinstance(answer, int):
                     wait = None
-                    return answer.slot
+                    return answer
                 wait = answer
                 self._check_patience(answer.until - started, patience, answer.until - now)
                 if not noted and answer.until - now >= NOTED_WAIT:
@@ -102,7 +100,7 @@ class SharedBudget(Budget):
             return
         now, wall = self._clock.monotonic(), self._clock.now()
         if slot == UNCOUNTED:
-            slot = self._use(lambda ledger: ledger.admit(now)).slot
+            slot = self._use(lambda ledger: ledger.admit(now))
         self._is_unlimited = self._use(lambda ledger: ledger.answered(slot, now, wall, status, headers))
 
     def lost(self, slot: int, *, never_sent: bool) -> None:
