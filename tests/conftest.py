@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    isolation.use_memory()
     if config.getoption("--folder-seconds"):
         from tests.support.folder_seconds import FolderSeconds
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +48,14 @@ REMOVED = {
     "PYTHONDONTWRITEBYTECODE",
 }
 KEPT = "CRMCTL_REQUIRE_PROGRAMS"
+MEMORY = Path("/dev/shm")
+LEAST_MEMORY = 4 << 30
+
+
+def use_memory() -> None:
+    """Put temporary files into memory unless TMPDIR says where: nothing in them outlives the run, and every commit waits for a disk."""
+    if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= LEAST_MEMORY:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def clean_environment(patch: pytest.MonkeyPatch) -> None:
