@@ -74,17 +74,6 @@ def write_titles(path: Path, rows: int) -> None:
 
 
 @pytest.mark.long
-def test_at_a_tight_limit_nothing_is_refused(limited: RunningService) -> None:
-    make_object(limited)
-    write_titles(Path("titles.csv"), PACED_ROWS)
-    limited.log.clear()
-    summary = run_crmctl("bulk", "import", "contacts", "titles.csv", timeout=300).ok().json()
-    assert (summary["created"], summary["requests"]) == (PACED_ROWS, PACED_ROWS // 100 + AROUND)
-    assert [entry for entry in limited.log if entry["status"] == 429] == []
-    assert sum(entry["method"] == "POST" for entry in limited.log) == PACED_ROWS // 100
-
-
-@pytest.mark.long
 def test_two_imports_at_once_share_the_limit(limited: RunningService) -> None:
     identity, _ = make_object(limited)
     for name in ("left", "right"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.cli import environment
 from tests.support.databases import ENGINES, fresh_database
 from tests.support.patience import PATIENCE
+from tests.support.warm_program import CRMCTL, WarmProgram
 
 ROOT = Path(__file__).parents[2]
 LAST_ROWS = {
@@ -32,7 +33,8 @@ LAST_ROWS = {
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the source with the row of each recipe."""
     copy = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    # With compiled files, but without those that another process is writing.
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.pyc.*"))
     recipes = re.findall(
         r"^## Add an? (?:attribute type|filter operator|output format)\n.*?`(src/[\w/.]+)`.*?```python\n(.*?)```",
         (ROOT / "CONTRIBUTING.md").read_text(),
@@ -46,20 +48,26 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy / "src"
 
 
+@pytest.fixture(scope="module")
+def warm(source: Path) -> WarmProgram:
+    """A process that has imported the copy; it ends with this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(source))
+        return WarmProgram(CRMCTL, "service")
+
+
 class Program:
     """The program of the copy."""
 
-    def __init__(self, source: Path, home: Path) -> None:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("CRMCTL_")}
-        folders = {f"CRMCTL_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "STATE", "CACHE")}
-        self.environment = own | folders | {"PYTHONPATH": str(source), "CRMCTL_NO_INPUT": "1"}
+    def __init__(self, warm: WarmProgram, home: Path) -> None:
+        self.warm = warm
+        self.environment = environment({"CRMCTL_NO_INPUT": "1"})
         self.home = home
 
     def run(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "crmctl", *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = self.warm.run(arguments, self.environment, self.home, b"", PATIENCE)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout.decode()
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments, "-o", "json"))
@@ -70,16 +78,15 @@ class Program:
     @contextmanager
     def service(self, url: str) -> Iterator[str]:
         """Serve a database, and name the service to the program."""
-        command = [sys.executable, "-m", "crmctl", "serve", "--port", "0", "--data", str(self.home / "data"), "--database-url", url]
-        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True)
-        try:
+        words = ["serve", "--port", "0", "--data", str(self.home / "data"), "--database-url", url]
+        with self.warm.open(words, self.environment, self.home, stdin=subprocess.DEVNULL, stderr=2) as process:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
             self.environment |= {"CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
-            yield ready["baseUrl"]
-        finally:
-            process.terminate()
-            process.communicate(timeout=PATIENCE)
+            try:
+                yield ready["baseUrl"]
+            finally:
+                process.send_signal(signal.SIGTERM)
 
 
 @pytest.fixture(params=ENGINES)
@@ -88,8 +95,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield url
 
 
-def test_a_row_of_each_table_works_everywhere(source: Path, database_url: str, tmp_path: Path) -> None:
-    program = Program(source, tmp_path)
+def test_a_row_of_each_table_works_everywhere(warm: WarmProgram, database_url: str, tmp_path: Path) -> None:
+    program = Program(warm, tmp_path)
     with program.service(database_url) as base_url:
         program.run("attributes", "create", "people", "--name", "Discount", "--type", "percent")
         (tmp_path / "people.csv").write_text("email,discount\nada@x.org,12.5 %\nbo@x.org,7%\ncy@x.org,\n")

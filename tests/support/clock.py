@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from crmctl.clock import SystemClock
+
 START = 1_800_000_000.0
 
 
@@ -29,3 +31,19 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         with self._lock:
             self._now += seconds
+
+
+class HastyClock(SystemClock):
+    """The machine's time and all that was slept on it, for waits on what other processes wrote down."""
+
+    def __init__(self) -> None:
+        self._slept = 0.0
+
+    def now(self) -> float:
+        return super().now() + self._slept
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._slept
+
+    def sleep(self, seconds: float) -> None:
+        self._slept += max(0.0, seconds)
