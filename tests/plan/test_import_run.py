@@ -1,4 +1,4 @@
-"""An import as a whole, over a real socket: what is in the service, and what the journal says, after every kind of trouble."""
+"""An import as a whole: what is in the service, and what the journal says, after every kind of trouble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
-from crmctl.client.session import AttemptObserver
+from crmctl.client.session import AttemptObserver, Session
+from crmctl.client.transport import HttpTransport
+from crmctl.config.credentials import Credential
 from crmctl.errors import RejectedError
 from crmctl.files.validation import Batch, entry_of
 from crmctl.write.database import JobState, RowState
@@ -234,8 +236,10 @@ def test_a_429_that_clears_costs_an_attempt_and_nothing_else(journal: Journal) -
 
 def test_nobody_there_means_nothing_was_sent(journal: Journal) -> None:
     with BulkServer() as server:
-        crm = server.crm(max_wait=1)
-    result = run(crm, journal, prepared(300))
+        origin = server.origin
+    with closing(HttpTransport()) as transport:
+        crm = Crm(Session(origin, Credential("key", "test", origin), transport, clock=FakeClock(), max_wait=1))
+        result = run(crm, journal, prepared(300))
     assert exit_code(journal.counts(), result.error) == 6
     assert journal.counts()[RowState.UNSENT] == 300
 

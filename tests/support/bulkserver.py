@@ -1,4 +1,6 @@
-"""A small records service over a real socket that keeps what it is given and misbehaves when told to: the ground truth for bulk tests.
+"""A small records service that keeps what it is given and misbehaves when told to: the ground truth for bulk tests.
+
+Clients of the test's own process (`crm`) call it without a socket, which halves the time of such tests; other processes call `origin`.
 
 with BulkServer() as server:
     server.faults[2] = Fault(applies=True, drop=True)   # the third bulk request is applied, and never answered
@@ -11,17 +13,18 @@ import re
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpTransport
+from crmctl.client.transport import Request, Response
 from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
+from crmctl.errors import NetworkError
 from tests.support.clock import FakeClock
 from tests.support.patience import PATIENCE
 
@@ -66,7 +69,6 @@ class BulkServer:
         self.readable = True
         self.arrived = threading.Semaphore(0)
         self.lock = threading.RLock()
-        self._clients: list[Crm] = []
         self._created = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"service": self}))
         self._http.daemon_threads = True
@@ -77,17 +79,13 @@ class BulkServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for client in self._clients:
-            client.session.close()
         self._http.shutdown()
         self._http.server_close()
 
     def crm(self, clock: Clock | None = None, *, timeout: float = 5.0, max_wait: float = 300.0) -> Crm:
-        """The real client, talking to this server."""
+        """A client of this server."""
         credential = Credential("key-that-must-not-leak", "test", self.origin)
-        crm = Crm(Session(self.origin, credential, HttpTransport(), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
-        self._clients.append(crm)
-        return crm
+        return Crm(Session(self.origin, credential, _Direct(self), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
 
     def seed(self, rows: list[dict[str, Any]], created_at: Callable[[int], str] | None = None) -> list[str]:
         """Put records there directly; returns their ids."""
@@ -113,6 +111,40 @@ class BulkServer:
             return Counter(record["data"].get(slug) for record in self.records)
 
     # -- what the service does -------------------------------------------------------------------------------------------------------
+
+    def answer(self, method: str, target: str, body: bytes, within: float) -> Response | None:
+        """The answer to one request; None where the connection is cut. Raises NetworkError where it takes longer than `within` seconds."""
+        if method == "GET":
+            return self._shown_by(urlsplit(target))
+        document = json.loads(body) if method == "POST" else json.loads(body)["ids"]
+        log, act = (self.writes, self.write) if method == "POST" else (self.deletes, self.delete)
+        with self.lock:
+            fault = self.faults.get(len(log))
+            log.append(document)
+        if method == "POST":
+            self.arrived.release()
+        if fault is None:
+            return _answer(*act(document))
+        if fault.applies:
+            act(document)
+        if fault.hold is not None and not fault.hold.wait(within):
+            raise NetworkError(f"no answer within {within:g} s", code="timeout", retryable=True, outcome_unknown=True)
+        if fault.drop:
+            return None
+        told = {"error": "fault", "message": "as told"} if fault.body is None else fault.body
+        return _answer(fault.status, told, fault.headers)
+
+    def _shown_by(self, url: SplitResult) -> Response:
+        """A list, or one record."""
+        if not self.readable:
+            return _answer(403, {"error": "insufficient_scope", "message": "records:read is missing"})
+        record_id = url.path.split("/records")[-1].strip("/")
+        if not record_id:
+            return _answer(200, self.page(parse_qs(url.query)))
+        with self.lock:
+            self.before_record(record_id)
+            found = next((record for record in self.records if record["id"] == record_id), None)
+        return _answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
 
     def write(self, body: dict[str, Any]) -> tuple[int, Any]:
         with self.lock:
@@ -154,11 +186,11 @@ class BulkServer:
             OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions
         )
 
-    def delete(self, ids: list[str]) -> dict[str, Any]:
+    def delete(self, ids: list[str]) -> tuple[int, Any]:
         with self.lock:
             before = len(self.records)
             self.records = [record for record in self.records if record["id"] not in set(ids)]
-            return {"deleted": before - len(self.records)}
+            return 200, {"deleted": before - len(self.records)}
 
 
 OPERATORS: dict[str, Callable[[str, str], bool]] = {
@@ -166,7 +198,31 @@ OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "contains": lambda text, value: value in text,
     "startsWith": lambda text, value: text.startswith(value),
 }
+
+
+def _answer(status: int, document: Any, headers: Mapping[str, str] | None = None) -> Response:
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    lower = {name.lower(): value for name, value in (headers or {}).items()}
+    return Response(status, {"content-type": "application/json"} | lower, content)
+
+
 FILTER = re.compile(r"filter\[(?P<slug>[^]]+)\]\[(?P<operator>[^]]+)\]")
+
+
+@dataclass(frozen=True)
+class _Direct:
+    """Hands the requests of a session to a server in the same thread."""
+
+    server: BulkServer
+
+    def send(self, request: Request) -> Response:
+        answer = self.server.answer(request.method, request.url, request.body or b"", request.timeout)
+        if answer is None:
+            raise NetworkError("the connection was lost", code="connection_lost", retryable=True, outcome_unknown=True)
+        return answer
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -174,69 +230,24 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # one packet per answer: two would wait 40 ms for each other
 
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        tail = url.path.split("/records")[-1].strip("/")
-        if not self.service.readable:
-            self._answer(403, {"error": "insufficient_scope", "message": "records:read is missing"})
-            return
-        if not tail:
-            self._answer(200, self.service.page(parse_qs(url.query)))
-            return
-        with self.service.lock:
-            self.service.before_record(tail)
-            found = next((record for record in self.service.records if record["id"] == tail), None)
-        self._answer(200 if found else 404, found or {"error": "not_found", "message": "no such record"})
-
-    def do_POST(self) -> None:
-        body = json.loads(self._body())
-        with self.service.lock:
-            fault = self.service.faults.get(len(self.service.writes))
-            self.service.writes.append(body)
-        self.service.arrived.release()
-        if fault is None:
-            self._answer(*self.service.write(body))
-            return
-        if fault.applies:
-            self.service.write(body)
-        self._misbehave(fault)
-
-    def do_DELETE(self) -> None:
-        ids = json.loads(self._body())["ids"]
-        with self.service.lock:
-            fault = self.service.faults.get(len(self.service.deletes))
-            self.service.deletes.append(ids)
-        if fault is None:
-            self._answer(200, self.service.delete(ids))
-            return
-        if fault.applies:
-            self.service.delete(ids)
-        self._misbehave(fault)
-
-    def _misbehave(self, fault: Fault) -> None:
-        if fault.hold is not None:
-            fault.hold.wait(PATIENCE)
-        if fault.drop:
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        answer = self.service.answer(self.command, self.path, body, PATIENCE)
+        if answer is None:
             self.close_connection = True
             self.connection.close()
             return
-        self._answer(fault.status, fault.body if fault.body is not None else {"error": "fault", "message": "as told"}, fault.headers)
-
-    def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers["Content-Length"]))
-
-    def _answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
-        content = document if isinstance(document, bytes) else json.dumps(document).encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+        self.send_response(answer.status)
+        for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
         try:
             self.end_headers()
-            self.wfile.write(content)
+            self.wfile.write(answer.body)
             self.wfile.flush()
         except OSError:
             self.close_connection = True
+
+    do_GET = do_POST = do_DELETE = _serve
 
     def log_message(self, *_: object) -> None:
         """Quiet."""

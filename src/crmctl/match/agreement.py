@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any
 
 from crmctl.files.validation import Entry
@@ -77,16 +78,22 @@ class Scale:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._frequency = Counter(token for entry in entries for token in tokens(entry.data))
+        self._weighed: dict[int, list[tuple[str, Any, float]]] = {}
+
+    def _weigh(self, row: Entry) -> list[tuple[str, Any, float]]:
+        """Return the values of a row, with their slugs and weights. A row is compared with many records."""
+        if (weighed := self._weighed.get(row.ordinal)) is None:
+            data = row.data
+            weighed = [(slug, data[slug], 1 / max(1, self._frequency[(slug, token)])) for slug, token in tokens(data)]
+            self._weighed[row.ordinal] = weighed
+        return weighed
 
     def compare(self, row: Entry, there: Mapping[str, Any]) -> _Candidate:
         """Compare a record with a row: the agreement from 0 to 1, and whether the record as a whole may be an altered form of the row."""
         weights = total = 0.0
         agreements: dict[str, float] = {}
         telling = 0
-        for slug, value in row.data.items():
-            if canonical(value) is None:
-                continue
-            weight = 1 / max(1, self._frequency[(slug, token_of(value))])
+        for slug, value, weight in self._weigh(row):
             weights += weight
             if canonical(there.get(slug)) is None:
                 continue  # dropped by the service: no evidence either way
@@ -226,9 +233,7 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
 def canonical(value: Any) -> Any:
     """Return a value without the details that services change. None for an empty value."""
     if isinstance(value, str):
-        text = unicodedata.normalize("NFC", value.strip().casefold())
-        midnight = _MIDNIGHT.fullmatch(text.upper())
-        return (midnight[1] if midnight else text) or None
+        return _canonical_text(value)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float | Decimal):
@@ -240,10 +245,19 @@ def canonical(value: Any) -> Any:
     return value
 
 
+@lru_cache(maxsize=10_000)
+def _canonical_text(value: str) -> str | None:
+    text = unicodedata.normalize("NFC", value.strip().casefold())
+    midnight = _MIDNIGHT.fullmatch(text.upper())
+    return (midnight[1] if midnight else text) or None
+
+
 def agreement(sent: Any, there: Any) -> float:
     """Return how likely a stored value is an altered form of a sent one: 1 for equal values, 0 for different ones."""
     if sent == there:
         return 1.0
+    if type(sent) is int and type(there) is int:
+        return _agree_numbers(Decimal(sent), Decimal(there))
     first, second = canonical(sent), canonical(there)
     if first == second:
         return 0.95 if _letters(sent) == _letters(there) else 0.75
