@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
 from tests.support.answerruns import ALTERATIONS, ANSWERS
@@ -186,3 +187,24 @@ def test_an_import_by_key_right_after_a_killed_one_finds_what_that_created(
             assert stage.bulk.import_records("people", rows, **options).error is None
     assert {*Counter(record.row for record in stage.service.of() if record.row in range(1, ROWS + 1)).values()} == {1}
     assert {*Counter(record.row for record in stage.service.of(COMPANIES)).values()} == {1}
+
+
+@pytest.mark.parametrize("answers", [(), ((1, "no answer, applied half"),), ((0, "429, applied all"), (2, "403, applied all"))], ids=str)
+@pytest.mark.parametrize("lists", ["current", "5 s late"])
+def test_a_summary_counts_every_request_of_the_process(tmp_path: Path, lists: str, answers: tuple[tuple[int, str], ...]) -> None:
+    """Attributes, look-ups, parents, batches, repetitions, reading back and the comparison at the end."""
+    stage = Stage(ChangePlay("parents", answers=answers, lists=lists), tmp_path)
+    stage.service.create(PEOPLE, data_of(1), "person")
+    stage.clock.advance(3600)
+    stage.begin()
+    rows, sent, send = [data_of(n, 1) | {"company": f"Firm {n % 6}"} for n in range(1, ROWS + 1)], [], stage.service.send
+
+    def counted(request: Request) -> Response:
+        sent.append(request)
+        return send(request)
+
+    stage.service.send = counted  # type: ignore[method-assign]
+    options = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": 1}
+    with small_batches():
+        result = stage.bulk.import_records("people", rows, key="email", **options)
+    assert result.summary.requests == len(sent)
