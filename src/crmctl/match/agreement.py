@@ -207,16 +207,6 @@ def _of_others(records: Mapping[str, Record], ours: Mapping[str, float], scale: 
     return theirs
 
 
-def altered_in(rows: Mapping[int, Entry], records: Mapping[int, Record]) -> frozenset[str]:
-    """Return the attributes whose values differ between rows and their records."""
-    return frozenset(
-        slug
-        for ordinal, record in records.items()
-        for slug, value in rows[ordinal].data.items()
-        if canonical(value) != canonical(record.data.get(slug))
-    )
-
-
 def tokens(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(slug, token_of(value)) for slug, value in data.items() if canonical(value) is not None]
 

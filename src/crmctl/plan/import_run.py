@@ -248,7 +248,6 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
         raise RunEnded(failure) from failure
     finally:
         run.progress.finish()
-        journal.add_effort(lookup.requests, 0.0)
 
 
 def _unsettled(run: ImportRun) -> Iterator[Payload]:
@@ -321,7 +320,7 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
         return RunResult(error)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
-    with _shown(context, reader, left):
+    with _shown(context, left):
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
         decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
@@ -331,21 +330,19 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
 
 
 @contextmanager
-def _shown(context: SendContext, reader: Reader, left: int) -> Iterator[None]:
-    """Show a progress bar while `left` rows are sent. Afterwards add the requests of reading back to the job's cost."""
+def _shown(context: SendContext, left: int) -> Iterator[None]:
+    """Show a progress bar while `left` rows are sent."""
     context.progress.start(LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT)
     try:
         yield
     finally:
         context.progress.finish()
-        context.journal.add_effort(reader.requests, 0.0)
 
 
 def _take_baseline(context: SendContext, reader: Reader) -> None:
     """Store the baseline before the first request.
 
-    Without the right to read there is no baseline, and rows in doubt stay in doubt. Like reading the attributes, this request does not
-    count toward the job.
+    Without the right to read there is no baseline, and rows in doubt stay in doubt.
     """
     journal = context.journal
     if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
@@ -364,8 +361,6 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
     except DeniedError as error:
         if error.status != 403:
             raise
-    finally:
-        reader.requests = 0
 
 
 def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,15 +71,14 @@ class JobHooks(Hooks):
         return references.unlinked_count if references is not None else 0
 
     def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
-        header = self.job.journal.header
-        with self._reading(run) as reader:
-            if plan := self._plan():
-                self._refuse(plan.compare_rows(self.job.input, reader))
-            keeps_all = must_be_read(header.before_images, header.mode, header.keys)
-            if self.job.input.merged is not None:
-                self._merge(run, reader, keeps_all=keeps_all)
-            elif keeps_all:
-                read_before(run, reader, entries, *self._later)
+        header, reader = self.job.journal.header, run.reader()
+        if plan := self._plan():
+            self._refuse(plan.compare_rows(self.job.input, reader))
+        keeps_all = must_be_read(header.before_images, header.mode, header.keys)
+        if self.job.input.merged is not None:
+            self._merge(run, reader, keeps_all=keeps_all)
+        elif keeps_all:
+            read_before(run, reader, entries, *self._later)
 
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         assert run.resolver is not None
@@ -110,8 +109,7 @@ class JobHooks(Hooks):
     def compare_unsent(self, run: ImportRun) -> None:
         from crmctl.plan.undo_updates import fail_changed
 
-        with self._reading(run) as reader:
-            fail_changed(self.job, reader, run.progress.note)
+        fail_changed(self.job, run.reader(), run.progress.note)
 
     def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
         """Complete the values of rows that give parts. One rejected row rejects a job that stops on errors."""
@@ -128,8 +126,7 @@ class JobHooks(Hooks):
         if merged is None or merged.is_current:
             return
         target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
-        with self._reading(run) as reader:
-            self._merging(run, reader).merge(self._unsent(), target)
+        self._merging(run, run.reader()).merge(self._unsent(), target)
         merged.is_current = True
 
     def _merging(self, run: ImportRun, reader: Reader) -> MergeRun:
@@ -146,11 +143,10 @@ class JobHooks(Hooks):
     def frees_rows(self, run: ImportRun) -> bool:
         journal = self.job.journal
         try:
-            with self._reading(run) as reader:
-                if run.resolver is not None:
-                    return KeyConflicts(run.resolver, journal, reader, self.job.input.payloads).free_refused() > 0
-                if journal.header.mode == Mode.UPDATE:
-                    skip_missing(journal, reader, self.job.input.payloads(), run.report)
+            if run.resolver is not None:
+                return KeyConflicts(run.resolver, journal, run.reader(), self.job.input.payloads).free_refused() > 0
+            if journal.header.mode == Mode.UPDATE:
+                skip_missing(journal, run.reader(), self.job.input.payloads(), run.report)
         except CrmctlError as failure:
             journal.note("not looked again", failure.message)
         return False
@@ -159,8 +155,7 @@ class JobHooks(Hooks):
         if run.resolver is None:
             return
         try:
-            with self._reading(run) as reader:
-                KeyConflicts(run.resolver, self.job.journal, reader, self.job.input.payloads).find_rivals()
+            KeyConflicts(run.resolver, self.job.journal, run.reader(), self.job.input.payloads).find_rivals()
         except InterruptedByUser:
             raise
         except CrmctlError as failure:
@@ -172,15 +167,6 @@ class JobHooks(Hooks):
             from crmctl.plan.relations import link_rows
 
             link_rows(run, references, rows_of(self.job.journal, self.job.input.to_send))
-
-    @contextmanager
-    def _reading(self, run: ImportRun) -> Iterator[Reader]:
-        """Provide a reader and journal its requests."""
-        reader = run.reader()
-        try:
-            yield reader
-        finally:
-            self.job.journal.add_effort(reader.requests, 0.0)
 
     @property
     def _later(self) -> Sequence[Later]:
@@ -436,8 +422,7 @@ class UpdateHooks(JobHooks):
             self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
-                reader = stack.enter_context(self._reading(run))
-                known = self.known or stack.enter_context(read_known(reader, self._ids(), run.progress))
+                known = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
                     self._write_down(run, chunk, forecast)
             if forecast.rejected and run.stop_on_error:

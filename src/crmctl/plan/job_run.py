@@ -155,8 +155,6 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
             audit(journal, reader, again, options.settle)
     except (CrmctlError, Unusable) as failure:
         notes.append(f"the records could not be read once more: {failure}")
-    finally:
-        journal.add_effort(reader.requests, 0.0)
     return notes
 
 

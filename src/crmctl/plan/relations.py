@@ -114,19 +114,16 @@ class _Parents:
     def make(self) -> None:
         """Create the parents. Raises the error that ends it early."""
         reference = self.group.reference
-        try:
-            begin_phase(self.journal, self.group.size)
-            self._use_existing(lambda numbers: {*numbers} - self.journal.taken(min(numbers), max(numbers)))
-            send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
-            self._look_for_refused()
-            late = UNLISTED if self._is_unique else ""
-            for chunk in chunks(self._all()):
-                errors = _failures(self.journal, chunk[0][0], chunk[-1][0])
-                self.references.know_parents({}, {number: f"{reference.told}: {error}{late}" for number, error in errors.items()})
-            self._read_back()
-            self.journal.set_state(JobState.FINISHED)
-        finally:
-            self.journal.add_effort(self.lookup.requests, 0.0)
+        begin_phase(self.journal, self.group.size)
+        self._use_existing(lambda numbers: {*numbers} - self.journal.taken(min(numbers), max(numbers)))
+        send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
+        self._look_for_refused()
+        late = UNLISTED if self._is_unique else ""
+        for chunk in chunks(self._all()):
+            errors = _failures(self.journal, chunk[0][0], chunk[-1][0])
+            self.references.know_parents({}, {number: f"{reference.told}: {error}{late}" for number, error in errors.items()})
+        self._read_back()
+        self.journal.set_state(JobState.FINISHED)
 
     @property
     def _is_unique(self) -> bool:
@@ -257,13 +254,10 @@ def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], I
     entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
     if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
         return
-    reader = run.reader()
     try:
-        capture_ids(journal, reader, again)
+        capture_ids(journal, run.reader(), again)
     except Unusable as failure:
         raise ServiceError(f"the records that were created cannot be read: {failure}", code="unreadable_list") from failure
-    finally:
-        journal.add_effort(reader.requests, 0.0)
 
 
 def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:

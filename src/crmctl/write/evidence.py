@@ -132,23 +132,12 @@ class FinalCount(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return self.is_current and (self.left is None or self.adds_up)
-
-    @property
-    def adds_up(self) -> bool:
-        return self.left is not None and 0 <= self.left <= self.in_doubt
+        return self.is_current and (self.left is None or 0 <= self.left <= self.in_doubt)
 
     @property
     def is_conclusive(self) -> bool:
         """Whether there are more surplus records than rows in doubt. Waiting cannot change that."""
         return self.is_current and self.left is not None and self.left > self.in_doubt
-
-
-class TimeSpan(NamedTuple):
-    """Start of a read as Unix time, by the service's clock and by the local clock. None is the beginning."""
-
-    since: float | None
-    local: float | None
 
 
 class Weighing(NamedTuple):
@@ -178,7 +167,7 @@ class Evidence:
         self._twins: dict[tuple[int, frozenset[str]], Mapping[str, Sequence[tuple[str, int]]]] = {}
         self._refused: set[int] = set()
         """Set for rows that may never have been sent: the lists need not show anything newer."""
-        self._was_doubted = False
+        self.was_doubted = False
         self.methods = methods(journal)
         self.count = RecordCount.of(journal)
 
@@ -194,7 +183,7 @@ class Evidence:
     def doubt(self, sent: Sent) -> None:
         """Record that a batch is in doubt."""
         with self.lock:
-            self._was_doubted = True
+            self.was_doubted = True
             self.count.found.setdefault(sent.number, 0)
 
     def conclude(self, sent: Sent, found: Collection[int]) -> None:
@@ -221,11 +210,6 @@ class Evidence:
             self._journal.remember("lag", seconds)
         return max(told, seconds)
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a confirmed batch has not shown up yet."""
-        return any(method.waited and method.broken is None and not method.works for method in self.methods)
-
     def is_newer(self, sent: Sent) -> bool:
         """Whether a known record was sent after this batch fell in doubt."""
         return self._newest_sent >= sent.known_at
@@ -234,10 +218,6 @@ class Evidence:
     def can_count(self) -> bool:
         """Whether crmctl knows the records that existed before the job."""
         return self._baseline is not None
-
-    @property
-    def was_doubted(self) -> bool:
-        return self._was_doubted
 
     @property
     def last_confirmed(self) -> Sequence[Entry]:
@@ -377,10 +357,9 @@ class Evidence:
             is_told = controlled and reading.complete and method.ahead is not None
             if left == 0 or (is_told and visible >= left > 0):
                 return self._all_told(sent, seen, reading)
-            window = next(windows, None)
-            if window is None:
+            if not windows:
                 return self._weigh_all(weighing, reading, seen, left)
-            reading = method.way.read(self._reader, sent.creates, window.since, _never)
+            reading = method.way.read(self._reader, sent.creates, windows.pop(0), _never)
 
     def _unaccounted(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> int:
         """Return how many records are neither old nor known rows of the job, counting the rows just seen."""
@@ -427,7 +406,7 @@ class Evidence:
         """Decide without a total: rely on whether the lists show recently confirmed records."""
         method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
-        reading = method.way.read(self._reader, sent.creates, next(self._windows(method, sent)).since, _never)
+        reading = method.way.read(self._reader, sent.creates, self._windows(method, sent)[0], _never)
         new = self._new(reading)
         seen = self._match(recognition, sent, new)
         if len(seen.found) == len(sent.creates):
@@ -486,11 +465,9 @@ class Evidence:
             method.ahead = None  # creation times do not advance, so they are useless
         return read(self._beginning)
 
-    def _windows(self, method: Method, sent: Sent) -> Iterator[TimeSpan]:
-        """Yield ever earlier starts: from the send, then from the beginning of the job."""
-        if method.ahead is not None:
-            yield TimeSpan(sent.sent_at + method.ahead - CLOCKS_APART, sent.sent_at - CLOCKS_APART)
-        yield TimeSpan(self._earliest, None)
+    def _windows(self, method: Method, sent: Sent) -> list[float | None]:
+        """Return ever earlier starts by the service's clock: from the send, then from the beginning of the job."""
+        return [*([sent.sent_at + method.ahead - CLOCKS_APART] if method.ahead is not None else []), self._earliest]
 
     @property
     def _beginning(self) -> float | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
-from crmctl.match.agreement import altered_in, pair_altered
+from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, comparable
 from crmctl.models.resources import Record
 from crmctl.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
@@ -114,7 +114,8 @@ def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> f
     found = pair_altered(missing, [*rest.values()], entries, ()).found
     if len(found) < len(missing):
         return None
-    return altered_in({entry.ordinal: entry for entry in missing}, {row: rest[record_id] for row, record_id in found.items() if record_id})
+    pairs = [(entry.data, rest[record_id].data) for entry in missing if (record_id := found[entry.ordinal]) is not None]
+    return frozenset(slug for data, there in pairs for slug, value in data.items() if canonical(value) != canonical(there.get(slug)))
 
 
 class Unexplained(NamedTuple):

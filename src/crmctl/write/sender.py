@@ -125,8 +125,6 @@ class Sender:
         except CrmctlError as error:
             self._journal.note("not verified", error.message, task.number)
             return False
-        finally:
-            self._journal.add_effort(reader.requests, 0.0)
 
     def _settle(
         self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None, is_acknowledged: bool = False
