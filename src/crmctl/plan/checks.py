@@ -240,20 +240,20 @@ def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -
             yield record.id, shown
 
 
-def _matches(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
-    held.attribute(rule["attribute"])
-    pattern = re.compile(rule["pattern"])
+def _outside(held: MirroredObject, name: str, fits: Callable[[str], object]) -> Found:
+    """Yield the records with a value that does not fit."""
+    held.attribute(name)
     for record in held.records():
-        if other := [value for value in values_of(rule["attribute"], record) if not pattern.fullmatch(_text(value))]:
-            yield record.id, f"{rule['attribute']} is {_text(other[0])!r}"
+        if other := [text for text in map(_text, values_of(name, record)) if not fits(text)]:
+            yield record.id, f"{name} is {other[0]!r}"
+
+
+def _matches(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
+    return _outside(held, rule["attribute"], re.compile(rule["pattern"]).fullmatch)
 
 
 def _in(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
-    held.attribute(rule["attribute"])
-    allowed = {_text(value) for value in rule["values"]}
-    for record in held.records():
-        if other := [value for value in values_of(rule["attribute"], record) if _text(value) not in allowed]:
-            yield record.id, f"{rule['attribute']} is {_text(other[0])!r}"
+    return _outside(held, rule["attribute"], set(map(_text, rule["values"])).__contains__)
 
 
 def _references(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:

@@ -102,27 +102,24 @@ def remove_trust(
 
 
 def _github(repository: str, repository_id: str | None, workflow: str | None) -> dict[str, str]:
-    _check_path("--github", repository, 2)
-    if not (repository_id or "").isdigit():
-        hint = f"https://api.github.com/repos/{repository} shows the id"
-        raise UsageError("--github needs --repository-id N: names can be taken over, ids cannot", hint=hint)
+    _check_names("--github OWNER/REPO", repository, "--repository-id", repository_id, f"https://api.github.com/repos/{repository}")
     claims = {"repository": repository, "repository_id": str(repository_id)}
     return claims | ({"workflow_ref": f"{repository}/.github/workflows/{workflow}"} if workflow else {})
 
 
-def _gitlab(project: str | None, project_id: str | None) -> dict[str, str]:
-    path = str(project)
-    _check_path("--gitlab", path, None)
-    if not (project_id or "").isdigit():
-        hint = f"https://gitlab.com/api/v4/projects/{quote(path, safe='')} shows the id"
-        raise UsageError("--gitlab needs --project-id N: names can be taken over, ids cannot", hint=hint)
-    return {"project_path": path, "project_id": str(project_id)}
+def _gitlab(project: str, project_id: str | None) -> dict[str, str]:
+    address = f"https://gitlab.com/api/v4/projects/{quote(project, safe='')}"
+    _check_names("--gitlab GROUP/PROJECT", project, "--project-id", project_id, address)
+    return {"project_path": project, "project_id": str(project_id)}
 
 
-def _check_path(option: str, path: str, parts: int | None) -> None:
+def _check_names(usage: str, path: str, id_option: str, number: str | None, address: str) -> None:
+    option, form = usage.split(" ")
     words = path.split("/")
-    if len(words) < 2 or (parts is not None and len(words) != parts) or not all(words):
-        raise UsageError(f"{option} must be {'OWNER/REPO' if parts else 'GROUP/PROJECT'}, not {path!r}")
+    if len(words) < 2 or (option == "--github" and len(words) > 2) or not all(words):
+        raise UsageError(f"{option} must be {form}, not {path!r}")
+    if not (number or "").isdigit():
+        raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{address} shows the id")
 
 
 def _claim(text: str) -> tuple[str, str]:

@@ -76,9 +76,7 @@ def open_engine(database_url_or_path: str | Path) -> Engine:
 
     Raises ConfigError for any other address, for a database that cannot be opened, and for one of a newer version.
     """
-    scheme, separator, _ = str(database_url_or_path).partition("://")
-    open_at = _OPENERS.get(scheme, _refuse) if separator else _open_sqlite
-    engine = open_at(str(database_url_or_path))
+    engine = _open(str(database_url_or_path))
     try:
         migrate(engine)
     except BaseException:
@@ -91,7 +89,7 @@ def has_data(address: str) -> bool:
     """Whether a service's database exists, at any version. Creates nothing. Raises ConfigError."""
     if address.startswith("sqlite:"):
         return Path(address.removeprefix("sqlite:///")).exists()
-    engine = _OPENERS["postgresql"](address)
+    engine = _open(address)
     try:
         return engine.has_tables()  # type: ignore[attr-defined, no-any-return]
     finally:
@@ -115,7 +113,7 @@ def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
     if kind == "sqlite":
         place_file(folder, Path(address.removeprefix("sqlite:///")))
     else:
-        engine = _OPENERS[kind](address)
+        engine = _open(address)
         try:
             engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[: version - FIRST + 1]))  # type: ignore[attr-defined]
         finally:
@@ -123,33 +121,20 @@ def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
     open_engine(address).close()
 
 
-def _open_sqlite(address: str) -> Engine:
-    path = address.removeprefix("sqlite://")
-    if path != address:
-        if not path.startswith("/") or path == "/":
-            raise _refusal(address)
-        path = path[1:]
-    return SqliteEngine(path)
-
-
-def _open_postgres(address: str) -> Engine:
+def _open(address: str) -> Engine:
+    scheme, separator, path = address.partition("://")
+    if not separator:
+        return SqliteEngine(address)
+    if scheme == "sqlite" and path.startswith("/") and path != "/":
+        return SqliteEngine(path[1:])
+    if scheme not in ("postgresql", "postgres"):
+        # Only the scheme: the rest may hold a password.
+        raise ConfigError(
+            f"cannot open a database at {scheme}://",
+            hint="use a path, sqlite:///PATH (four slashes for an absolute one) or postgresql://USER:PASSWORD@HOST/DATABASE",
+        )
     try:
         from crmctl.service.store.postgres import PostgresEngine
     except ImportError as error:
         raise ConfigError("PostgreSQL needs a library that is not installed", hint=install_command("postgres")) from error
     return PostgresEngine(address)
-
-
-def _refuse(address: str) -> Engine:
-    raise _refusal(address)
-
-
-def _refusal(address: str) -> ConfigError:
-    # Only the scheme: the rest may hold a password.
-    return ConfigError(
-        f"cannot open a database at {address.partition('://')[0]}://",
-        hint="use a path, sqlite:///PATH (four slashes for an absolute one) or postgresql://USER:PASSWORD@HOST/DATABASE",
-    )
-
-
-_OPENERS: dict[str, Callable[[str], Engine]] = {"sqlite": _open_sqlite, "postgresql": _open_postgres, "postgres": _open_postgres}
