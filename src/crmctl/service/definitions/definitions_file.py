@@ -112,26 +112,23 @@ def store_report(tx: Tx, definition: ReportDefinition, created_by: str | None = 
     """Create or change the report of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest naming the field."""
     object_id = objects.id_of_slug(tx, definition.object, "object")
     plan_report(tx, definition, load_schema(tx, object_id))
-    draft = reports.ReportDraft(definition.name, definition.description, object_id, definition.question())
-    return reports.save_report(tx, draft, created_by, **stamp)
+    columns = {"description": definition.description, "object_id": object_id, "question": definition.question()}
+    return reports.save_report(tx, definition.name, columns, created_by, **stamp)
 
 
 def store_workflow(tx: Tx, definition: WorkflowDefinition, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
     """Create or change the workflow of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest naming the field."""
-    now = stamp["now"]
-    object_id = check_workflow(tx, definition, now)
-    draft = workflows.WorkflowDraft(
-        name=definition.name,
-        description=definition.description,
-        trigger=definition.trigger,
-        object_id=object_id,
-        plan=definition.plan(),
-        cron=definition.cron,
-        timezone=None if definition.cron is None else definition.timezone or "UTC",
-        enabled=definition.enabled,
-        due_at=None if definition.cron is None else next_due(definition.cron, definition.timezone, now),
-    )
-    return workflows.save_workflow(tx, draft, created_by, **stamp)
+    columns = {
+        "description": definition.description,
+        "trigger_event": definition.trigger,
+        "object_id": check_workflow(tx, definition, stamp["now"]),
+        "plan": definition.plan(),
+        "cron": definition.cron,
+        "timezone": None if definition.cron is None else definition.timezone or "UTC",
+        "enabled": definition.enabled,
+    }
+    due_at = None if definition.cron is None else next_due(definition.cron, definition.timezone, stamp["now"])
+    return workflows.save_workflow(tx, definition.name, columns, due_at, created_by, **stamp)
 
 
 def report_entry(wire: Json) -> Json:

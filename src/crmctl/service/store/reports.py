@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -12,7 +11,7 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.tx import Row, Rows, Stamp, Tx, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Row, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
@@ -25,14 +24,6 @@ def _run(row: Row) -> Json:
     """Return a run without its results; `error` is there when it failed."""
     run = _RUNS.show(row)
     return run if run["error"] is not None else {field: value for field, value in run.items() if field != "error"}
-
-
-@dataclass(frozen=True)
-class ReportDraft:
-    name: str
-    description: str | None
-    object_id: str
-    question: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,26 +64,24 @@ def get_report(tx: Tx, report_id: str) -> Json:
     return report | {"object": of_object, "definition": jsontext.loads(question)}
 
 
-def save_report(tx: Tx, draft: ReportDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
-    """Create or change the report of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest."""
-    values = (require_description(draft.description), draft.object_id, jsontext.dumps(dict(draft.question), sort_keys=True))
-    existing = tx.one("SELECT description, object_id, question FROM report WHERE name = ?", (require_name(draft.name, "name"),))
-    if existing == values:
+def save_report(tx: Tx, name: str, columns: Json, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
+    """Create or change the report of this name, of which `columns` are description, object_id and question. Returns `created`, `updated`
+    or `unchanged`; raises BadRequest."""
+    values = columns | {"question": jsontext.dumps(columns["question"], sort_keys=True)}
+    values["description"] = require_description(columns["description"])
+    existing = tx.one(f"SELECT {', '.join(values)} FROM report WHERE name = ?", (require_name(name, "name"),))
+    if existing == tuple(values.values()):
         return "unchanged"
     at = to_micros(stamp["now"])
     if existing is not None:
-        columns = ("description", "object_id", "question", "updated_at")
-        update(tx, "report", dict(zip(columns, (*values, at), strict=True)), "name = ?", draft.name)
+        update(tx, "report", values | {"updated_at": at}, "name = ?", name)
         names = ("description", "objectId", "definition")
-        changed = logs.differences(dict(zip(names, existing, strict=True)), dict(zip(names, values, strict=True)))
-        logs.note(tx, "report.updated", draft.name, changed, now=stamp["now"])
+        changed = logs.differences(dict(zip(names, existing, strict=True)), dict(zip(names, values.values(), strict=True)))
+        logs.note(tx, "report.updated", name, changed, now=stamp["now"])
         return "updated"
-    creator = jsontext.dumps(author(tx, created_by))
-    tx.execute(
-        "INSERT INTO report (id, name, description, object_id, question, creator, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (stamp["ids"](), draft.name, *values, creator, at, at),
-    )
-    logs.note(tx, "report.created", draft.name, now=stamp["now"])
+    made = {"id": stamp["ids"](), "name": name, "creator": jsontext.dumps(author(tx, created_by)), "created_at": at, "updated_at": at}
+    insert(tx, "report", made | values)
+    logs.note(tx, "report.created", name, now=stamp["now"])
     return "created"
 
 

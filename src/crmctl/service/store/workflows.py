@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -43,21 +42,6 @@ class StoredWorkflow:
     def of(cls, row: Row) -> StoredWorkflow:
         workflow_id, name, trigger, object_id, plan, cron, timezone, at = row
         return cls(workflow_id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if at is None else at / 1_000_000)
-
-
-@dataclass(frozen=True)
-class WorkflowDraft:
-    """A workflow to store. `timezone` goes with `cron`; `due_at`, Unix seconds, is when its schedule is due next."""
-
-    name: str
-    description: str | None
-    trigger: str
-    object_id: str | None
-    plan: Mapping[str, Any]
-    cron: str | None = None
-    timezone: str | None = None
-    enabled: bool = True
-    due_at: float | None = None
 
 
 def list_workflows(tx: Tx) -> list[Json]:
@@ -114,34 +98,29 @@ def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None
     logs.note(tx, f"workflow.{'enabled' if enabled else 'disabled'}", workflow.id, {"name": workflow.name}, now=now)
 
 
-def save_workflow(tx: Tx, draft: WorkflowDraft, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
-    """Create or change the workflow of this name. Returns `created`, `updated` or `unchanged`; raises BadRequest.
+def save_workflow(tx: Tx, name: str, columns: Json, due_at: float | None, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
+    """Create or change the workflow of this name, of which `columns` are description, trigger_event, object_id, plan, cron, timezone and
+    enabled. Returns `created`, `updated` or `unchanged`; raises BadRequest.
 
-    The draft's `due_at` counts for a new or changed schedule; an unchanged one keeps its next time.
+    `due_at`, in Unix seconds, counts for a new or changed schedule; an unchanged one keeps its next time.
     """
-    values = {
-        "description": require_description(draft.description),
-        "trigger_event": draft.trigger,
-        "object_id": draft.object_id,
-        "plan": jsontext.dumps(dict(draft.plan), sort_keys=True),
-    }
-    schedule = {"cron": draft.cron, "timezone": draft.timezone, "enabled": int(draft.enabled)}
-    columns = ", ".join(values | schedule)
-    existing = tx.one(f"SELECT {columns} FROM workflow WHERE name = ?", (require_name(draft.name, "name"),))
-    if existing == (*values.values(), *schedule.values()):
+    values = columns | {"plan": jsontext.dumps(columns["plan"], sort_keys=True), "enabled": int(columns["enabled"])}
+    values["description"] = require_description(columns["description"])
+    row = tx.one(f"SELECT {', '.join(values)} FROM workflow WHERE name = ?", (require_name(name, "name"),))
+    existing = None if row is None else dict(zip(values, row, strict=True))
+    if existing == values:
         return "unchanged"
-    changed = values | schedule | {"updated_at": to_micros(stamp["now"])}
-    if existing is None or existing[4:] != tuple(schedule.values()):
-        changed["next_due_at"] = to_micros(draft.due_at) if draft.due_at is not None and draft.enabled else None
+    changed = values | {"updated_at": to_micros(stamp["now"])}
+    if existing is None or any(existing[part] != values[part] for part in ("cron", "timezone", "enabled")):
+        changed["next_due_at"] = to_micros(due_at) if due_at is not None and columns["enabled"] else None
     if existing is None:
         made = {"id": stamp["ids"](), "created_by": jsontext.dumps(author(tx, created_by)), "created_at": changed["updated_at"]}
-        insert(tx, "workflow", made | {"name": draft.name} | changed)
+        insert(tx, "workflow", made | {"name": name} | changed)
     else:
-        update(tx, "workflow", changed, "name = ?", draft.name)
+        update(tx, "workflow", changed, "name = ?", name)
     done = "created" if existing is None else "updated"
-    fields = values | schedule
-    was = logs.differences(dict(zip(fields, existing, strict=True)), fields) if existing else {}
-    logs.note(tx, f"workflow.{done}", draft.name, {"enabled": draft.enabled} | was, now=stamp["now"])
+    was = logs.differences(existing, values) if existing else {}
+    logs.note(tx, f"workflow.{done}", name, {"enabled": columns["enabled"]} | was, now=stamp["now"])
     return done
 
 
