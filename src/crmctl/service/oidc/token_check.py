@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -75,18 +74,11 @@ LEEWAY = 60.0
 LONGEST = 16 * 1024
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """A token that a trust accepts. `expires_at` in Unix seconds."""
-
-    trust: Trust
-    token_id: str
-    expires_at: float
-    claims: Mapping[str, Any]
-
-
-def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float) -> Accepted:
-    """Return the trust that accepts a token and its claims. Raises TokenRefused naming the rule that failed."""
+def check_token(
+    token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float
+) -> tuple[Trust, float, Mapping[str, Any]]:
+    """Return the trust that accepts a token, the end of the token in Unix seconds, and its claims, among them `jti`. Raises TokenRefused
+    naming the rule that failed."""
     import jwt
 
     if len(token) > LONGEST or token.count(".") != 2:
@@ -115,7 +107,7 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
     if len(problems) == len(candidates):
         raise TokenRefused("; ".join(problems))
     trust = next(trust for trust in candidates if not trust.mismatch(claims))
-    return Accepted(trust, token_id, expires_at, claims)
+    return trust, expires_at, claims
 
 
 def _proven(token: str, algorithm: str, key: Mapping[str, Any]) -> Mapping[str, Any]:

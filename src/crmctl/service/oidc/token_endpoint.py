@@ -86,13 +86,12 @@ class TokenExchange:
         context = self._context
         now = context.clock.now()
         trusts = [Trust.of(wire) for wire in context.engine.read(oidc_trusts.list_trusts)]
-        accepted = check_token(token, context.settings.address, trusts, self._keys, now=now)
-        trust = accepted.trust
-        run = accepted.claims.get("run_id") or accepted.claims.get("pipeline_id")
-        about = {name: str(accepted.claims[name])[:200] for name in NOTED_CLAIMS if name in accepted.claims}
+        trust, expires_at, claims = check_token(token, context.settings.address, trusts, self._keys, now=now)
+        run = claims.get("run_id") or claims.get("pipeline_id")
+        about = {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
         def exchange(tx: Tx) -> str:
-            if not oidc_trusts.use_token(tx, trust.issuer, accepted.token_id, accepted.expires_at, now=now):
+            if not oidc_trusts.use_token(tx, trust.issuer, claims["jti"], expires_at, now=now):
                 raise TokenRefused("it was used before")
             name = f"{trust.name} {run}"[:200] if run else trust.name
             key, secret = keys.create_key(
