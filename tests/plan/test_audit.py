@@ -36,7 +36,7 @@ def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Ha
         assert journal.counts()[RowState.CREATED] == ROWS
         # Whether the next batch was on its way when the second was read back is chance: the audit finds out by itself.
         for record_id in further_records(journal):
-            journal.forget_duplicate(record_id)
+            journal.forget_duplicates([record_id])
         if seen_before_the_next:
             own, further = (one["wire"]["id"] for one in service.records if (one["write"], one["wire"]["data"]["n"]) == (1, 5))
             journal.name_rows({10: own})

@@ -171,7 +171,9 @@ def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path,
     gone = {loser for merge in merges for loser in merge.losers}
     said = preview_merges(context, ApplyRequest(file=str(path))).requests
     reading, waves = 2 * (len(gone) + 1) + 8, 1
-    assert said <= reading + len(merges) + waves * (2 * 2 + len(MERGE_ORDER)), "two attributes of tickets; contacts are read; then one wave"
+    assert said <= reading + len(merges) + waves * (2 * 2 + 2 * len(MERGE_ORDER)), (
+        "two attributes of tickets; contacts are read; then one wave"
+    )
     context.service = counting = Counting(crm, heeds=heeds)
     assert error_of(apply(context, path)) is None
     context.service = crm

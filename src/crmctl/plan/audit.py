@@ -479,11 +479,10 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
         gone = [one for one in extra if one not in there]
         if edited and own is not None and own not in there and (is_provable(journal.header) or not journal.is_undone(own)):
             own = max(edited, key=lambda one: edited[one])
-            journal.rename_row(row, own)
+            journal.name_rows({row: own}, replaces=True)
             del edited[own]
             gone.append(own)
-        for record_id in gone:
-            journal.forget_duplicate(record_id)
+        journal.forget_duplicates(gone)
         as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
     return frozenset(as_written)
 

@@ -99,7 +99,8 @@ class MergeSender(StepSender):
             self.journal.mark_steps([step.number], StepState.DONE if step.state is StepState.SENDING else StepState.UNDONE)
             return
         # The change has not been applied yet, so an undo restores the current links.
-        self.journal.change_step(step.number, {name: activity.wire.get(name) for name in change}, change)
+        links = {name: activity.wire.get(name) for name in change}
+        self.journal.change_step(step.number, before=links, after=change, state=StepState.SENDING)
         self._patch(step, change)
 
     def links(self, step: Step) -> dict[str, Any] | None:
@@ -162,7 +163,7 @@ class Remaker:
         self._remember_since()
         if lost.sent_at is not None and (found := self._find(data)) is not None:
             return self._made(lost, found)
-        journal.recreate(lost.number)
+        journal.change_step(lost.number, sent_at=journal.clock.now())
         try:
             return self._made(lost, self._create(data))
         except RejectedError:
@@ -212,7 +213,7 @@ class Remaker:
         return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
 
     def _made(self, lost: LostRecord, new_id: str) -> str:
-        self.sender.journal.recreate(lost.number, new_id)
+        self.sender.journal.change_step(lost.number, sent_at=self.sender.journal.clock.now(), new_id=new_id)
         self.new[lost.id] = new_id
         return new_id
 

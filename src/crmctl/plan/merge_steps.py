@@ -285,12 +285,10 @@ class MergeJournal(Journal):
         with self._transaction(durable=state is StepState.SENDING):
             self._db.executemany("UPDATE merge_step SET state = ?, error = ? WHERE no = ?", ((state, error, number) for number in numbers))
 
-    def change_step(self, number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Update the old and new values of a step just before it is sent."""
-        self._write(
-            "UPDATE merge_step SET before = ?, after = ?, state = ? WHERE no = ?",
-            jsontext.dumps(before), jsontext.dumps(after), StepState.SENDING, number,
-        )  # fmt: skip
+    def change_step(self, number: int, **columns: Any) -> None:
+        """Update columns of a step just before it is sent, or when the record that it deleted was recreated."""
+        values = [jsontext.dumps(value) if isinstance(value, Mapping) else value for value in columns.values()]
+        self._write(f"UPDATE merge_step SET {', '.join(f'{name} = ?' for name in columns)} WHERE no = ?", *values, number)
 
     # -- deleted records -------------------------------------------------------------------------------------------------------------
 
@@ -308,10 +306,6 @@ class MergeJournal(Journal):
         query = "SELECT lower(value), survivor FROM merge_group, json_each(losers) WHERE state IN ('merged', 'partly', 'merging')"
         with self._lock:
             return dict(self._db.execute(query).fetchall())
-
-    def recreate(self, number: int, new_id: str | None = None) -> None:
-        """Journal that the loser of a step is about to be recreated; with `new_id`, that it exists again."""
-        self._write("UPDATE merge_step SET sent_at = ?, new_id = ? WHERE no = ?", self._clock.now(), new_id, number)
 
     def new_ids(self) -> dict[str, str]:
         """Map old ids of recreated losers, in lower case, to new ids."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ from crmctl.plan.results import ImportResult, result_of
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
-from crmctl.write.effect import still_there
 from crmctl.write.jobs import DamagedJob, JobInfo, JobStore, refuse_running
 from crmctl.write.journal import Header, Journal
+from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,12 +360,8 @@ def _delete(context: BulkContext, journal: Journal, as_written: Collection[str],
     context.listener.confirm(f"Delete {count:,} record{'' if count == 1 else 's'} that {'is' if count == 1 else 'are'} there a second time")
     if dry_run:
         return 0
-    left, object_id, deleted = iter(as_written), journal.header.object_id, 0
-    while chunk := list(islice(left, BULK_LIMIT)):
-        gone = context.service.bulk_delete(object_id, chunk)
-        kept = still_there(Reader(context.service, object_id), context.clock, chunk, gone)
-        for index, record_id in enumerate(chunk):
-            if index not in kept:
-                journal.forget_duplicate(record_id)
-        deleted += len(chunk) - len(kept)
-    return deleted
+    steps = [Step(StepKind.DELETE, journal.header.object_id, record_id, number=n) for n, record_id in enumerate(as_written)]
+    outcome = take_steps(StepSender(context.service, context.clock), context.listener.progress, steps, count, journal.forget_duplicates)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.done

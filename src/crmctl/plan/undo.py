@@ -28,7 +28,7 @@ from crmctl.plan.undo_updates import Parents, Updates, written_rows
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
-from crmctl.write.database import JobKind, JobState, RowState
+from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
 from crmctl.write.effect import StepStanding, write_requests
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
 from crmctl.write.journal import Journal
@@ -231,7 +231,7 @@ def abandon(context: BulkContext, job: ImportJob) -> None:
     rows = rows_of(journal, job.input.to_send)
     for chunk in chunks(rows()):
         taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-        journal.abandon(entry.ordinal for entry in chunk if entry.ordinal not in taken)
+        journal.conclude((entry.ordinal, RowState.SKIPPED, None, ABANDONED) for entry in chunk if entry.ordinal not in taken)
     with watch_interrupts(context.listener.progress.note) as interrupt:
         options = DeliveryOptions(settle_only=True)
         run = SendContext(context.service, journal, options, context.clock, context.listener.progress, interrupt=interrupt)

@@ -78,6 +78,9 @@ class RowState(StrEnum):
     UNSENT = "unsent"
 
 
+ABANDONED = "not sent: the job was undone"
+"""Reason of a skipped row of an unfinished job that was undone."""
+
 MAY_BE_THERE = frozenset({RowState.CREATED, RowState.IN_DOUBT})
 """States of rows for which the service may have a new record."""
 
@@ -203,10 +206,6 @@ class JournalDatabase:
             # A row of a batch refused temporarily already has an entry.
             self._db.executemany("INSERT OR REPLACE INTO row (ordinal, state, record_id, error) VALUES (?, ?, ?, ?)", outcomes)
 
-    def abandon(self, ordinals: Iterable[int]) -> None:
-        """Skip rows that were never written, so that later runs do not send them."""
-        self.conclude((ordinal, RowState.SKIPPED, None, "not sent: the job was undone") for ordinal in ordinals)
-
     # -- before images and undone records --------------------------------------------------------------------------------------------
 
     def keep_images(self, before: Iterable[tuple[int, dict[str, Any]]], whole: Iterable[tuple[int, dict[str, Any] | None]] = ()) -> None:
@@ -269,10 +268,6 @@ class JournalDatabase:
                 column = "updated" if updated and (record_id or not created) else "created"
                 self._db.execute(f"UPDATE batch SET {column} = {column} - 1 WHERE no = ?", (batch,))
             self._db.execute("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", (RowState.FAILED, why, ordinal))
-
-    def rename_row(self, ordinal: int, record_id: str) -> None:
-        """Store the id of the record that replaces the row's deleted record."""
-        self._write("UPDATE row SET created_id = ? WHERE ordinal = ?", record_id, ordinal)
 
     # -- keys used by other clients meanwhile ----------------------------------------------------------------------------------------
 

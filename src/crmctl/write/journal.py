@@ -467,13 +467,12 @@ class Journal(JournalSends):
             note = f"{len(found)} found, {len(absent)} absent{'; ' if reason else ''}{reason}"
             self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), "reconciled", number, note))
 
-    def name_rows(self, ids: Mapping[int, str]) -> None:
-        """Store ids of created records that were unknown so far."""
+    def name_rows(self, ids: Mapping[int, str], *, replaces: bool = False) -> None:
+        """Store ids of created records that were unknown so far; `replaces` also those of records that replace deleted ones."""
+        value = "?" if replaces else "COALESCE(created_id, ?)"
         with self._transaction(durable=False):
-            self._db.executemany(
-                "UPDATE row SET created_id = COALESCE(created_id, ?) WHERE ordinal = ?",
-                ((record_id, ordinal) for ordinal, record_id in ids.items()),
-            )
+            rows = ((record_id, ordinal) for ordinal, record_id in ids.items())
+            self._db.executemany(f"UPDATE row SET created_id = {value} WHERE ordinal = ?", rows)
 
     def _assert_free(self, batch: Batch) -> None:
         ordinals = set(batch.ordinals)
@@ -574,5 +573,6 @@ class Journal(JournalSends):
         with self._transaction():
             self._db.executemany(f"INSERT INTO duplicate SELECT ?1, ?2 WHERE NOT ({unless})", rows)
 
-    def forget_duplicate(self, record_id: str) -> None:
-        self._write("DELETE FROM duplicate WHERE record_id = ?", record_id)
+    def forget_duplicates(self, record_ids: Iterable[str]) -> None:
+        with self._transaction():
+            self._db.executemany("DELETE FROM duplicate WHERE record_id = ?", ((record_id,) for record_id in record_ids))

@@ -22,7 +22,7 @@ from crmctl.files.validation import Batch, Batcher, Entry
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
-from crmctl.write.database import BatchState
+from crmctl.write.database import ABANDONED, BatchState, RowState
 from crmctl.write.effect import AS_OF, WITHOUT_EFFECT, took_effect, updates_to_show
 from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import ATTEMPTS, TICK_SECONDS, InFlight, InHalves, SendContext, SentRows, Stopped, attempts
@@ -290,7 +290,8 @@ class Delivery:
             recovered = self._reconciler.recovered
             freed = self._reconciler.work()
             if self._settle_only:
-                self._journal.abandon(entry.ordinal for part in freed for entry in part.batch.entries)
+                ordinals = (entry.ordinal for part in freed for entry in part.batch.entries)
+                self._journal.conclude((ordinal, RowState.SKIPPED, None, ABANDONED) for ordinal in ordinals)
             else:
                 self._backlog += (part for batch in freed for part in self._parts(batch))
             if self._reconciler.recovered > recovered:
