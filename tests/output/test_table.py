@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from crmctl.cli.verbs import NOUNS
 from crmctl.models.resources import Attribute
 from crmctl.output.streams import clean
-from crmctl.output.table import aligned
+from crmctl.output.table import Cells, aligned, fit
 from crmctl.output.value_text import local
 from crmctl.output.views import record_view
 from tests.output.samples import NIL, TYPES, Run, record, view
@@ -195,3 +195,14 @@ def test_lines_below_each_other_count_cells_and_not_characters() -> None:
         "2     東京    京都",
         "13    Ada 👩‍💻  x",
     ]
+
+
+def test_columns_of_few_values_go_before_full_ones() -> None:
+    def column(header: str, filled: int) -> Cells:
+        return Cells(header, ["x" * 9] * filled + [""] * (10 - filled), is_value=True)
+
+    columns = [column("id", 10), column("name", 3), column("email", 10), column("fax", 2), column("score", 9), column("phone", 4)]
+    assert [cells.header for cells in fit(columns, 200, may_drop=True)[0]] == ["id", "name", "email", "fax", "score", "phone"]
+    assert [cells.header for cells in fit(columns, 53, may_drop=True)[0]] == ["id", "name", "email", "fax", "score"]
+    assert [cells.header for cells in fit(columns, 42, may_drop=True)[0]] == ["id", "name", "email", "score"]
+    assert [cells.header for cells in fit(columns, 31, may_drop=True)[0]] == ["id", "name", "email"]

@@ -48,6 +48,7 @@ class RecordDisplay:
         is_table = runtime.output_format == "table" and not runtime.flags.get("query")
         self._attributes = (known_attributes(runtime, object_name) or []) if dotted or is_table else []
         self._given_context = context
+        self._is_one_page = False
         self._lookups = self._field_lookups() if dotted else None
         self._labels = [_Labels(self._context, attribute) for attribute in self._labelled()] if is_table else []
 
@@ -70,7 +71,10 @@ class RecordDisplay:
         return next((labels.names(ids) for labels in self._labels if labels.slug == slug), {})
 
     def expect(self, count: int) -> None:
-        """Set the number of records to show, which decides the cheapest look-ups."""
+        """Set the number of records to show, which decides the cheapest look-ups, and whether one page decides the columns."""
+        from crmctl.models.resources import PAGE_LIMIT
+
+        self._is_one_page = count <= PAGE_LIMIT
         if self._lookups:
             self._lookups.expect(count)
         for labels in self._labels:
@@ -81,7 +85,7 @@ class RecordDisplay:
         wires: list[Mapping[str, Any]] = [item if isinstance(item, Mapping) else item.wire for item in items]
         if self._lookups:
             wires = self._lookups.expand(wires)
-        room = self._columns_with_room(wires) if in_table and self._labels and wires else None
+        room = self._columns_with_room(wires) if in_table and self._is_one_page and self._labels and wires else None
         for labels in self._labels:
             if room is None or labels.slug in room:
                 wires = labels.put(wires)

@@ -18,6 +18,9 @@ GAP = "  "
 LEAST = 32
 """Minimum cells of a shortened text; with less room the table drops a column."""
 
+NAMING = 3
+"""Columns that tell records apart: id, name and what identifies them come first."""
+
 LEAST_OF_CHOSEN = 20
 """Minimum cells of a column named by --fields."""
 
@@ -26,7 +29,8 @@ LEAST_OF_CHOSEN = 20
 class Cells:
     """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells.
 
-    A column that `wraps` continues a text below. One that `yields` shrinks to a short id before it goes.
+    A column that `wraps` continues a text below. One that `yields` shrinks to a short id before it goes. `is_value`:
+    it shows values of records, which others can stand for.
     """
 
     header: str
@@ -36,6 +40,7 @@ class Cells:
     short: int = LEAST
     wraps: bool = False
     yields: bool = False
+    is_value: bool = False
 
     @cached_property
     def natural(self) -> int:
@@ -54,6 +59,10 @@ class Cells:
     def is_empty(self) -> bool:
         return not any(self.texts)
 
+    @cached_property
+    def is_sparse(self) -> bool:
+        return self.is_value and 2 * sum(map(bool, self.texts)) < len(self.texts)
+
 
 def fits(columns: list[Cells], width: int | None) -> bool:
     """Whether all columns can be read in lines of this width."""
@@ -61,7 +70,8 @@ def fits(columns: list[Cells], width: int | None) -> bool:
 
 
 def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[list[Cells], list[int]]:
-    """Return the columns that fit and their widths. All empty columns go first, then those on the right; the first stays.
+    """Return the columns that fit and their widths. All empty columns go first, then values behind the NAMING columns that fewer than half
+    of the records have, then others, each from the right; the first stays.
 
     Without `may_drop` all stay, even if lines get longer than the terminal.
     """
@@ -69,9 +79,11 @@ def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[lis
     if may_drop and not fits(kept, width):
         kept = [columns[0], *(column for column in columns[1:] if not column.is_empty)]
         while len(kept) > 1 and not fits(kept, width):
-            *others, last = kept
+            last = max(kept[1:], key=lambda column: (column.is_sparse and column not in columns[:NAMING], kept.index(column)))
+            others, at = [column for column in kept if column is not last], kept.index(last)
             narrow = replace(last, short=max(SHORT_ID, cell_width(last.header)))
-            kept = [*others, narrow] if last.yields and fits([*others, narrow], width) else others
+            narrowed = [*others[:at], narrow, *others[at:]]
+            kept = narrowed if last.yields and fits(narrowed, width) else others
     return kept, _widths(kept, width)
 
 
@@ -192,7 +204,16 @@ def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cell
     if view.has_short_ids and kind in ("id", "reference"):
         texts = short_ids(texts, how)
     short = LEAST_OF_CHOSEN if how.chosen else _NARROWER.get(kind, LEAST)
-    return Cells(_heading(column, rows, how), texts, kind in _RIGHT, kind in _RIGID, short, kind == "sentence", kind == "reference")
+    return Cells(
+        _heading(column, rows, how),
+        texts,
+        kind in _RIGHT,
+        kind in _RIGID,
+        short,
+        kind == "sentence",
+        kind == "reference",
+        column.path[0] == "data",
+    )
 
 
 def columns_with_room(rows: list[Item], view: View, how: Rendering) -> set[str]:
