@@ -7,10 +7,11 @@ from decimal import Decimal
 import pytest
 
 from crmctl.errors import UsageError
-from crmctl.files.cell_values import ValueOptions, convert
+from crmctl.files.cell_values import ValueOptions
 from crmctl.files.column_names import parse_date_formats, parse_decimal_marks
 from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, select
+from tests.support.sheetreading import convert
 
 DEFAULT = ValueOptions()
 UUID = "0b0c3b5a-5b1e-4d5c-9c43-0123456789ab"

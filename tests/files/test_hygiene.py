@@ -79,10 +79,8 @@ def test_what_means_nothing_or_two_things_is_refused(parse, texts):
 
 
 READ = """
-from crmctl.files.cell_values import ValueOptions, convert
-from crmctl.models.resources import Attribute
-born = Attribute.parse({"id": "b", "slug": "b", "type": "date"})
-print(convert("2024-03-31", born, ValueOptions()), convert("31/03/2024", born, ValueOptions(date_formats={"": "%d/%m/%Y"})))
+from crmctl.values.typed_text import read_date
+print(read_date("2024-03-31"), read_date("31/03/2024", "%d/%m/%Y"))
 """
 
 

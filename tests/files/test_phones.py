@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from crmctl.errors import UsageError
-from crmctl.files.cell_values import ValueOptions, check_region, convert
+from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.validation import Heard, validate
 from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, source_of
+from tests.support.sheetreading import convert
 
 PHONE = attribute("phone", "phone_number")
 

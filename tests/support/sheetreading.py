@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.files.cell_values import ValueOptions
+from crmctl.files.cell_values import ValueOptions, finding_of, is_blank, value_reader
 from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Payload, payloads
 from crmctl.models.findings import Finding
+from crmctl.models.resources import Attribute
+from crmctl.values.composites import learn_form
 from tests.support.sheets import ATTRIBUTES, Sheet
 
 DOUBTS = {"quoted_text", "stray_mark"}
@@ -103,3 +105,17 @@ def same(data: dict[str, Any], truth: dict[str, Any]) -> bool:
 
 def _number(value: Any) -> Decimal | None:
     return None if value is None else Decimal(str(value))
+
+
+def convert(value: Any, attribute: Attribute, options: ValueOptions, *, header: str | None = None) -> Any:
+    """Return the wire value of one cell (text) or JSON value.
+
+    Return None for a blank value, a Finding for an invalid one.
+    """
+    column = header if header is not None else attribute.slug
+    if is_blank(value, attribute, options):
+        return None
+    try:
+        return value_reader(attribute, options.rules_for(column, attribute.slug), learn_form(attribute, options.samples))(value)
+    except RejectedError as error:
+        return finding_of(error).on(column, value)

@@ -180,20 +180,6 @@ def merger_of(attributes: Sequence[Attribute], options: ValueOptions) -> Merger:
     return Merger({attribute.slug: attribute for attribute in attributes}, forms, options.currency)
 
 
-def convert(value: Any, attribute: Attribute, options: ValueOptions, *, header: str | None = None) -> Any:
-    """Return the wire value of one cell (text) or JSON value.
-
-    Return None for a blank value, a Finding for an invalid one.
-    """
-    column = header if header is not None else attribute.slug
-    if is_blank(value, attribute, options):
-        return None
-    try:
-        return value_reader(attribute, options.rules_for(column, attribute.slug), learn_form(attribute, options.samples))(value)
-    except RejectedError as error:
-        return finding_of(error).on(column, value)
-
-
 def is_blank(value: Any, attribute: Attribute, options: ValueOptions) -> bool:
     """Whether a value is blank: null, "", a null string, or white space in a type that ignores it."""
     if value is None or value == "":

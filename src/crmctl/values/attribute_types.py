@@ -206,7 +206,6 @@ UNKNOWN = ValueType(Family.TEXT, ~Trait(0))
 
 PART_NAMES: dict[str, Parts] = {name: row.parts for name, row in TYPES.items() if row.parts}
 COMPOSITE_TYPES = frozenset(PART_NAMES)
-NUMBER_TYPES = frozenset(name for name, row in TYPES.items() if row.family is Family.NUMBER)
 
 
 def type_of(name: str | None) -> ValueType:
