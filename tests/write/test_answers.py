@@ -97,6 +97,13 @@ def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trim
     assert outcome.is_right, outcome
 
 
+def test_a_lost_row_does_not_take_the_copy_of_its_twin_because_the_service_alters_another_row() -> None:
+    """Row 15 was accepted without effect. Row 16, other capitals, exists twice. The service escapes the name of row 8."""
+    faults = ((2, "created, without effect"), (3, "created twice by a proxy"))
+    outcome = play(AnswerPlay("capitals", "escapes text", 8, faults, "5 s late", "similar", seed=979))
+    assert (outcome.is_right, outcome.duplicates) == (True, 5), outcome
+
+
 def test_copies_are_named_with_the_row_whose_content_they_hold() -> None:
     """The first batch is repeated after a 429: rows 1 and 2 differ in capitals, which the service lowers, and in a blank."""
     faults = ((0, "429, applied all"), (1, "no answer, applied all"))

@@ -310,7 +310,10 @@ in which the service keeps the difference between twins."""
 
 
 class _Copy(NamedTuple):
-    """A record that equals row `owner` in the attributes that tell it from its `twins`."""
+    """A record that equals row `owner` in the attributes that tell it from its `twins`.
+
+    `telling`: those in which nothing shows that the service keeps the difference between twins.
+    """
 
     owner: int
     twins: Sequence[int]
@@ -402,7 +405,7 @@ class _Ledger:
                 if pair is pair_equal and created:
                     held = {_content(record): row for row, record in by_row.items()}
                     for record in [record for record in by_id.values() if _content(record) in held]:
-                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs))
+                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs - kept))
             rest += by_id.values()
         return rest
 
