@@ -49,7 +49,7 @@ def test_every_row_is_sent_once_in_requests_of_100(journal: Journal) -> None:
     assert result.error is None
     assert journal.state is JobState.FINISHED
     assert journal.counts()[RowState.CREATED] == 250
-    assert journal.effort()[0] == 4
+    assert journal.effort()[0] == 3, "the writes; the session counts the reads"
 
 
 def test_an_invalid_row_stops_everything_before_anything_is_sent(journal: Journal) -> None:
@@ -230,7 +230,7 @@ def test_a_429_that_clears_costs_an_attempt_and_nothing_else(journal: Journal) -
         server.faults[0] = Fault(status=429, headers={"Retry-After": "1"})
         run(server.crm(), journal, prepared(100))
         assert server.values("n") == once(*range(1, 101))
-    assert journal.effort()[0] == 3
+    assert journal.effort()[0] == 2
     assert journal.state is JobState.FINISHED
 
 
