@@ -156,8 +156,9 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 
 _RIGHT = frozenset({"number", "currency"})
-_NARROWER = {"sentence": 24, "sample": 20}
-"""Minimum cells of the kinds that are read with less than LEAST; a sentence wraps."""
+_WRAPPED = frozenset({"sentence", "edits"})
+_NARROWER = {"sentence": 24, "edits": 24, "sample": 20}
+"""Minimum cells of the kinds that are read with less than LEAST."""
 
 _RIGID = frozenset({"id", "email", "number", "currency", "time", "date", "checkbox"})
 
@@ -210,7 +211,7 @@ def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cell
         kind in _RIGHT,
         kind in _RIGID,
         short,
-        kind == "sentence",
+        kind in _WRAPPED,
         kind == "reference",
         column.path[0] == "data",
     )

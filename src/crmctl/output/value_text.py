@@ -162,6 +162,13 @@ def _settings(value: Any, how: Rendering) -> str:
     return "; ".join(f"{name}: {_plain(entry, how)}" for name, entry in value.items()) if isinstance(value, Mapping) else _plain(value, how)
 
 
+def _edits(value: Any, how: Rendering) -> str:
+    """Return values before and after, `name: [before, after]`, as `name: before → after`."""
+    if not isinstance(value, Mapping) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value.values()):
+        return _plain(value, how)
+    return "; ".join(f"{name}: {' → '.join(_plain(side, how) or 'nothing' for side in pair)}" for name, pair in value.items())
+
+
 def zones(values: Iterable[Any], how: Rendering) -> str:
     """Return the zones of local times for a header: ` (CET)`; an empty text if times are not local."""
     if not how.terminal:
@@ -178,5 +185,6 @@ RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {
     "reference": _reference,
     "time": _time,
     "settings": _settings,
+    "edits": _edits,
 }
 """Renderers of the kinds that need more than plain text."""

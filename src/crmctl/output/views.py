@@ -68,6 +68,7 @@ _KINDS = {
     **dict.fromkeys(("note", "proof", "message", "problem", "reason", "summary", "description", "content", "outcome"), "sentence"),
     "email": "email",
     "config": "settings",
+    "values": "edits",
     **dict.fromkeys(("samples", "scopes"), "sample"),
     **dict.fromkeys(("distinct", "fillRate"), "number"),
 }
@@ -75,7 +76,7 @@ _KINDS = {
 
 def _kind(name: str) -> str:
     """Return the kind of a field of the service by its name."""
-    return "time" if name.endswith("At") else _KINDS.get(name, "text")
+    return "time" if name.endswith(("At", "_at")) else _KINDS.get(name, "text")
 
 
 def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> View:
@@ -132,6 +133,6 @@ MIRROR_OBJECTS = table_view(
     "object records asOf proven proof totalRequests",
     "object records asOf proven proof excluded syncs requests totalRequests table",
 )
-MIRROR_MISTAKES = table_view("wrong records", "object id problem", "object id problem")
-MIRROR_HITS = table_view("records", "object id excerpt", "object id excerpt score data")
+MIRROR_MISTAKES = replace(table_view("wrong records", "object id problem", "object id problem"), has_short_ids=True)
+MIRROR_HITS = replace(table_view("records", "object id excerpt", "object id excerpt score data"), has_short_ids=True)
 UPLOADS = table_view("files", "path publicUrl bytes contentType", "file path publicUrl bytes contentType")

@@ -194,7 +194,7 @@ def diff_org(
     elif report == "json":
         runtime.emitter.emit_result({"schema": [each.wire() for each in schema], "changes": rows[len(schema) :]})
     else:
-        runtime.emitter.emit_rows(rows, "differences")
+        runtime.emitter.emit_rows(rows, "differences", first=("change", "object", "id", "values"))
     runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
     return ExitCode.DIFFERENT if rows and exit_code else ExitCode.OK
 
