@@ -36,6 +36,7 @@ class Runtime:
         self.flags: Json = {}
         self.ping_url: str | None = None
         self._warnings_left = True
+        self._connected: Crm | None = None
         self._endings: list[Callable[[], object]] = []
 
     def at_end(self, close: Callable[[], object]) -> None:
@@ -243,6 +244,7 @@ class Runtime:
             from crmctl.cli.preview import PreviewSession
 
             crm.session = cast("Session", PreviewSession(crm.session))
+        self._connected = crm
         return crm
 
     @cached_property
@@ -303,7 +305,8 @@ class Runtime:
         )
 
     def _time_for(self, requests: int) -> float:
-        return self.crm.session.time_for(requests)
+        # The newest connection is that of the bulk lane, if there is one: it knows what it waits for.
+        return (self._connected or self.crm).session.time_for(requests)
 
     def browse(self, url: str) -> None:
         """Open an address in the browser, or tell the user to. Raises ServiceError if it is no web address."""

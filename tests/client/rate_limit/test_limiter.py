@@ -321,3 +321,8 @@ def test_threads_that_wait_for_one_moment_say_so_once(budget_on: Open) -> None:
         budget._say_wait(NOW + 30 + number / 10, NOW)
     budget._say_wait(NOW + 60, NOW)
     assert [note.split(" until ")[0] for note in notes] == ["rate limit: waiting 30 s", "rate limit: waiting 60 s"]
+
+
+def test_work_that_waits_is_estimated_in_windows_from_the_announced_moment(ledger: Ledger) -> None:
+    spend(ledger, 100)
+    assert [ledger.time_for(NOW, requests, 20.0) for requests in (1, 50, 100)] == [20.0, pytest.approx(50 * 60 / 95), 80.0]

@@ -176,10 +176,13 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
     return min(moments, default=now + SOON)
 
 
-def time_for(learned: Learned, usage: Usage, requests: int, now: float) -> float:
-    """Return the seconds until so many requests may have gone, the free ones at once."""
+def time_for(learned: Learned, usage: Usage, requests: int, now: float, waits: float = 0.0) -> float:
+    """Return the seconds until so many requests may have gone, the free ones at once; or, if bulk work has to wait so many seconds, in the
+    windows from then on without the reserve."""
     if learned.limit <= 0:
         return 0.0
+    if waits > 0.0:
+        return waiting_time(requests, max(1, int(learned.limit - learned.reserve)), learned.window, waits)
     until_reset = 0.0
     if learned.remaining >= 0 and now < min(learned.edge, learned.heard + learned.window):
         room = learned.remaining - usage.since
