@@ -210,9 +210,11 @@ CREATE INDEX seen_key ON seen (key);
 
 _UNEVEN = """
 SELECT key FROM sent WHERE NOT is_created UNION
+SELECT key FROM sent GROUP BY key HAVING COUNT(*) > 1 UNION
 SELECT key FROM (SELECT key, form, 1 AS n FROM sent UNION ALL SELECT key, form, -1 FROM seen WHERE key IS NOT NULL)
 GROUP BY key, form HAVING SUM(n) <> 0
 """
+"""Keys to compare one by one. Rows that share a key show what the service keeps of their differences."""
 
 
 class _Comparison:
