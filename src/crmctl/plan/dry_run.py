@@ -187,7 +187,7 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
     references = planned.references
     if references is None:
         return 0
-    made = sum(-(-group.size // BULK_LIMIT) + 2 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    made = sum(-(-group.size // BULK_LIMIT) + 3 + -(-group.size // PAGE_LIMIT) for group in references.groups())
     links = references.link_count
     return made + (write_requests(links) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 
