@@ -24,7 +24,7 @@ SIZES = dict.fromkeys((INDEX, KEYS, RECORDS), PIECE)
 
 DYING = f"""
 import os, signal, sys
-from crmctl.service.jobs import removal_jobs
+from crmctl.service.jobs import worker
 from crmctl.service.store.engine import open_engine  # noqa: E402
 
 def die(tx):
