@@ -12,22 +12,20 @@ import pytest
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy
 from crmctl.service.jobs import worker
-from crmctl.service.jobs.worker import Pieces, Removals, after_removal
+from crmctl.service.jobs.worker import Removals, after_removal, take_piece
 from crmctl.service.store import attributes, objects, record_history, records, removals
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.removals import INDEX, KEYS, VALUES, StillLeaving, take_out
+from crmctl.service.store.removals import StillLeaving, take_out
 from tests.service.store.conftest import Store, new_id, opened
 
 PIECE = 4
-SIZES = dict.fromkeys((INDEX, VALUES, KEYS), PIECE)
 COUNT = 22
 
 
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few the records are."""
-    monkeypatch.setattr(removals, "AT_ONCE", 0)
+    monkeypatch.setattr(removals, "PIECE", PIECE)
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def delete(store: Store, things: str, slug: str = "code") -> None:
 
 
 def take(store: Store) -> bool:
-    return store.engine.write(lambda tx: take_out(tx, SIZES)) is not None
+    return store.engine.write(take_out)
 
 
 def take_all(store: Store) -> int:
@@ -94,18 +92,18 @@ def test_a_death_in_a_piece_loses_that_piece_only(database: str, store: Store, t
         with contextlib.suppress(KeyboardInterrupt):
             store.engine.write(_die_after_a_piece)
         with contextlib.closing(open_engine(database)) as restarted:
-            restarted.write(lambda tx: take_out(tx, SIZES))
+            restarted.write(take_out)
             found = restarted.read(lambda tx: records.list_records(tx, things, page=records.Paging(order="asc", limit=100)))[0]
             assert [each["data"] for each in found] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     with contextlib.closing(open_engine(database)) as restarted:
-        while restarted.write(lambda tx: take_out(tx, SIZES)):
+        while restarted.write(take_out):
             pass
     assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in seen]
     assert "Code" not in repr(raw(store, things))
 
 
 def _die_after_a_piece(tx: Any) -> None:
-    take_out(tx, SIZES)
+    take_out(tx)
     raise KeyboardInterrupt
 
 
@@ -174,7 +172,7 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
             def read_long(tx: Any) -> bool:
                 records.list_records(tx, things)  # noqa: B023
                 with pytest.raises(Busy):
-                    Pieces(store.engine).take()  # noqa: B023
+                    take_piece(store.engine)  # noqa: B023
                 return job.run_once()  # noqa: B023
 
             assert not store.read(read_long)
@@ -220,11 +218,11 @@ def test_a_table_that_a_backup_reads_is_changed_after_it_and_nobody_waits_behind
                 records.list_records(tx, things)  # noqa: B023
                 store.engine.write(lambda tx: objects.delete_object(tx, things))  # noqa: B023
                 with pytest.raises(Busy):
-                    Pieces(store.engine).take()  # noqa: B023
+                    take_piece(store.engine)  # noqa: B023
 
             store.read(delete_meanwhile)
             assert store.read(lambda tx: objects.find_object_by_slug(tx, "things")) is None
-            while Pieces(store.engine).take() is not None:
+            while take_piece(store.engine):
                 pass
             assert store.rows("SELECT * FROM object_removal") == []
     finally:

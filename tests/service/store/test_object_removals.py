@@ -12,29 +12,32 @@ import pytest
 
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import NotFound
-from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import Removals
 from crmctl.service.store import attributes, objects, records, removals
-from crmctl.service.store.removals import INDEX, KEYS, RECORDS
 from tests.service.store.conftest import Store, new_id
 from tests.support.patience import PATIENCE
 
 PIECE, COUNT = 4, 22
-SIZES = dict.fromkeys((INDEX, KEYS, RECORDS), PIECE)
 
 DYING = f"""
 import os, signal, sys
-from crmctl.service.jobs import worker
+from crmctl.service.store import removals
 from crmctl.service.store.engine import open_engine  # noqa: E402
 
 def die(tx):
-    assert worker._take_piece(tx, {SIZES})
+    assert removals.take_out(tx)
     os.kill(os.getpid(), signal.SIGKILL)
 
+removals.PIECE = {PIECE}
 engine = open_engine(sys.argv[1])
-engine.write(lambda tx: worker._take_piece(tx, {SIZES}))
+engine.write(removals.take_out)
 engine.write(die)
 """
+
+
+@pytest.fixture(autouse=True)
+def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "PIECE", PIECE)
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def table_of(store: Store, things: str) -> str:
 
 
 def tables(store: Store) -> set[str]:
-    is_sqlite = not store.engine.read(lambda tx: tx.dialect.drops_whole)
+    is_sqlite = store.engine.read(lambda tx: tx.dialect.engine) == "sqlite"
     return {row[0] for row in store.rows("SELECT name FROM sqlite_master" if is_sqlite else "SELECT relname FROM pg_class")}
 
 
@@ -60,7 +63,7 @@ def held(store: Store, table: str) -> int:
 
 
 def take(store: Store) -> bool:
-    return store.engine.write(lambda tx: worker._take_piece(tx, SIZES)) is not None
+    return store.engine.write(removals.take_out)
 
 
 def delete(store: Store, things: str) -> None:
@@ -83,8 +86,7 @@ def test_it_is_gone_at_once_and_no_piece_takes_more_than_it_may(store: Store, th
                 store.engine.write(lambda tx, call=call: call(tx, things))
         assert store.find(again) == [kept]
         counts.append(held(store, table))
-    at_most = COUNT if store.engine.read(lambda tx: tx.dialect.drops_whole) else PIECE
-    assert max(before - after for before, after in itertools.pairwise(counts)) <= at_most
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= PIECE
     assert (counts[0], counts[-1]) == (2 * COUNT + 1, 1)
     assert not [name for name in tables(store) if name == table or name.startswith(f"{table}_")]
     assert leftovers(store) == []
@@ -106,8 +108,7 @@ def test_a_process_that_is_killed_in_a_piece_loses_that_piece_only(database: str
     assert leftovers(store) == []
 
 
-def test_an_attribute_that_was_still_leaving_goes_with_it(store: Store, things: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "AT_ONCE", 0)
+def test_an_attribute_that_was_still_leaving_goes_with_it(store: Store, things: str) -> None:
     store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
     take(store)
     delete(store, things)

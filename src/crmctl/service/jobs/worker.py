@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
 from crmctl.service.store import change_log, deliveries, logs, removals
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
-from crmctl.service.store.removals import INDEX, KEYS, RECORDS, VALUES, Sizes, StillLeaving
+from crmctl.service.store.removals import StillLeaving
 from crmctl.service.store.tx import Tx
 
 POLL_SECONDS = 0.25
@@ -255,14 +256,11 @@ class RequestLogWriter(GatheringJob[list[LoggedRequest]]):
         return held[:MOST_WAITING]
 
 
-PIECE_SECONDS = 0.1
-FIRST_PIECE, LEAST_PIECE, LARGEST_PIECE = 500, 10, 20_000
-"""Records per piece. The duration of the last piece decides the next size."""
-
 AGAIN_SECONDS = 5.0
 """Pause after a table was in use: everyone else waits behind each try."""
 
-_PAUSE = 0.01
+_PIECES = 20
+"""How many pieces are taken before a slug is tried again."""
 
 
 class Removals(BackgroundJob):
@@ -270,7 +268,6 @@ class Removals(BackgroundJob):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._pieces = Pieces(context.engine)
         self._next_at = 0.0
 
     def run_once(self) -> bool:
@@ -278,35 +275,18 @@ class Removals(BackgroundJob):
         if clock.monotonic() < self._next_at or not self._context.engine.read(removals.is_waiting):
             return False
         try:
-            took = self._pieces.take()
+            return take_piece(self._context.engine)
         except Busy:
             self._next_at = clock.monotonic() + AGAIN_SECONDS
             return False
-        clock.sleep(_PAUSE if took is None else max(_PAUSE, took))
-        return took is not None
 
 
-def _take_piece(tx: Tx, sizes: Sizes) -> str | None:
-    return removals.take_out(tx, sizes) or removals.take_out_object(tx, sizes)
-
-
-class Pieces:
-    """Takes pieces that each last about PIECE_SECONDS, whatever the records are like."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._sizes = dict.fromkeys((INDEX, VALUES, KEYS, RECORDS), FIRST_PIECE)
-
-    def take(self) -> float | None:
-        """Take one piece and return its seconds; None if there is none, or another process is at work. Raises Busy as `take_out` does."""
-        begun = time.monotonic()
-        kind = self._engine.write(lambda tx: _take_piece(tx, self._sizes))
-        if kind is None:
-            return None
-        took = time.monotonic() - begun
-        size = self._sizes[kind] * PIECE_SECONDS / max(took, PIECE_SECONDS / 4)
-        self._sizes[kind] = int(min(LARGEST_PIECE, max(LEAST_PIECE, size)))
-        return took
+def take_piece(engine: Engine) -> bool:
+    """Take one piece, rest as long as that took, so that others can write, and return whether there was one. Raises Busy."""
+    begun = time.monotonic()
+    was_there = engine.write(removals.take_out)
+    time.sleep(time.monotonic() - begun)
+    return was_there
 
 
 def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: str | None = None) -> T:
@@ -315,32 +295,19 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
 
     Raises StillLeaving or Held when that takes longer than `within` seconds.
     """
-    end, pieces = time.monotonic() + within, Pieces(engine)
+    end = time.monotonic() + within
     while True:
         try:
             return engine.write(fn, within=max(0.001, end - time.monotonic()), by=by)
-        except (StillLeaving, Held) as error:
-            seconds = end - time.monotonic()
-            if seconds <= 0:
+        except (StillLeaving, Held):
+            if time.monotonic() >= end:
                 raise
-            is_held = isinstance(error, Held)
-        if is_held:
-            time.sleep(min(AGAIN_SECONDS, seconds))
-        else:
-            _take_some(pieces, end)
-
-
-def _take_some(pieces: Pieces, end: float) -> None:
-    """Take pieces for a second before the slug is tried again."""
-    pause_at = min(end, time.monotonic() + 1)
-    while time.monotonic() < pause_at:
-        try:
-            took = pieces.take()
-        except Busy:
-            took = None
-        time.sleep(_PAUSE if took is None else max(_PAUSE, took))
-        if took is None:
-            return
+        taken = 0
+        with contextlib.suppress(Busy):
+            while taken < _PIECES and take_piece(engine):
+                taken += 1
+        if not taken:
+            time.sleep(min(AGAIN_SECONDS, max(0.0, end - time.monotonic())))
 
 
 CHUNK = 1000

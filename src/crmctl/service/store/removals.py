@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from crmctl.service.faults import Busy
@@ -12,14 +11,8 @@ from crmctl.service.store.tx import Tx, required
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.operators import holds_text
 
-INDEX, VALUES, KEYS, RECORDS = "index", "values", "keys", "records"
-"""Kinds of pieces. The speed of one kind says nothing about another."""
-
-Sizes = Mapping[str, int]
-"""Most rows of a piece of each kind."""
-
-AT_ONCE = 500
-"""An object with no more records than this is finished at once."""
+PIECE = 500
+"""Most rows of a piece, so that no other writer waits long. An object with no more records is finished at once."""
 
 
 class StillLeaving(Busy):
@@ -50,11 +43,11 @@ def begin(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute
     flags = (int(attribute.is_indexed), int(attribute.is_unique))
     removal = _Removal(attribute.number, object_id, object_number, attribute.slug, *flags, 0, last)
     tx.execute(_BEGIN, removal)
-    few: int = required(tx.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?) AS counted", (AT_ONCE + 1,)))[0]
-    if few <= AT_ONCE:
-        _take_values_out(tx, removal, AT_ONCE)
+    few: int = required(tx.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?) AS counted", (PIECE + 1,)))[0]
+    if few <= PIECE:
+        _take_values_out(tx, removal)
         tx.execute("UPDATE attribute_removal SET done = last WHERE number = ?", (attribute.number,))
-        _forget_unique_values(tx, removal, AT_ONCE)
+        _forget_unique_values(tx, removal)
 
 
 def is_waiting(tx: Tx) -> bool:
@@ -62,17 +55,23 @@ def is_waiting(tx: Tx) -> bool:
     return tx.one(waiting) is not None
 
 
-def take_out(tx: Tx, sizes: Sizes) -> str | None:
-    """Take one piece of the oldest removal that no other process works on. Returns its kind, None if there was none; raises Busy when a
-    reader holds the table of an index."""
+def take_out(tx: Tx) -> bool:
+    """Take one piece of the oldest removal that no other process works on, and return whether there was one. Raises Busy when a reader
+    holds the table."""
     for number, object_id in tx.all("SELECT number, object_id FROM attribute_removal WHERE is_vacant = 0 ORDER BY number"):
         if tx.dialect.share_object:
             tx.one(tx.dialect.share_object, (object_id,))
         claim = f"SELECT {_COLUMNS} FROM attribute_removal WHERE number = ? AND is_vacant = 0{tx.dialect.for_claim('attribute_removal')}"
         row = tx.one(claim, (number,))
         if row is not None:
-            return _take_piece(tx, _Removal(*row), sizes)
-    return None
+            _take_piece(tx, _Removal(*row))
+            return True
+    theirs = "SELECT 1 FROM attribute_removal AS a WHERE a.object_number = object_removal.number AND a.is_vacant = 0"
+    claim = f"SELECT number, is_indexed FROM object_removal WHERE NOT EXISTS ({theirs}) ORDER BY number LIMIT 1"
+    row = tx.one(claim + tx.dialect.for_claim("object_removal"))
+    if row is not None:
+        _take_piece_of_object(tx, *row)
+    return row is not None
 
 
 def take_vacancy(tx: Tx, object_number: int) -> int | None:
@@ -84,26 +83,22 @@ def take_vacancy(tx: Tx, object_number: int) -> int | None:
     return number
 
 
-def _take_piece(tx: Tx, removal: _Removal, sizes: Sizes) -> str:
+def _take_piece(tx: Tx, removal: _Removal) -> None:
     if removal.is_indexed:
         record_tables.drop_index(tx, removal.object_number, record_tables.columns_of(removal.number)[0])
         tx.execute("UPDATE attribute_removal SET is_indexed = 0 WHERE number = ?", (removal.number,))
-        return INDEX
-    if removal.done < removal.last:
-        done = _take_values_out(tx, removal, sizes[VALUES])
-        tx.execute("UPDATE attribute_removal SET done = ? WHERE number = ?", (done, removal.number))
-        return VALUES
-    if not removal.is_unique or _forget_unique_values(tx, removal, sizes[KEYS]) < sizes[KEYS]:
+    elif removal.done < removal.last:
+        tx.execute("UPDATE attribute_removal SET done = ? WHERE number = ?", (_take_values_out(tx, removal), removal.number))
+    elif not removal.is_unique or _forget_unique_values(tx, removal) < PIECE:
         tx.execute("UPDATE attribute_removal SET is_vacant = 1 WHERE number = ?", (removal.number,))
-    return KEYS
 
 
-def _take_values_out(tx: Tx, removal: _Removal, most: int) -> int:
+def _take_values_out(tx: Tx, removal: _Removal) -> int:
     """Remove values from the next records, and return up to which they are removed."""
     table = record_tables.table_name(removal.object_number)
     column, exact = record_tables.columns_of(removal.number)
     part = f"SELECT seq FROM {table} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-    end: int | None = required(tx.one(f"SELECT max(seq) FROM ({part}) AS part", (removal.done, removal.last, most)))[0]
+    end: int | None = required(tx.one(f"SELECT max(seq) FROM ({part}) AS part", (removal.done, removal.last, PIECE)))[0]
     if end is None:
         return removal.last
     # The text search only narrows the rows to rewrite. A record written since has no value, but has the column.
@@ -117,44 +112,31 @@ def _take_values_out(tx: Tx, removal: _Removal, most: int) -> int:
     return end
 
 
-def _forget_unique_values(tx: Tx, removal: _Removal, most: int) -> int:
+def _forget_unique_values(tx: Tx, removal: _Removal) -> int:
     some = "SELECT key FROM unique_value WHERE attribute = ? LIMIT ?"
     sql = f"DELETE FROM unique_value WHERE attribute = ? AND key IN ({some})"
-    return tx.execute(sql, (removal.number, removal.number, most))
+    return tx.execute(sql, (removal.number, removal.number, PIECE))
 
 
 def begin_object(tx: Tx, schema: Schema) -> None:
-    """Begin to remove a deleted object, away from all other writers. Its values go with the table, and its indexes where that is dropped
-    whole."""
-    tx.execute("INSERT INTO object_removal (number, is_indexed) VALUES (?, ?)", (schema.number, int(not tx.dialect.drops_whole)))
+    """Begin to remove a deleted object, away from all other writers. Its values go with the table."""
+    tx.execute("INSERT INTO object_removal (number, is_indexed) VALUES (?, 1)", (schema.number,))
     tx.execute("UPDATE attribute_removal SET done = last WHERE object_number = ?", (schema.number,))
     for attribute in schema.every.values():
-        flags = (int(attribute.is_indexed and not tx.dialect.drops_whole), int(attribute.is_unique))
+        flags = (int(attribute.is_indexed), int(attribute.is_unique))
         if any(flags):
             tx.execute(_BEGIN, _Removal(attribute.number, schema.object_id, schema.number, attribute.slug, *flags, 0, 0))
 
 
-def take_out_object(tx: Tx, sizes: Sizes) -> str | None:
-    """Take one piece of the oldest removal that no other process works on. Returns its kind, None if there was none; raises Busy when a
-    reader holds the table."""
-    theirs = "SELECT 1 FROM attribute_removal AS a WHERE a.object_number = object_removal.number AND a.is_vacant = 0"
-    claim = f"SELECT number, is_indexed FROM object_removal WHERE NOT EXISTS ({theirs}) ORDER BY number LIMIT 1"
-    row = tx.one(claim + tx.dialect.for_claim("object_removal"))
-    if row is None:
-        return None
-    number, is_indexed = row
+def _take_piece_of_object(tx: Tx, number: int, is_indexed: int) -> None:
+    table = record_tables.table_name(number)
     if is_indexed:
         for column in record_tables.MOMENTS:
             record_tables.drop_index(tx, number, column)
         tx.execute("UPDATE object_removal SET is_indexed = 0 WHERE number = ?", (number,))
-        return INDEX
-    if tx.dialect.drops_whole or _take_records_out(tx, record_tables.table_name(number), sizes[RECORDS]) < sizes[RECORDS]:
-        record_tables.drop_table(tx, number)
-        for table, column_name in (("attribute_removal", "object_number"), ("object_removal", "number")):
-            tx.execute(f"DELETE FROM {table} WHERE {column_name} = ?", (number,))
-    return RECORDS
-
-
-def _take_records_out(tx: Tx, table: str, most: int) -> int:
+        return
     part = f"SELECT seq FROM {table} ORDER BY seq LIMIT ?"
-    return tx.execute(f"DELETE FROM {table} WHERE seq <= (SELECT max(seq) FROM ({part}) AS part)", (most,))
+    if tx.execute(f"DELETE FROM {table} WHERE seq <= (SELECT max(seq) FROM ({part}) AS part)", (PIECE,)) < PIECE:
+        record_tables.drop_table(tx, number)
+        for removal, column in (("attribute_removal", "object_number"), ("object_removal", "number")):
+            tx.execute(f"DELETE FROM {removal} WHERE {column} = ?", (number,))

@@ -47,8 +47,6 @@ class SqliteDialect:
     """CREATE TABLE for rows that may be lost in a crash and are cheap to write."""
     growth = ""
     """Settings of a table that grows large."""
-    drops_whole = False
-    """Whether dropping a large table takes no time. Otherwise no writer can work while its pages are freed."""
     names_indexes = True
     """Whether `table_by` has an effect. An engine with statistics of its values needs none."""
 
@@ -106,7 +104,6 @@ class PostgresDialect(SqliteDialect):
     passing_table = "CREATE UNLOGGED TABLE"
     # An index-only count looks rows up in the table until it is vacuumed, by default after a fifth of new rows.
     growth = "autovacuum_vacuum_insert_scale_factor = 0.02"
-    drops_whole = True
     names_indexes = False
 
     def for_claim(self, table: str) -> str:
