@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overl
 from crmctl.bulk_context import Listener
 from crmctl.client.crm import Crm, connect
 from crmctl.client.directory import SHIFTED, Directory
-from crmctl.client.oidc_keys import find_key
+from crmctl.client.issued_keys import find_key
 from crmctl.client.query.clauses import FilterReader
 from crmctl.client.query.record_filter import Admits, ListOrder, QueryContext
 from crmctl.client.query.record_query import RecordQuery

@@ -118,6 +118,17 @@ def test_claims_are_explained_and_compared(service: RunningService, issuer: Issu
     assert good["trusts"] == [{"name": "ci", "problem": None}]
 
 
+def test_claims_are_compared_with_the_trusts_of_the_service_by_a_key_that_may_read_them(service: RunningService, issuer: Issuer) -> None:
+    token = issuer.token(service.base_url, repository_id="666")
+    keys = {"full": service.key, "narrow": service.key_for(["members:read"]), "none": ""}
+    shown = {}
+    for name, key in keys.items():
+        environ = {"CRMCTL_ID_TOKEN": token, "CRMCTL_API_KEY": key}
+        shown[name] = run_crmctl("auth", "explain", "--base-url", service.base_url, "-o", "json", env=environ).ok().json().get("trusts")
+    assert shown == {"full": [{"name": "ci", "problem": "ci: repository_id is not 123"}], "narrow": None, "none": None}
+    assert exchanges(service) == 0
+
+
 def test_a_refused_token_stores_nothing(service: RunningService, issuer: Issuer) -> None:
     token = issuer.token(service.base_url, repository_id="666")
     refused = log_in(service, {"CRMCTL_ID_TOKEN": token}).exits(4)

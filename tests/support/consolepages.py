@@ -190,9 +190,8 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/audit": ["/audit"],
         "/api": ["/api"],
         "/api/{tag}": ["/api/records", "/api/reports"],
-        "/account": ["/account"],
-        "/sessions": ["/sessions"],
-        "/sign-out-everywhere": ["/sign-out-everywhere"],
+        "/device": ["/device?code=BCDF-GHJK"],
+        **{path: [path] for path in ("/account", "/sessions", "/sign-out-everywhere")},
         "/{rest:path}": ["/nowhere"],
     }
     endpoints = _endpoints(service)

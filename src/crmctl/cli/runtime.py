@@ -211,7 +211,7 @@ class Runtime:
     def credential(self) -> Credential:
         """The API key. Raises DeniedError if there is none for this origin."""
         if self.settings.auth.value == "oidc":
-            from crmctl.client.oidc_keys import find_key
+            from crmctl.client.issued_keys import find_key
 
             return find_key(self.settings, self.environ, self.paths, self.clock)
         from crmctl.config.credentials import require_credential

@@ -13,11 +13,12 @@ import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
 from crmctl.service.console.visits import PORTAL
-from crmctl.service.store import deliveries
-from tests.service.console.conftest import link_to
+from crmctl.service.store import deliveries, device_logins
+from tests.service.console.conftest import Newcomer, cookie_name, link_to
 from tests.support.browser import NARROW, WIDE, Browser
-from tests.support.cli import run_crmctl
+from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.consolepages import furnish, unknown_pages
+from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService, running_service
 
@@ -82,6 +83,29 @@ def test_a_key_made_in_the_console_works_on_the_command_line_until_it_is_revoked
     browser.press("Revoke the key")
     browser.wait_for("The key is revoked")
     run_crmctl("objects", "list", env=settings).exits(4)
+    assert browser.complaints() == []
+
+
+def test_a_device_is_logged_in_by_a_member(
+    browser: Browser, live: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_logins, "INTERVAL", 0)
+    member = newcomer(live)
+    member.enter_as("member", "Ada")
+    token = member.client.cookies[cookie_name(live)]
+    with start_crmctl("auth", "login", "--device", "--insecure-storage", "--base-url", live.base_url) as process:
+        assert process.stderr is not None
+        address, code = process.stderr.readline().removeprefix("open ").split(" and approve the code ")
+        browser.driver.delete_all_cookies()
+        browser.driver.add_cookie({"name": cookie_name(live), "value": token, "path": "/console"})
+        browser.get(address)
+        browser.press("Continue")
+        browser.wait_for(rf"(?s)Log in on .*Code\s+{code.strip()}\s+Host\s.*Asked from\s+127.0.0.1\s.*records:write")
+        browser.press("Approve")
+        browser.wait_for("The login is approved")
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, '"isDefault": true' in out) == (0, True), out + err
+    assert run_crmctl("records", "count", "people").ok().json() == {"count": 0}
     assert browser.complaints() == []
 
 

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("_cheap_passwords")
 PASSWORD = "correct horse battery"
 
 OF_ONESELF = {("/sign-out"), ("/account/password"), ("/sessions/{id:uuid}/end"), ("/sign-in"), ("/password")}
-OF_ONESELF |= {"/records/{slug}/views", "/records/{slug}/views/delete"}
-"""Forms that change nothing but the visitor's own session and password."""
+OF_ONESELF |= {"/records/{slug}/views", "/records/{slug}/views/delete", "/device", "/device/answer"}
+"""Forms that change nothing but the visitor's own session and password, or make a key with the visitor's role."""
 OF_MEMBERS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),

@@ -157,6 +157,9 @@ def test_every_form_of_the_console_is_sent_as_its_page_shows_it(service: Running
     for part in (administer, change_the_schema, work_with_records, automate, deliver):
         part(member.open("/console"))
     assert "curl" in member.open("/console/api").follow("Records").text
+    login = service.client.post("/oauth/device_authorization", data={"client_id": "x"}).json()
+    approved = member.open("/console/device").press("Continue", {"Code": login["user_code"]}).press("Approve")
+    assert "The login is approved" in approved.text
     member.open("/console/account").press("End")
     assert "Sign in" in member.open("/console").text
     operator.open(link_to(service)).open("/console/sessions").follow("Sign out everywhere").press("Sign out everywhere")

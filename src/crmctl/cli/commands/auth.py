@@ -25,7 +25,11 @@ app = CommandApp("Log in, log out, see what a key may do.")
 
 @app.command(
     "login",
-    examples=["crmctl auth login --base-url https://crm.example.com", "crmctl auth login --profile ci --with-key < key.txt"],
+    examples=[
+        "crmctl auth login --base-url https://crm.example.com",
+        "crmctl auth login --device",
+        "crmctl auth login --profile ci --with-key < key.txt",
+    ],
 )
 def login(
     ctx: typer.Context,
@@ -33,23 +37,26 @@ def login(
     insecure_storage: Annotated[
         bool, typer.Option("--insecure-storage", help="Keep the key in a private file, without a keyring.")
     ] = False,
+    device: Annotated[bool, typer.Option("--device", help="Have a member approve a key for 12 hours in the console.")] = False,
     oidc: Annotated[bool, typer.Option("--oidc", help="Use the identity token of this CI job; nothing is stored but the profile.")] = False,
 ) -> None:
     """Check an API key with the service and store it for a profile.
 
     crmctl prompts for the key without echo, or reads it from stdin. Create keys in Organization Settings, Developers, or with
-    crmctl service keys create. With --oidc the service exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in
-    CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
+    crmctl service keys create. With --device, a member of a crmctl service approves a key with the member's role. With --oidc the service
+    exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
     """
 
     runtime: Runtime = ctx.obj
+    if device and (with_key or oidc):
+        raise UsageError("--device needs no key", hint="leave out --with-key and --oidc")
     if oidc:
         if with_key or insecure_storage:
             raise UsageError("--oidc needs no key", hint="leave out --with-key and --insecure-storage")
         document = log_in_by_token(runtime)
         runtime.done(document, f"profile {document['profile']} uses the identity token of this job at {document['baseUrl']}")
         return
-    result = log_in(runtime, from_stdin=with_key, insecure=insecure_storage)
+    result = log_in(runtime, from_stdin=with_key, device=device, insecure=insecure_storage)
     runtime.done(result, f"logged in to {result['baseUrl']} as profile {result['profile']}; the key is in {_place(result['keySource'])}")
 
 
@@ -153,8 +160,8 @@ def can_i(
     return ExitCode.OK if allowed else ExitCode.DENIED
 
 
-def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
-    """Check and store the key and the profile's address; return `{"profile", "baseUrl", "keySource", "isDefault"}`.
+def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool, device: bool = False) -> Json:
+    """Get, check and store the key and the profile's address; return `{"profile", "baseUrl", "keySource", "isDefault"}`.
 
     Raises DeniedError, and stores nothing, if the service refuses the key.
     """
@@ -163,10 +170,10 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
 
     settings = runtime.settings = _with_address(runtime)
     profile, origin = settings.profile.value, settings.require_origin()
-    if not (from_stdin or insecure) and runtime.prompter.can_ask:
+    if not (from_stdin or insecure) and (device or runtime.prompter.can_ask):
         check_keyring(profile, origin)
-    key = check_key(_read_key(runtime, from_stdin=from_stdin))
-    runtime.credential = Credential(key, "stdin" if from_stdin else "prompt", origin)
+    key = check_key(_wait_for_key(runtime) if device else _read_key(runtime, from_stdin=from_stdin))
+    runtime.credential = Credential(key, "device" if device else "stdin" if from_stdin else "prompt", origin)
     _check_login(runtime)
     stored = store_credential(profile, origin, key, runtime.paths, insecure=insecure)
     if insecure:
@@ -178,7 +185,7 @@ def log_in(runtime: Runtime, *, from_stdin: bool, insecure: bool) -> Json:
 
 def log_in_by_token(runtime: Runtime) -> Json:
     """Exchange the job's token, and let the profile do so. Raises DeniedError, and stores nothing, if the service refuses it."""
-    from crmctl.client.oidc_keys import OIDC, OidcKeys
+    from crmctl.client.issued_keys import OIDC, OidcKeys
 
     settings = runtime.settings = _with_address(runtime)
     runtime.credential = OidcKeys(settings, runtime.environ, runtime.paths, runtime.clock).renew()
@@ -204,22 +211,44 @@ def explain(
 ) -> None:
     """Show the claims of this job's identity token, without its signature.
 
-    --data compares them with each trust of an embedded service and names the first claim that differs.
+    With --data, or with a key with full access, crmctl compares them with each trust of an embedded service and names the first claim that
+    differs.
     """
-    from crmctl.client.oidc_keys import OidcKeys
+    from crmctl.client.issued_keys import OidcKeys
 
     runtime: Runtime = ctx.obj
     token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
     document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
+    trusts = _trusts(runtime, data)
+    if trusts is not None:
+        from crmctl.service.store.oidc_trusts import Trust
+
+        read = map(Trust.of, trusts)
+        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in read]
+    runtime.emitter.emit_result(document)
+
+
+def _trusts(runtime: Runtime, data: Path | None) -> list[Json] | None:
+    """Return the trusts in a data directory, or of the service; None if the caller has no key that may read them."""
     if data is not None:
         from crmctl.cli.service_data import opened
 
         with opened(runtime, data, None) as engine:
-            from crmctl.service.store.oidc_trusts import Trust, list_trusts
+            from crmctl.service.store.oidc_trusts import list_trusts
 
-            trusts = [Trust.of(wire) for wire in engine.read(list_trusts)]
-        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in trusts]
-    runtime.emitter.emit_result(document)
+            return engine.read(list_trusts)
+    from crmctl.config.credentials import find_credential
+
+    try:
+        # Not the key of `auth = "oidc"`: it would use the token up, and may not read them.
+        key = find_credential(runtime.settings, runtime.environ, runtime.paths)
+        if key is None:
+            return None
+        runtime.credential = key
+        trusts: list[Json] = runtime.crm.session.request("GET", "/trusts").json()["trusts"]
+    except (DeniedError, NotFoundError):
+        return None
+    return trusts
 
 
 def _with_address(runtime: Runtime) -> Settings:
@@ -242,6 +271,16 @@ def _read_key(runtime: Runtime, *, from_stdin: bool) -> str:
     if runtime.streams.stdin_is_terminal:
         runtime.messages.note("reading the key from stdin; without --with-key it is asked for unseen")
     return runtime.streams.stdin.readline()
+
+
+def _wait_for_key(runtime: Runtime) -> str:
+    from crmctl.client.issued_keys import log_in_on_device
+
+    def show(page: str, code: str) -> None:
+        runtime.messages.progress(f"open {page} and approve the code {code}")
+        runtime.browse(page)
+
+    return log_in_on_device(runtime.settings, runtime.environ, runtime.clock, show)
 
 
 def _check_login(runtime: Runtime) -> None:

@@ -9,6 +9,7 @@ from starlette.routing import Router
 from crmctl.service.console import (
     administration,
     api_reference,
+    device_login,
     files,
     health,
     record_changes,
@@ -39,6 +40,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
         record_import.add_pages,
         record_list.add_pages,
         sign_in.add_account_pages,
+        device_login.add_pages,
         reports.add_pages,
         workflows.add_pages,
     ):

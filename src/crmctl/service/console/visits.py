@@ -225,6 +225,8 @@ NOTICES |= {
     "record-created-before": "This form was already sent and created this record.",
     "session-ended": "The session is ended.",
     "password-changed": "The password is changed. Your other sessions are ended.",
+    "device-approved": "The login is approved. The device gets its key within a few seconds.",
+    "device-denied": "The login is denied.",
     "locked": "The member cannot sign in any more.",
     "attribute-active": "The attribute is active.",
     "attribute-inactive": "The attribute is inactive. Records keep their values.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -66,9 +67,9 @@ def head_too_large(limit: int) -> Fault:
     return Fault(message, {"limit": limit}, error="request_head_too_large", status=status, headers=CLOSE)
 
 
-def rate_limited(retry_after: int) -> Fault:
-    message, headers = f"the rate limit of this API key is used up; try again in {retry_after} s", {"Retry-After": str(retry_after)}
-    details = {"retryAfter": retry_after}
+def rate_limited(retry_after: float, problem: str = "the rate limit of this API key is used up") -> Fault:
+    seconds = max(1, math.ceil(retry_after))
+    message, headers, details = f"{problem}; try again in {seconds} s", {"Retry-After": str(seconds)}, {"retryAfter": seconds}
     return Fault(message, details, error="rate_limited", status=HTTPStatus.TOO_MANY_REQUESTS, headers=headers)
 
 

@@ -207,7 +207,7 @@ class Edge:
         state = self.windows.take(key.id, standing.limit, self.context.settings.rate_window, now, within)
         standing.remaining, standing.reset = state.remaining, state.reset
         if not state.allowed:
-            raise rate_limited(max(1, math.ceil(state.reset - now)))
+            raise rate_limited(state.reset - now)
 
 
 def _origin_form(scope: Scope) -> Scope:
@@ -235,7 +235,7 @@ def _request_id(scope: Scope) -> str:
     return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8)
 
 
-def _address(scope: Scope) -> str | None:
+def client_address(scope: Scope) -> str | None:
     """Return the client's address; behind a proxy on this machine, the one that the proxy reports."""
     peer: str | None = scope["client"][0] if scope.get("client") else None
     if peer not in ("127.0.0.1", "::1"):
@@ -287,7 +287,7 @@ class _Exchange:
                 route=re.sub(r":\w+}", "}", route or "none"),
                 status=self.status,
                 micros=round((self.clock.monotonic() - self.started) * 1_000_000),
-                address=_address(self.scope),
+                address=client_address(self.scope),
                 said_method=self.method,
                 path=self.scope["path"],
                 is_known=route is not None,

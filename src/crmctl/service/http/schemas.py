@@ -143,6 +143,8 @@ _CHANGE = resource(
     changes=_CHANGES,
 )
 HISTORY = shape("RecordHistory", changes=_list(_CHANGE), pagination=PAGINATION, knownSince=_TIME)
+_TRUST = {"name": _TEXT, "issuer": _TEXT, "claims": _DOCUMENT, "scopes": _list(_TEXT), "ttl": _WHOLE, "development": _FLAG}
+TRUST = shape("Trust", id=_ID, **_TRUST, createdAt=_TIME)
 EXTENSIONS = resource(resources.Extensions)
 STORED_FILE = resource(resources.StoredFile)
 REPLAY = resource(resources.Replay)

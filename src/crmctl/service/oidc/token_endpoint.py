@@ -1,7 +1,9 @@
-"""`POST /oauth/token`: exchange an issuer's token for a short-lived API key (RFC 8693), and the metadata of RFC 8414."""
+"""Short-lived API keys for an issuer's token (RFC 8693) or for a device that a member approves (RFC 8628), and the metadata of RFC 8414."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qs
@@ -15,16 +17,22 @@ from starlette.routing import Router
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.http.answers import JsonAnswer
+from crmctl.service.http.answers import JsonAnswer, rate_limited
+from crmctl.service.http.edge import client_address
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.oidc.token_check import IssuerKeys, TokenRefused, check_token
-from crmctl.service.store import keys, logs, oidc_trusts
+from crmctl.service.store import device_logins, keys, logs, oidc_trusts
 from crmctl.service.store.oidc_trusts import Trust
-from crmctl.service.store.tx import Tx
+from crmctl.service.store.tx import Stamp, Tx
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 TOKEN_TYPES = ("urn:ietf:params:oauth:token-type:id_token", "urn:ietf:params:oauth:token-type:jwt")
 MOST_BODY = 32 * 1024
+WAIT = 20.0
+"""Seconds that a request of a device may wait for its turn."""
+
+UNCACHED = {"Cache-Control": "no-store"}
 AT_ONCE = 2
 """Exchanges at once: issuers that do not answer must not hold up requests."""
 
@@ -34,14 +42,25 @@ MOST_NOTED = 60
 NOTED_CLAIMS = ("repository", "repository_id", "project_path", "project_id", "run_id", "pipeline_id", "sha", "ref", "actor", "user_login")
 
 
+MOST_LOGINS, LOGINS_SECONDS = 30, 900
+"""Logins of devices that one address may start in this time."""
+
+
 def router(context: Context) -> Router:
     exchange = TokenExchange(context)
 
     async def token(request: Request) -> Response:
-        raw = await read_body(request, MOST_BODY, context.settings.body_timeout)
-        form = {name: values[-1] for name, values in parse_qs(raw.decode("latin-1")).items()}
-        status, document = await anyio.to_thread.run_sync(exchange.answer, form, limiter=exchange.limiter)
-        return JsonAnswer(document, status, {"Cache-Control": "no-store"})
+        form = await _read_form(context, request)
+        if form.get("grant_type") == DEVICE:
+            stamp: Stamp = {"ids": context.ids, "now": context.clock.now()}
+            document = await _write(context, request, lambda tx: device_logins.poll_login(tx, form.get("device_code", ""), **stamp))
+            status = 400 if "error" in document else 200
+        else:
+            status, document = await anyio.to_thread.run_sync(exchange.answer, form, limiter=exchange.limiter)
+        return JsonAnswer(document, status, UNCACHED)
+
+    async def device(request: Request) -> Response:
+        return await _start_login(context, request)
 
     async def metadata(_request: Request) -> Response:
         address = context.settings.address
@@ -49,14 +68,51 @@ def router(context: Context) -> Router:
             {
                 "issuer": address,
                 "token_endpoint": f"{address}/oauth/token",
-                "grant_types_supported": [EXCHANGE],
+                "device_authorization_endpoint": f"{address}/oauth/device_authorization",
+                "grant_types_supported": [EXCHANGE, DEVICE],
                 "token_endpoint_auth_methods_supported": ["none"],
                 "response_types_supported": [],
             }
         )
 
-    well_known = "/.well-known/oauth-authorization-server"
-    return Router([NamedRoute("/oauth/token", token, methods=["POST"]), NamedRoute(well_known, metadata, methods=["GET"])])
+    return Router(
+        [
+            NamedRoute("/oauth/token", token, methods=["POST"]),
+            NamedRoute("/oauth/device_authorization", device, methods=["POST"]),
+            NamedRoute("/.well-known/oauth-authorization-server", metadata, methods=["GET"]),
+        ]
+    )
+
+
+async def _read_form(context: Context, request: Request) -> dict[str, str]:
+    raw = await read_body(request, MOST_BODY, context.settings.body_timeout)
+    return {name: values[-1] for name, values in parse_qs(raw.decode("latin-1")).items()}
+
+
+async def _write(context: Context, request: Request, change: Callable[[Tx], Json]) -> Json:
+    async with context.work.writes.place(client_address(request.scope) or "", WAIT):
+        return await context.work.run(lambda: context.engine.write(change, by=logs.SERVICE))
+
+
+async def _start_login(context: Context, request: Request) -> Response:
+    """Start the login of a device. Raises a 429 for an address that starts too many."""
+    form, now, address = await _read_form(context, request), context.clock.now(), client_address(request.scope) or ""
+    if not form.get("client_id"):
+        return JsonAnswer({"error": "invalid_request"}, 400, UNCACHED)
+    host = form.get("host", "") if re.fullmatch("[A-Za-z0-9._-]{1,100}", form.get("host", "")) else "unknown"
+    windows = context.engine.rate_windows()
+    state = await anyio.to_thread.run_sync(lambda: windows.take(f"device from {address}", MOST_LOGINS, LOGINS_SECONDS, now))
+    if not state.allowed:
+        raise rate_limited(state.reset - now, "too many logins were started from this address")
+
+    def start(tx: Tx) -> Json:
+        device_code, user_code = device_logins.start_login(tx, host, address, now=now)
+        page = f"{context.settings.address}/console/device"
+        document = {"device_code": device_code, "user_code": user_code, "verification_uri": page}
+        document |= {"verification_uri_complete": f"{page}?code={user_code}"}
+        return document | {"expires_in": device_logins.WAIT_SECONDS, "interval": device_logins.INTERVAL}
+
+    return JsonAnswer(await _write(context, request, start), 200, UNCACHED)
 
 
 class TokenExchange:
@@ -101,13 +157,8 @@ class TokenExchange:
             return secret
 
         secret = context.engine.write(exchange, by=logs.SERVICE)
-        return {
-            "access_token": secret,
-            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
-            "token_type": "Bearer",
-            "expires_in": trust.ttl,
-            "scope": " ".join(sorted(trust.scopes)),
-        }
+        kind = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+        return device_logins.key_answer(secret, trust.ttl, trust.scopes) | kind
 
     def _read(self, address: str) -> bytes:
         """Read an issuer's document: through TLS, or from this machine for a trust of development."""

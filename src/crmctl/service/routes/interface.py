@@ -19,7 +19,19 @@ from crmctl.service.http.bodies import ORDER, SORT, Choice, Identifier, page_par
 from crmctl.service.http.endpoint import Call, Endpoint, Handler
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
-from crmctl.service.store import activities, attributes, deliveries, logs, members, objects, records, reports, workflow_runs, workflows
+from crmctl.service.store import (
+    activities,
+    attributes,
+    deliveries,
+    logs,
+    members,
+    objects,
+    oidc_trusts,
+    records,
+    reports,
+    workflow_runs,
+    workflows,
+)
 from crmctl.service.store.attributes import edit_options
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.members import MemberRole, role_of
@@ -208,6 +220,14 @@ def get_record_history(tx: Tx, call: Call) -> Json:
     history = read_history(tx, call.id("objectId"), call.id("recordId"), limit, offset)
     answer = {"changes": history.changes, "pagination": {"total": history.total, "limit": limit, "offset": offset}}
     return answer if history.since is None else answer | {"knownSince": history.since}
+
+
+@endpoint("GET", "/trusts", "members:read", schemas.listed("TrustList", trusts=schemas.TRUST), is_addition=True)
+def list_trusts(tx: Tx, call: Call) -> Json:
+    """List the rules by which identity tokens of other issuers get API keys; for keys with full access."""
+    if call.key.scopes is not None:
+        raise Forbidden("the rules of trust are for keys with full access")
+    return {"trusts": oidc_trusts.list_trusts(tx)}
 
 
 @endpoint("GET", "/extensions", "objects:read", schemas.EXTENSIONS, is_addition=True)

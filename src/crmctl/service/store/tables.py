@@ -41,6 +41,11 @@ TABLES: dict[str, tuple[str, ...]] = {
             scopes {text} NOT NULL, ttl INTEGER NOT NULL, development INTEGER NOT NULL, created_at BIGINT NOT NULL)""",
     ),
     "used_token": ("CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)",),
+    "device_login": (
+        """CREATE TABLE device_login (device_hash {text} PRIMARY KEY, user_code {text} NOT NULL UNIQUE, host {text} NOT NULL,
+            address {text} NOT NULL, state {text} NOT NULL, member_id {text}, expires_at BIGINT NOT NULL, polled_at BIGINT NOT NULL,
+            wait BIGINT NOT NULL)""",
+    ),
     # On SQLite the windows have a file of their own, and this table of the database stays empty.
     "rate_window": (
         """{passing_table} rate_window (key_id {text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL,
@@ -234,14 +239,16 @@ def _tables(*names: str) -> Callable[[Tx], None]:
 
 _LINKS = ("used_link",)
 _TRUSTS = ("oidc_trust", "used_token")
+_DEVICES = ("device_login",)
 
 FIRST = 24
 """The version of the first migration: databases with lower ones were made before any release."""
 
 MIGRATIONS: tuple[Migration, ...] = (
-    Migration("first release", (_tables(*(name for name in TABLES if name not in _LINKS + _TRUSTS)), keys.make_signing_keys)),
+    Migration("first release", (_tables(*(name for name in TABLES if name not in _LINKS + _TRUSTS + _DEVICES)), keys.make_signing_keys)),
     Migration("links that work once", [_tables(*_LINKS)]),
     Migration("trust in issuers of tokens", [_tables(*_TRUSTS)]),
+    Migration("logins of devices", [_tables(*_DEVICES)]),
 )
 
 

@@ -1,11 +1,12 @@
-"""API keys from the identity token of a CI job, renewed while crmctl runs."""
+"""API keys that a service issues: for the identity token of a CI job, renewed while crmctl runs, and for a login that a member approves."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlencode
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
 from crmctl.config.settings import Paths, Settings, is_loopback, write_private
-from crmctl.errors import CrmctlError, DeniedError, UsageError, reason
+from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
@@ -25,6 +26,11 @@ SHARE = 2 / 3
 FILE_VARIABLE, TOKEN_VARIABLE = "CRMCTL_ID_TOKEN_FILE", "CRMCTL_ID_TOKEN"
 GITHUB_URL, GITHUB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 SECONDS = 30.0
+
+DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+LEAST_WAIT = 0.1
+"""Seconds between two polls, whatever the service says."""
+TOO_LATE = "nobody approved the login in time"
 
 _FORM = {
     "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -64,9 +70,7 @@ class OidcKeys:
         self._settings = settings
         self._environ = environ
         self._clock = clock
-        self.base_url, self.origin = settings.require_base_url(), settings.require_origin()
-        if not self.base_url.startswith("https://") and not is_loopback(self.base_url):
-            raise UsageError(f"identity tokens are not sent without TLS to {self.origin}", hint="use https://")
+        self.base_url, self.origin = _trusted_address(settings, "identity tokens are not sent"), settings.require_origin()
         name = hashlib.sha256(f"{settings.profile.value} {self.base_url}".encode()).hexdigest()[:16]
         self._file: Path = paths.cache / f"oidc-{name}.json"
 
@@ -82,7 +86,7 @@ class OidcKeys:
     def renew(self) -> Credential:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
         token = self.identity_token()
-        answer = self._send("POST", f"{self.base_url}/oauth/token", urlencode({**_FORM, "subject_token": token.token}).encode())
+        answer = self._send("POST", f"{self.base_url}/oauth/token", {**_FORM, "subject_token": token.token})
         key, seconds = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(key, str) or not isinstance(seconds, int | float):
             hint = "crmctl auth explain shows its claims; the audit log of the service names the rule"
@@ -114,17 +118,63 @@ class OidcKeys:
     def _credential(self, key: str, renew_at: float) -> Credential:
         return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
 
-    def _send(self, method: str, url: str, body: bytes | None, *headers: tuple[str, str]) -> Json:
-        from crmctl.client.transport import HttpTransport, Request
+    def _send(self, method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]) -> Json:
+        return _send(self._settings, self._environ, method, url, form, *headers)
 
-        transport = HttpTransport(ca_bundle=self._settings.ca_bundle.value, environ=self._environ)
-        kind = (("Content-Type", "application/x-www-form-urlencoded"),) if body is not None else ()
+
+def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
+    """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
+    for one that is denied or not answered in time, RejectedError if the service has no such logins."""
+    base_url = _trusted_address(settings, "keys are not asked for")
+    form = {"client_id": "crmctl", "host": platform.node()}
+    asked = _send(settings, environ, "POST", f"{base_url}/oauth/device_authorization", form)
+    device_code, user_code, page = (asked.get(name) for name in ("device_code", "user_code", "verification_uri_complete"))
+    if not (isinstance(device_code, str) and isinstance(user_code, str) and isinstance(page, str)):
+        problem = asked.get("message") or f"{base_url} has no logins of devices"
+        raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
+    show(page, user_code)
+    wait, until = float(asked.get("interval", 5)), clock.monotonic() + float(asked.get("expires_in", 600))
+    form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}
+    while clock.monotonic() < until:
+        clock.sleep(max(wait, LEAST_WAIT))
         try:
-            response = transport.send(Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS))
-        finally:
-            transport.close()
-        try:
-            document: Any = jsontext.loads(response.body)
-        except ValueError:
-            document = None
-        return document if isinstance(document, dict) else {"error": f"status {response.status}"}
+            answer = _send(settings, environ, "POST", f"{base_url}/oauth/token", form)
+        except NetworkError:
+            # The answer may have held the key, which cannot be asked for again: the service then refuses the next poll.
+            wait *= 2
+            continue
+        if isinstance(key := answer.get("access_token"), str):
+            return key
+        error = answer.get("error")
+        wait += 5 * (error == "slow_down")
+        if error not in ("slow_down", "authorization_pending"):
+            reason = {"access_denied": "the login was denied", "expired_token": TOO_LATE}.get(str(error), f"the login failed ({error})")
+            raise DeniedError(reason, hint="nothing was stored; start again", code=str(error))
+    raise DeniedError(TOO_LATE, hint="nothing was stored; start again", code="expired_token")
+
+
+def _trusted_address(settings: Settings, problem: str) -> str:
+    """Return the base URL. Raises UsageError for one without TLS on another machine."""
+    base_url = settings.require_base_url()
+    if not base_url.startswith("https://") and not is_loopback(base_url):
+        raise UsageError(f"{problem} without TLS to {settings.require_origin()}", hint="use https://")
+    return base_url
+
+
+def _send(
+    settings: Settings, environ: Mapping[str, str], method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]
+) -> Json:
+    """Return the answer to a form, or with None to a request without a body; `{"error"}` for one that is no JSON object."""
+    from crmctl.client.transport import HttpTransport, Request
+
+    transport = HttpTransport(ca_bundle=settings.ca_bundle.value, environ=environ)
+    body, kind = (None, ()) if form is None else (urlencode(form).encode(), (("Content-Type", "application/x-www-form-urlencoded"),))
+    try:
+        response = transport.send(Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS))
+    finally:
+        transport.close()
+    try:
+        document: Any = jsontext.loads(response.body)
+    except ValueError:
+        document = None
+    return document if isinstance(document, dict) else {"error": f"status {response.status}"}
