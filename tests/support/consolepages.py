@@ -18,7 +18,7 @@ from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflow_runs
-from crmctl.service.store.deliveries import Attempt, CountedAttempts, EndedTry
+from crmctl.service.store.deliveries import Attempt, EndedTry
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
 from crmctl.service.webhooks.delivery_jobs import UNPROVEN
@@ -356,9 +356,9 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
             ("https://10.0.0.1/gone", 500_000, 900_000, "answered with status 410", 9000),
         ):
             one = webhooks.create_endpoint(tx, url=url, description="Orders" if problem else "", **stamp)["id"]
+            for status in [503, 200, 200] if problem else [200] * 3:
+                _attempted(tx, one, status, stamp)
             tx.execute(sql, (at(30), at(failing), at(succeeded), problem, at(disabled), int(disabled is None), one))
-            counted = {CountedAttempts.of(one, now, 15.0, False): 12} if problem else {CountedAttempts.of(one, now, 0.12, True): 1204}
-            deliveries.add_counts(tx, {**counted, CountedAttempts.of(one, now - 7000, 0.4, True): 61})
         long = f"https://hooks.example.com/services/{'T0123456789' * 9}"
         one = webhooks.create_endpoint(tx, url=long, description="x " * 60, event_types=["record.created"], **stamp)["id"]
         webhooks.update_endpoint(tx, one, {"enabled": False}, now=now)

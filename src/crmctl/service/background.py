@@ -15,7 +15,7 @@ from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, deliveries
 from crmctl.service.store.deliveries import read_figures
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, AttemptTally, Deliveries, Expiry
+from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -33,8 +33,7 @@ def target_guard(context: Context) -> TargetGuard:
 def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
     """Return the jobs of one process, not started."""
     caller = caller or Caller(target_guard(context))
-    tally = AttemptTally(context)
-    sender = OutboundCaller(caller, context.clock, tally.add)
+    sender = OutboundCaller(caller, context.clock)
 
     def fan_out(tx: Tx, events: Sequence[change_log.Event]) -> None:
         deliveries.fan_out(tx, events, ids=context.ids, now=context.clock.now())
@@ -46,7 +45,6 @@ def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
         Dispatcher(context, [fan_out, start_workflows]),
         Deliveries(context, sender, random.random, PROVEN),
         Deliveries(context, sender, random.random, UNPROVEN),
-        tally,
         Expiry(context),
         Retention(context),
         Removals(context),

@@ -208,7 +208,7 @@ ENDPOINTS = ConsoleNoun(
         NounColumn("Address", lambda endpoint: ListCell(endpoint["url"], "code", note=endpoint["description"])),
         NounColumn("State", webhooks.state_cell),
         NounColumn("Events", webhooks.event_count),
-        NounColumn("Last 24 hours", webhooks.day_cell),
+        NounColumn("Recent attempts", webhooks.attempts_cell),
         NounColumn("Pending", lambda endpoint: counted_up_to(endpoint["counts"]["pending"], 10_000), kind="number"),
         NounColumn(
             "Failed",

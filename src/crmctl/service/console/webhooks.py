@@ -11,13 +11,11 @@ from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import BoxChoice, NounQuery
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
-from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import DayOfEndpoint
 from crmctl.service.store.members import MemberRole
-from crmctl.service.store.tx import Tx, micros_of, to_micros, to_wire
+from crmctl.service.store.tx import Tx, micros_of
 from crmctl.values.value_readers import Invalid, parse_instant
 
 PER_PAGE = 25
@@ -112,12 +110,9 @@ TYPES = BoxChoice(
 )
 
 
-def list_page(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
-    days = deliveries.last_day(tx, now=visit.now())
+def list_page(tx: Tx, _visit: Visit, _asked: NounQuery) -> list[Json]:
     return [
-        endpoint
-        | {"counts": deliveries.count_deliveries(tx, endpoint["id"])}
-        | {"day": days[endpoint["id"]], "is_counting": _is_counting(endpoint, days[endpoint["id"]], visit.now())}
+        endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"]), "recent": deliveries.recent_attempts(tx, endpoint["id"])}
         for endpoint in webhooks.list_endpoints(tx)
     ]
 
@@ -135,12 +130,12 @@ def state_cell(endpoint: Json) -> ListCell:
     return ListCell(badge="failing", note=f"{since}: {endpoint['problem']}")
 
 
-def day_cell(endpoint: Json) -> ListCell:
-    day = endpoint["day"]
-    if not day.tries:
-        return ListCell("being counted" if endpoint["is_counting"] else "")
-    median = f", median {day.median}" if day.median else ""
-    return ListCell(day.rate, note=f"of {day.tries:,} {'try' if day.tries == 1 else 'tries'}{median}")
+def attempts_cell(endpoint: Json) -> ListCell:
+    recent = endpoint["recent"]
+    if not recent["tries"]:
+        return ListCell()
+    median = f", median {recent['median']}" if recent["median"] else ""
+    return ListCell(recent["rate"], note=f"of {recent['tries']:,} {'try' if recent['tries'] == 1 else 'tries'}{median}")
 
 
 def get(tx: Tx, visit: Visit) -> Json:
@@ -193,13 +188,6 @@ def delete(tx: Tx, _visit: Visit, endpoint: Json) -> None:
     webhooks.delete_endpoint(tx, endpoint["id"])
 
 
-def _is_counting(endpoint: Json, day: DayOfEndpoint, now: float) -> bool:
-    """Whether the endpoint was tried today but the counts, updated every few seconds, do not include that yet."""
-    since = to_wire(to_micros(now - DAY))
-    return not day.tries and any((endpoint[name] or "") > since for name in ("failingSince", "succeededAt"))
-
-
 def page_values(tx: Tx, visit: Visit, endpoint: Json) -> Json:
-    day = deliveries.last_day(tx, now=visit.now(), endpoint_id=endpoint["id"])[endpoint["id"]]
-    values = {"day": day, "is_counting": _is_counting(endpoint, day, visit.now()), "secret": None, "type_count": len(EVENT_TYPES)}
+    values = {"recent": deliveries.recent_attempts(tx, endpoint["id"]), "secret": None, "type_count": len(EVENT_TYPES)}
     return values | delivery_values(tx, visit, endpoint["id"])

@@ -8,10 +8,9 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar
 
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
@@ -69,9 +68,6 @@ class Worker:
             self._stopping.wait(pause)
 
 
-Gathered = TypeVar("Gathered", bound=list[Any] | Counter[Any])
-
-
 class PeriodicJob(BackgroundJob):
     """Calls `work` every so many seconds."""
 
@@ -90,45 +86,6 @@ class PeriodicJob(BackgroundJob):
 
     @abstractmethod
     def work(self) -> None: ...
-
-
-class GatheringJob(PeriodicJob, Generic[Gathered]):
-    """Collects what threads add, and writes it once a second, so that no request waits. A killed process loses a second's worth."""
-
-    every = 1.0
-
-    def __init__(self, context: Context, held: Gathered) -> None:
-        super().__init__(context)
-        self._lock = threading.Lock()
-        self._held = held
-        self.dropped = 0
-
-    def close(self) -> None:
-        """Write the rest, if the database is there."""
-        try:
-            self.work()
-        except Unavailable:
-            self.dropped += len(self._held)
-            self._held.clear()
-
-    def work(self) -> None:
-        with self._lock:
-            held, self._held = self._held, type(self._held)()
-        if not held:
-            return
-        try:
-            self._context.engine.write(lambda tx: self.write(tx, held))
-        except BaseException:
-            with self._lock:
-                self._held = self.kept(cast("Gathered", held + self._held))  # type: ignore[operator]
-            raise
-
-    @abstractmethod
-    def write(self, tx: Tx, held: Gathered) -> None: ...
-
-    def kept(self, held: Gathered) -> Gathered:
-        """Return what to keep while the database is away."""
-        return held
 
 
 T = TypeVar("T")
@@ -238,9 +195,17 @@ MOST_WAITING = 20_000
 """Most entries kept while the database is away."""
 
 
-class RequestLogWriter(GatheringJob[list[LoggedRequest]]):
+class RequestLogWriter(PeriodicJob):
+    """Collects the entries of the request log and writes them once a second, so that no request waits. A killed process loses a second's
+    worth."""
+
+    every = 1.0
+
     def __init__(self, context: Context) -> None:
-        super().__init__(context, [])
+        super().__init__(context)
+        self._lock = threading.Lock()
+        self._held: list[LoggedRequest] = []
+        self.dropped = 0
 
     def add(self, request: LoggedRequest) -> None:
         with self._lock:
@@ -249,11 +214,25 @@ class RequestLogWriter(GatheringJob[list[LoggedRequest]]):
             else:
                 self.dropped += 1
 
-    def write(self, tx: Tx, held: list[LoggedRequest]) -> None:
-        logs.append(tx, held)
+    def close(self) -> None:
+        """Write the rest, if the database is there."""
+        try:
+            self.work()
+        except Unavailable:
+            self.dropped += len(self._held)
+            self._held.clear()
 
-    def kept(self, held: list[LoggedRequest]) -> list[LoggedRequest]:
-        return held[:MOST_WAITING]
+    def work(self) -> None:
+        with self._lock:
+            held, self._held = self._held, []
+        if not held:
+            return
+        try:
+            self._context.engine.write(lambda tx: logs.append(tx, held))
+        except BaseException:
+            with self._lock:
+                self._held = (held + self._held)[:MOST_WAITING]
+            raise
 
 
 AGAIN_SECONDS = 5.0
@@ -313,7 +292,6 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
 CHUNK = 1000
 DELIVERY_SECONDS = 30 * 24 * 3600.0
 """Retention of settled deliveries, their attempts and the bodies of their events."""
-COUNTS_SECONDS = 2 * 24 * 3600.0
 
 
 class Retention(PeriodicJob):
@@ -323,7 +301,6 @@ class Retention(PeriodicJob):
         now = self._context.clock.now()
         kept = self._context.settings.kept
         self._repeat(lambda tx: deliveries.forget(tx, now - DELIVERY_SECONDS, CHUNK))
-        self._context.engine.write(lambda tx: deliveries.forget_counts(tx, now - COUNTS_SECONDS))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
         self._repeat(lambda tx: logs.forget(tx, "request_log", now - kept.requests, CHUNK))

@@ -198,12 +198,11 @@ class Caller:
 
 
 class OutboundCaller:
-    """Sends signed deliveries; thread-safe. Calls `tell` after each attempt."""
+    """Sends signed deliveries; thread-safe."""
 
-    def __init__(self, caller: Caller, clock: Clock, tell: Callable[[Due, Attempt], None] = lambda _due, _attempt: None) -> None:
+    def __init__(self, caller: Caller, clock: Clock) -> None:
         self._caller = caller
         self._clock = clock
-        self._tell = tell
 
     def send(self, due: Due) -> Attempt:
         """Try once. Never raises: the attempt holds the error."""
@@ -222,9 +221,7 @@ class OutboundCaller:
             status, reply_headers, body = reply.status, dict(reply.headers), reply.body
         except CallFailedError as problem:
             error = str(problem)
-        attempt = Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
-        self._tell(due, attempt)
-        return attempt
+        return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
 
 
 def _host_header(target: VettedAddress) -> str:

@@ -1,12 +1,11 @@
-"""Webhook deliveries: their claims and outcomes, the health of endpoints, counts of attempts, and figures for monitoring."""
+"""Webhook deliveries: their claims and outcomes, the health of endpoints, and figures for monitoring."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, floor, log2, log10
-from typing import Any, NamedTuple, Unpack
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -157,104 +156,34 @@ def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, no
     return [row[0] for row in rows]
 
 
-HOUR = 3600
-HOURS = 24
-STEPS = 4
-"""Classes of duration per doubling: a reported duration is at most a fifth too long."""
+RECENT = 1000
+"""How many of an endpoint's newest deliveries tell how it does."""
 
 
-class CountedAttempts(NamedTuple):
-    """The common properties of attempts counted together; `time_class` is None for failures."""
-
-    endpoint_id: str
-    hour: int
-    time_class: int | None
-
-    @classmethod
-    def of(cls, endpoint_id: str, at: float, seconds: float, succeeded: bool) -> CountedAttempts:
-        millis = max(1.0, seconds * 1000)
-        return cls(endpoint_id, int(at // HOUR), ceil(STEPS * log2(millis)) if succeeded else None)
+def recent_attempts(tx: Tx, endpoint_id: str) -> Json:
+    """Return `{tries, succeeded, rate, median, slowest}` of the RECENT newest deliveries: their share of successes, and how long half of
+    these, and 95 % of them, took at most; None if unknown."""
+    newest = "SELECT id FROM webhook_delivery WHERE endpoint_id = ? ORDER BY number DESC LIMIT ?"
+    rows = tx.all(f"SELECT millis, status FROM webhook_attempt WHERE delivery_id IN ({newest})", (endpoint_id, RECENT))
+    millis = sorted(millis for millis, status in rows if status is not None and 200 <= status < 300)
+    median, slowest = (_duration(millis[ceil(share * len(millis)) - 1]) if millis else None for share in (0.5, 0.95))
+    return {"tries": len(rows), "succeeded": len(millis), "rate": _rate(len(millis), len(rows)), "median": median, "slowest": slowest}
 
 
-@dataclass
-class DayOfEndpoint:
-    """The attempts of the last 24 hours, the current one included."""
-
-    tries: int = 0
-    succeeded: int = 0
-    by_class: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> str | None:
-        """Return `99.8 %`; 100 % and 0 % only when exact."""
-        if not self.tries:
-            return None
-        tenths = round(1000 * self.succeeded / self.tries)
-        if 0 < self.succeeded < self.tries:
-            tenths = min(999, max(1, tenths))
-        return f"{tenths // 10}.{tenths % 10} %" if tenths % 10 else f"{tenths // 10} %"
-
-    @property
-    def median(self) -> str | None:
-        """Return an upper bound of the median duration of successes."""
-        return self._within(0.5)
-
-    @property
-    def slowest(self) -> str | None:
-        """Return an upper bound of the duration of 95 % of the successes."""
-        return self._within(0.95)
-
-    def _within(self, share: float) -> str | None:
-        target, seen = share * self.succeeded, 0
-        for time_class, count in sorted(self.by_class.items()):
-            seen += count
-            if seen >= target:
-                return _duration(2 ** (time_class / STEPS))
+def _rate(succeeded: int, tries: int) -> str | None:
+    """Return `99.8 %`; 100 % and 0 % only when exact."""
+    if not tries:
         return None
+    tenths = round(1000 * succeeded / tries)
+    if 0 < succeeded < tries:
+        tenths = min(999, max(1, tenths))
+    return f"{tenths // 10}.{tenths % 10} %" if tenths % 10 else f"{tenths // 10} %"
 
 
-def add_counts(tx: Tx, counts: Mapping[CountedAttempts, int]) -> None:
-    """Add counts, except for endpoints that were deleted meanwhile."""
-    tx.execute_many(
-        "INSERT INTO webhook_hour (endpoint_id, hour, time_class, attempts) SELECT id, ?, ?, ? FROM webhook_endpoint WHERE id = ? "
-        "ON CONFLICT (endpoint_id, hour, time_class) DO UPDATE SET attempts = webhook_hour.attempts + excluded.attempts",
-        # In one order, so that two processes never wait for each other.
-        sorted(
-            (counted.hour, _FAILED if counted.time_class is None else counted.time_class, count, counted.endpoint_id)
-            for counted, count in counts.items()
-        ),
-    )
-
-
-def last_day(tx: Tx, *, now: float, endpoint_id: str | None = None) -> dict[str, DayOfEndpoint]:
-    """Return the last day by endpoint id, of one endpoint or of all; one without attempts has an empty day."""
-    condition, params = ("AND endpoint_id = ? ", (endpoint_id,)) if endpoint_id else ("", ())
-    rows = tx.all(
-        "SELECT endpoint_id, time_class, CAST(sum(attempts) AS BIGINT) FROM webhook_hour "
-        f"WHERE hour > ? {condition}GROUP BY endpoint_id, time_class",
-        (int(now // HOUR) - HOURS, *params),
-    )
-    days: defaultdict[str, DayOfEndpoint] = defaultdict(DayOfEndpoint)
-    for endpoint, time_class, attempts in rows:
-        day = days[endpoint]
-        day.tries += attempts
-        if time_class != _FAILED:
-            day.succeeded += attempts
-            day.by_class[time_class] = attempts
-    return days
-
-
-def forget_counts(tx: Tx, before: float) -> None:
-    tx.execute("DELETE FROM webhook_hour WHERE hour < ?", (int(before // HOUR),))
-
-
-_FAILED = -1
-
-
-def _duration(millis: float) -> str:
+def _duration(millis: int) -> str:
     """Return `80 ms` or `1.2 s`, with two digits."""
-    unit = 10 ** max(0, floor(log10(millis)) - 1)
-    rounded: Any = round(millis / unit) * unit
+    unit = 10 ** max(0, len(str(millis)) - 2)
+    rounded = round(millis / unit) * unit
     return f"{rounded} ms" if rounded < 1000 else f"{rounded / 1000:.1f} s"
 
 
@@ -266,8 +195,6 @@ FIGURES = {
     "deliveries_pending": "Webhook deliveries that are not settled.",
     "deliveries_oldest_seconds": "Age of the oldest of them.",
     "deliveries_failed_day": "Webhook deliveries that failed for good in the last 24 hours.",
-    "delivery_attempts_day": "Attempts of webhook deliveries in the last 24 hours, whatever came of them.",
-    "delivery_attempts_failed_day": "Those of them that did not succeed.",
     "endpoints_failing": "Enabled webhook endpoints whose last attempt failed.",
     "workflow_runs_waiting": "Workflow runs that have not ended.",
     "workflow_runs_failed_day": "Workflow runs that failed in the last 24 hours.",
@@ -290,15 +217,12 @@ def read_figures(tx: Tx, *, now: float) -> dict[str, float]:
         since = required(tx.one(sql))[0]
         return 0.0 if since is None else max(0.0, (at - since) / 1_000_000)
 
-    days = last_day(tx, now=now).values()
     return {
         "events_waiting": one("SELECT count(*) FROM change_log WHERE waiting = 1"),
         "events_oldest_seconds": age("SELECT (SELECT at FROM change_log WHERE waiting = 1 ORDER BY sequence LIMIT 1)"),
         "deliveries_pending": one("SELECT count(*) FROM webhook_delivery WHERE state = 'pending'"),
         "deliveries_oldest_seconds": age("SELECT min(created_at) FROM webhook_delivery WHERE state = 'pending'"),
         "deliveries_failed_day": one("SELECT count(*) FROM webhook_delivery WHERE state = 'failed' AND settled_at >= ?", yesterday),
-        "delivery_attempts_day": float(sum(day.tries for day in days)),
-        "delivery_attempts_failed_day": float(sum(day.tries - day.succeeded for day in days)),
         "endpoints_failing": one("SELECT count(*) FROM webhook_endpoint WHERE enabled = 1 AND failing_since IS NOT NULL"),
         "workflow_runs_waiting": one("SELECT count(*) FROM workflow_run WHERE completed_at IS NULL"),
         "workflow_runs_failed_day": one("SELECT count(*) FROM workflow_run WHERE status = 'failed' AND completed_at >= ?", yesterday),

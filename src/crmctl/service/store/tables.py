@@ -130,10 +130,6 @@ TABLES: dict[str, tuple[str, ...]] = {
             millis BIGINT NOT NULL, status INTEGER, error {text}, request_headers {text} NOT NULL, response_headers {text} NOT NULL,
             response_body {text} NOT NULL, PRIMARY KEY (delivery_id, attempt))""",
     ),
-    "webhook_hour": (
-        """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
-            attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))""",
-    ),
     "workflow": (
         """CREATE TABLE workflow (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE,
             description {text} NOT NULL, trigger_event {text} NOT NULL, object_id {text}, plan {text} NOT NULL, cron {text},
@@ -237,18 +233,22 @@ def _tables(*names: str) -> Callable[[Tx], None]:
     return lambda tx: create(tx, *names)
 
 
+_HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
+    attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
 _LINKS = ("used_link",)
 _TRUSTS = ("oidc_trust", "used_token")
 _DEVICES = ("device_login",)
+_LATER = (*_LINKS, *_TRUSTS, *_DEVICES)
 
 FIRST = 24
 """The version of the first migration: databases with lower ones were made before any release."""
 
 MIGRATIONS: tuple[Migration, ...] = (
-    Migration("first release", (_tables(*(name for name in TABLES if name not in _LINKS + _TRUSTS + _DEVICES)), keys.make_signing_keys)),
+    Migration("first release", (_tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys)),
     Migration("links that work once", [_tables(*_LINKS)]),
     Migration("trust in issuers of tokens", [_tables(*_TRUSTS)]),
     Migration("logins of devices", [_tables(*_DEVICES)]),
+    Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
 )
 
 

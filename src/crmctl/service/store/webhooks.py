@@ -83,7 +83,7 @@ def delete_endpoint(tx: Tx, endpoint_id: str) -> None:
     """Delete an endpoint with its deliveries and their history. Raises NotFound."""
     known_id = get_endpoint(tx, endpoint_id)["id"]
     tx.execute("DELETE FROM webhook_attempt WHERE delivery_id IN (SELECT id FROM webhook_delivery WHERE endpoint_id = ?)", (known_id,))
-    for table, column in (("webhook_delivery", "endpoint_id"), ("webhook_hour", "endpoint_id"), ("webhook_endpoint", "id")):
+    for table, column in (("webhook_delivery", "endpoint_id"), ("webhook_endpoint", "id")):
         tx.execute(f"DELETE FROM {table} WHERE {column} = ?", (known_id,))
     logs.note(tx, "endpoint.deleted", known_id)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
-from crmctl.service.jobs.worker import ClaimingJob, GatheringJob, PeriodicJob
+from crmctl.service.jobs.worker import ClaimingJob, PeriodicJob
 from crmctl.service.outbound.caller import OutboundCaller
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS
 from crmctl.service.store import deliveries, logs
-from crmctl.service.store.deliveries import Attempt, CountedAttempts, Due, EndedTry, Terms
+from crmctl.service.store.deliveries import Due, EndedTry, Terms
 from crmctl.service.store.tx import Tx
 
 
@@ -146,17 +145,3 @@ class Expiry(PeriodicJob):
 
     def work(self) -> None:
         self._context.engine.write(lambda tx: deliveries.expire(tx, WINDOW, now=self._context.clock.now()))
-
-
-class AttemptTally(GatheringJob[Counter[CountedAttempts]]):
-    """Counts attempts. Their makers call `add`."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, Counter())
-
-    def add(self, due: Due, attempt: Attempt) -> None:
-        with self._lock:
-            self._held[CountedAttempts.of(due.endpoint, attempt.at, attempt.seconds, attempt.succeeded)] += 1
-
-    def write(self, tx: Tx, held: Counter[CountedAttempts]) -> None:
-        deliveries.add_counts(tx, held)
