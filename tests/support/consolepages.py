@@ -18,10 +18,9 @@ from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflow_runs
-from crmctl.service.store.deliveries import Attempt, EndedTry
+from crmctl.service.store.deliveries import UNPROVEN, Attempt, EndedTry
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
-from crmctl.service.webhooks.delivery_jobs import UNPROVEN
 from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.values.value_readers import parse_instant
 from tests.support.service import RunningService
@@ -385,7 +384,7 @@ def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
     attempt = Attempt(now, 0.25, status, error, sent, {"server": "nginx"} if status else {}, body)
-    for due in deliveries.claim(tx, UNPROVEN.terms, 9, now=now):
+    for due in deliveries.claim(tx, UNPROVEN, 9, now=now):
         deliveries.settle(tx, [EndedTry(due, attempt, None)], new_id)
     tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL WHERE id = ?", (endpoint,))
     return delivery

@@ -12,9 +12,10 @@ from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, deliveries, members, webhooks
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import micros_of
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries
+from crmctl.service.webhooks.delivery_jobs import Deliveries
 from crmctl.values.value_readers import parse_instant
 from tests.support.clock import FakeClock
 

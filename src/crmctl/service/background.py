@@ -13,9 +13,9 @@ from crmctl.service.jobs.worker import BackgroundJob, Dispatcher, Removals, Requ
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, deliveries
-from crmctl.service.store.deliveries import read_figures
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN, read_figures
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN, Deliveries, Expiry
+from crmctl.service.webhooks.delivery_jobs import Deliveries
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -45,7 +45,6 @@ def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
         Dispatcher(context, [fan_out, start_workflows]),
         Deliveries(context, sender, random.random, PROVEN),
         Deliveries(context, sender, random.random, UNPROVEN),
-        Expiry(context),
         Retention(context),
         Removals(context),
         Runs(context, caller),

@@ -11,9 +11,8 @@ import httpx
 from crmctl.service.backup.backup import restore_backup
 from crmctl.service.context import new_id
 from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import Attempt, EndedTry
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN, Attempt, EndedTry
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivery_jobs import PROVEN, UNPROVEN
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import add_endpoint, advance
 from tests.support.service import RunningService
@@ -28,7 +27,7 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
     def send(tx: Tx) -> None:
         deliveries.send_test(tx, endpoint, ids=new_id, now=now)
         for lane in (PROVEN, UNPROVEN):
-            for due in deliveries.claim(tx, lane.terms, 9, now=now):
+            for due in deliveries.claim(tx, lane, 9, now=now):
                 again = None if attempt.succeeded else now + 24 * 3600
                 deliveries.settle(tx, [EndedTry(due, attempt, again)], new_id)
 

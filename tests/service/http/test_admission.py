@@ -12,7 +12,7 @@ import pytest
 from crmctl.models.scopes import SCOPES
 from crmctl.service.store import keys
 from tests.support.clock import FakeClock
-from tests.support.service import RunningService, make_client, running_service, service_process
+from tests.support.service import RunningService, make_client, running_service
 
 NIL = "00000000-0000-4000-8000-000000000000"
 LIMIT = 20
@@ -154,19 +154,6 @@ def test_no_limit_is_told_as_a_large_one(tmp_path: Path) -> None:
         assert limit == 2147483647
         assert remaining == 2147483647
         assert reset > service.clock.now()
-
-
-def test_two_processes_on_one_file_share_the_limit_and_a_restart_keeps_the_window(tmp_path: Path) -> None:
-    options = ("--rate-limit", "10", "--rate-window", "3600")
-    with service_process(tmp_path, *options) as first, service_process(tmp_path, *options, key=first.key) as second:
-        with first.client() as one, second.client() as other:
-            left = [figures(client.get("/api/v1/members"))[1] for client in (one, other) * 3]
-        assert left == [9, 8, 7, 6, 5, 4]
-        first.kill()
-        second.stop()
-    with service_process(tmp_path, *options, key=first.key) as third, third.client() as client:
-        answers = [client.get("/api/v1/members") for _ in range(5)]
-    assert [answer.status_code for answer in answers] == [200] * 4 + [429]
 
 
 def test_the_key_is_in_no_log_and_no_answer(service: RunningService) -> None:

@@ -8,7 +8,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -16,7 +15,7 @@ import pytest
 
 from crmctl.service.context import DATABASE_FILE
 from crmctl.service.faults import Failures
-from tests.support.service import ServiceProcess, running_service, service_process
+from tests.support.service import ServiceProcess, service_process
 
 RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full, or limits of a running process")
@@ -84,30 +83,6 @@ def until_not_ready(client: httpx.Client) -> httpx.Response:
         threading.Event().wait(0.1)
     is_documented(answer, 503, "unavailable")
     return answer
-
-
-@pytest.mark.parametrize("content", [b"Dear diary, " * 500, b"", b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_damaged_rate_windows_are_begun_anew(tmp_path: Path, content: bytes) -> None:
-    with running_service(tmp_path, rate_limit=5, background=False) as service:
-        assert service.client.get("/api/v1/members").status_code == 200
-    windows = tmp_path / f"{DATABASE_FILE}-rates"
-    windows.write_bytes(content)
-    with running_service(tmp_path, rate_limit=5, background=False) as service:
-        assert service.client.get("/api/v1/members").headers["x-ratelimit-remaining"] == "4"
-
-
-def test_a_locked_database_holds_up_no_other_request(tmp_path: Path) -> None:
-    """Requests are counted on the event loop, which must wait for no lock."""
-    with running_service(tmp_path, rate_limit=5, background=False) as service, ThreadPoolExecutor(1) as pool:
-        assert service.client.get("/api/v1/objects").status_code == 200
-        with contextlib.closing(sqlite3.connect(tmp_path / f"{DATABASE_FILE}-rates", isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            waiting = pool.submit(service.client.get, "/api/v1/objects")
-            for _ in range(20):
-                assert service.client.get("/healthz").status_code == 200
-            assert not waiting.done()
-            other.execute("ROLLBACK")
-        assert waiting.result().headers["x-ratelimit-remaining"] == "3"
 
 
 def test_a_failure_that_comes_again_is_told_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:

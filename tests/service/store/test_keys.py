@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import keys, members
-from crmctl.service.store.engine import open_engine
 from crmctl.service.store.keys import RateState, RateWindows
 from tests.service.store.conftest import Store, new_id
 
@@ -105,18 +101,10 @@ def test_members_are_told_apart_by_email(store: Store) -> None:
     assert (renamed["user"]["name"], renamed["role"]) == ("Ada L.", "member")
 
 
-def _refuse(*_: object, **__: object) -> int:
-    raise OSError("no space left")
-
-
-@pytest.fixture(params=["memory", "file"])
-def windows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RateWindows]:
-    """Where requests are counted: beside an SQLite database, or in memory when that cannot be written."""
-    if request.param == "memory":
-        yield RateWindows(_refuse, falls_back=True)
-        return
-    with contextlib.closing(open_engine(tmp_path / "crm.db")) as engine:
-        yield engine.rate_windows()
+@pytest.fixture
+def windows(store: Store) -> RateWindows:
+    """In memory on SQLite, in the database on PostgreSQL."""
+    return store.engine.rate_windows()
 
 
 def test_a_window_ends_at_a_multiple_of_its_length(windows: RateWindows) -> None:
@@ -129,19 +117,10 @@ def test_a_window_ends_at_a_multiple_of_its_length(windows: RateWindows) -> None
 
 
 def test_windows_that_ended_are_forgotten() -> None:
-    windows = RateWindows(_refuse, falls_back=True)
+    windows = RateWindows()
     for n in range(25_000):
         windows.take(str(n), 1, 1, float(n // 1000))
     assert len(windows._here) <= 11_000
-
-
-def test_windows_of_a_file_are_forgotten_too(tmp_path: Path) -> None:
-    with contextlib.closing(open_engine(tmp_path / "crm.db")) as engine:
-        windows = engine.rate_windows()
-        for minute in range(200):
-            windows.take("a", 1, 60, 60.0 * minute)
-    with contextlib.closing(sqlite3.connect(tmp_path / "crm.db-rates")) as file:
-        assert file.execute("SELECT count(*) FROM rate_window").fetchone()[0] <= 62
 
 
 def test_a_limit_holds_under_threads(windows: RateWindows) -> None:

@@ -16,7 +16,7 @@ from crmctl.service.jobs.worker import Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, webhooks
-from crmctl.service.webhooks.delivery_jobs import UNPROVEN, Expiry
+from crmctl.service.store.deliveries import UNPROVEN
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
@@ -132,7 +132,7 @@ def test_a_claimed_delivery_is_nobody_elses_until_its_lease_ends(bench: Bench) -
     bench.event()
 
     def claim() -> list[deliveries.Due]:
-        return bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
+        return bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
 
     first = claim()
     assert len(first) == 1
@@ -231,7 +231,7 @@ def test_a_replay_pressed_twice_sends_once(bench: Bench) -> None:
 def test_what_is_being_tried_at_this_moment_is_left_to_that_try(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
-    [due] = bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN.terms, 8, now=bench.clock.now()))
+    [due] = bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
     again = bench.engine.write(lambda tx: deliveries.replay(tx, due.delivery, ids=new_id, now=bench.clock.now()))
     assert again == (due.delivery, False)
     assert bench.deliver() == 0
@@ -273,7 +273,7 @@ def test_what_could_not_be_tried_in_its_window_fails_and_is_not_sent_late(bench:
         bench.event()
         bench.clock.advance(72 * 3600 + 1)
         bench.deliver()
-        Expiry(bench.context).run_once()
+        Retention(bench.context).run_once()
         assert receiver.received == []
     assert bench.history(endpoint)[0]["state"] == "failed"
 

@@ -9,10 +9,10 @@ import pytest
 
 from crmctl.service.context import new_id
 from crmctl.service.store import change_log, deliveries, webhooks
-from crmctl.service.store.deliveries import Attempt, Due, EndedTry, Terms
+from crmctl.service.store.deliveries import Attempt, Due, EndedTry, Lane
 from tests.support.deliveries import Bench
 
-ALL = Terms(False, 100, 30.0, 3600.0)
+ALL = Lane("all", 100, False, 100)
 
 
 class Counted:

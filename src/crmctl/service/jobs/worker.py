@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
-from crmctl.service.store import change_log, deliveries, logs, removals
+from crmctl.service.store import change_log, deliveries, logs, removals, workflow_runs
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.removals import StillLeaving
@@ -292,6 +292,8 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
 CHUNK = 1000
 DELIVERY_SECONDS = 30 * 24 * 3600.0
 """Retention of settled deliveries, their attempts and the bodies of their events."""
+RUN_SECONDS = 90 * 24 * 3600.0
+"""Retention of ended workflow runs."""
 
 
 class Retention(PeriodicJob):
@@ -300,6 +302,8 @@ class Retention(PeriodicJob):
     def work(self) -> None:
         now = self._context.clock.now()
         kept = self._context.settings.kept
+        self._context.engine.write(lambda tx: deliveries.expire(tx, now=now))
+        self._context.engine.write(lambda tx: workflow_runs.forget(tx, now - RUN_SECONDS))
         self._repeat(lambda tx: deliveries.forget(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))

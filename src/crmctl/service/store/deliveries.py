@@ -241,15 +241,27 @@ MOST_PROBLEM = 300
 _WAITS = "d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ?"
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Terms of a claim: deliveries of endpoints whose last try succeeded (`proven`), or of all others. At most `per_endpoint` of one
-    endpoint are under way, for `lease_seconds` each; none is older than `window_seconds`."""
+WINDOW = 72 * 3600.0
+"""Seconds from an event's first try to its last (specification section 8: up to 3 days)."""
 
+LEASE_SECONDS = 30.0
+"""Longer than any try: a delivery whose lease ended belongs to a worker that died."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`places` of one process for deliveries to endpoints whose last try succeeded (`proven`), or to all others. At most `per_endpoint` of
+    one endpoint are under way."""
+
+    name: str
+    places: int
     proven: bool
     per_endpoint: int
-    lease_seconds: float
-    window_seconds: float
+
+
+PROVEN = Lane("delivery", 32, True, 8)
+UNPROVEN = Lane("probe", 64, False, 1)
+"""New endpoints and those whose last try failed: one try at a time each, never in the places of working ones."""
 
 
 @dataclass(frozen=True)
@@ -312,16 +324,16 @@ class EndedTry:
         return (self.due.endpoint, self.due.url) if self.attempt.succeeded else None
 
 
-def is_claimable(tx: Tx, terms: Terms, *, now: float) -> bool:
-    return any(places > 0 for _, places, _ in _free_places(tx, terms, now))
+def is_claimable(tx: Tx, lane: Lane, *, now: float) -> bool:
+    return any(places > 0 for _, places, _ in _free_places(tx, lane, now))
 
 
-def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
+def claim(tx: Tx, lane: Lane, most: int, *, now: float) -> list[Due]:
     """Take up to `most` due deliveries of endpoints with free places. A worker that dies loses them when its lease ends."""
     if tx.dialect.hold_claims:
         tx.execute(tx.dialect.hold_claims)
     at, claimed = to_micros(now), list[tuple[Any, ...]]()
-    for endpoint, places, enabled in _free_places(tx, terms, now):
+    for endpoint, places, enabled in _free_places(tx, lane, now):
         limit = min(places, most - len(claimed))
         if limit > 0:
             claimed += tx.all(
@@ -331,9 +343,9 @@ def claim(tx: Tx, terms: Terms, most: int, *, now: float) -> list[Due]:
                 f"AND (? = 1 OR d.event_type = ?) ORDER BY d.next_try_at, d.number LIMIT ?{tx.dialect.for_claim('d')}) AS c "
                 "JOIN webhook_endpoint AS e ON e.id = c.endpoint_id JOIN change_log AS o ON o.event_id = c.event_id "
                 "ORDER BY c.next_try_at, c.number",
-                (endpoint, *_waiting_by(terms, now), enabled, TEST_EVENT, limit),
+                (endpoint, *_waiting_by(now), enabled, TEST_EVENT, limit),
             )
-    until = to_micros(now + terms.lease_seconds)
+    until = to_micros(now + LEASE_SECONDS)
     execute_in(
         tx, "UPDATE webhook_delivery SET lease_until = ?, attempts = attempts + 1 WHERE id IN {}", [row[0] for row in claimed], [until]
     )
@@ -401,22 +413,22 @@ def _insert_attempts(tx: Tx, tries: Sequence[EndedTry]) -> None:
     )
 
 
-def expire(tx: Tx, window_seconds: float, *, now: float) -> int:
+def expire(tx: Tx, *, now: float) -> int:
     """Fail the deliveries whose window has passed, tried or not, and return their number."""
     at = to_micros(now)
     return tx.execute(
         "UPDATE webhook_delivery SET state = 'failed', next_try_at = NULL, settled_at = ? "
         "WHERE state = 'pending' AND created_at < ? AND lease_until <= ?",
-        (at, to_micros(now - window_seconds), at),
+        (at, to_micros(now - WINDOW), at),
     )
 
 
-def _waiting_by(terms: Terms, now: float) -> tuple[int, int, int]:
+def _waiting_by(now: float) -> tuple[int, int, int]:
     at = to_micros(now)
-    return at, at, to_micros(now - terms.window_seconds)
+    return at, at, to_micros(now - WINDOW)
 
 
-def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int, int]]:
+def _free_places(tx: Tx, lane: Lane, now: float) -> list[tuple[str, int, int]]:
     """Return the endpoints with something due, their free places and whether they are enabled; the least busy and least recent first."""
     proven = "e.succeeded_at IS NOT NULL AND e.failing_since IS NULL"
     # This index holds nothing else; any other one leads through everything that waits.
@@ -424,12 +436,12 @@ def _free_places(tx: Tx, terms: Terms, now: float) -> list[tuple[str, int, int]]
     rows = tx.all(
         f"SELECT e.id, (SELECT count(*) FROM {leased} WHERE l.endpoint_id = e.id AND l.state = 'pending' "
         "AND l.lease_until > 0 AND l.lease_until > ?) AS under_way, e.enabled FROM webhook_endpoint AS e "
-        f"WHERE {proven if terms.proven else f'NOT ({proven})'} AND EXISTS (SELECT 1 FROM webhook_delivery AS d "
+        f"WHERE {proven if lane.proven else f'NOT ({proven})'} AND EXISTS (SELECT 1 FROM webhook_delivery AS d "
         f"WHERE d.endpoint_id = e.id AND {_WAITS} AND (e.enabled = 1 OR d.event_type = ?)) "
         "ORDER BY under_way, coalesce(e.tried_at, 0), e.number",
-        (to_micros(now), *_waiting_by(terms, now), TEST_EVENT),
+        (to_micros(now), *_waiting_by(now), TEST_EVENT),
     )
-    return [(endpoint, terms.per_endpoint - under_way, enabled) for endpoint, under_way, enabled in rows]
+    return [(endpoint, lane.per_endpoint - under_way, enabled) for endpoint, under_way, enabled in rows]
 
 
 def _give_up(tx: Tx, due: Due, at: int, ids: Ids) -> None:

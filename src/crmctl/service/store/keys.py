@@ -10,12 +10,12 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
-from crmctl.service.faults import FAILURES, BadRequest, Busy, NotFound
+from crmctl.service.faults import BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
@@ -156,14 +156,10 @@ class RateState:
 
 
 class RateWindows:
-    """Requests by key and window, in the database: exact over all processes that share it.
+    """Requests by key and window: with `write` in the database, for all processes that share it, otherwise in memory."""
 
-    With `falls_back` they are counted in memory while the database cannot be written: reading must work on a full disk.
-    """
-
-    def __init__(self, write: Callable[..., int | None], *, falls_back: bool = False) -> None:
+    def __init__(self, write: Callable[..., Any] | None = None) -> None:
         self._write = write
-        self._falls_back = falls_back
         self._lock = threading.Lock()
         self._here: dict[tuple[str, int], int] = {}
         self._current = 0
@@ -173,35 +169,15 @@ class RateWindows:
         end = (math.floor(now / window_seconds) + 1) * window_seconds
         if limit >= UNLIMITED:
             return RateState(True, limit, end)
-        try:
-            taken = self._count(key_id, limit, end, within)
-        except Exception as error:
-            if not self._falls_back or (within is not None and isinstance(error, Busy)):
-                raise
-            FAILURES.tell(error, briefly=True)
-            taken = self._count_here(key_id, limit, end, now)
+        taken = self._count(key_id, limit, end, now) if self._write is None else self._count_shared(self._write, key_id, limit, end, within)
         return RateState(taken is not None, 0 if taken is None else limit - taken, end)
 
-    def _count(self, key_id: str, limit: int, end: int, within: float | None) -> int | None:
+    def forget(self) -> None:
+        with self._lock:
+            self._here.clear()
+
+    def _count(self, key_id: str, limit: int, end: int, now: float) -> int | None:
         """Return the number of requests, None when the limit is reached."""
-
-        def count(tx: Tx) -> int | None:
-            row = tx.one(
-                "INSERT INTO rate_window (key_id, ends_at, taken) VALUES (?, ?, 1) ON CONFLICT (key_id, ends_at) "
-                "DO UPDATE SET taken = rate_window.taken + 1 WHERE rate_window.taken < ? RETURNING taken",
-                (key_id, end, limit),
-            )
-            return None if row is None else int(row[0])
-
-        taken = self._write(count, single=True, within=within)
-        if end > self._current:
-            self._current = end
-            # The request is counted: a sweep that finds the file in use waits for the next window.
-            with contextlib.suppress(Busy):
-                self._write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (end - _KEPT_SECONDS,)), within=within)
-        return taken
-
-    def _count_here(self, key_id: str, limit: int, end: int, now: float) -> int | None:
         with self._lock:
             if len(self._here) >= _SWEEP_AT:
                 self._here = {window: taken for window, taken in self._here.items() if window[1] > now}
@@ -210,6 +186,23 @@ class RateWindows:
                 return None
             self._here[key_id, end] = taken
             return taken
+
+    def _count_shared(self, write: Callable[..., Any], key_id: str, limit: int, end: int, within: float | None) -> int | None:
+        taken = write(
+            lambda tx: tx.one(
+                "INSERT INTO rate_window (key_id, ends_at, taken) VALUES (?, ?, 1) ON CONFLICT (key_id, ends_at) "
+                "DO UPDATE SET taken = rate_window.taken + 1 WHERE rate_window.taken < ? RETURNING taken",
+                (key_id, end, limit),
+            ),
+            single=True,
+            within=within,
+        )
+        if end > self._current:
+            self._current = end
+            # The request is counted: a sweep that finds the table in use waits for the next window.
+            with contextlib.suppress(Busy):
+                write(lambda tx: tx.execute("DELETE FROM rate_window WHERE ends_at < ?", (end - _KEPT_SECONDS,)), within=within)
+        return None if taken is None else int(taken[0])
 
 
 LINKS = "links"

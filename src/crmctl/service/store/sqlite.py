@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.keys import RateWindows
-from crmctl.service.store.tables import create
 from crmctl.service.store.tx import Params, Row, SqliteDialect, several_at_once
 from crmctl.write_ahead_log import begin_log
 
@@ -44,9 +43,6 @@ PRAGMAS = (
 )
 _READING = ("PRAGMA query_only = ON", "PRAGMA mmap_size = 2147418112")
 """Settings of readers. Mapping the file halves the time of a full scan, and all readers share one copy."""
-
-_PASSING = ("PRAGMA synchronous = OFF", "PRAGMA cache_size = -1000")
-"""For data that may be lost with the machine, but not with a process."""
 
 _CANNOT_WRITE = {
     sqlite3.SQLITE_FULL: "the disk of the service is full",
@@ -111,13 +107,12 @@ class SqliteEngine:
 
     reads_at_once = True
 
-    def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS, pragmas: Sequence[str] = PRAGMAS) -> None:
+    def __init__(self, path: Path | str, *, busy_seconds: float = _BUSY_SECONDS) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old, the service needs {'.'.join(map(str, _OLDEST))} or newer")
         self.path = Path(path)
         self._busy_seconds = busy_seconds
-        self._pragmas = pragmas
-        self._rates: SqliteEngine | None = None
+        self._rates = RateWindows()
         self._closed = False
         self._writing = threading.Lock()
         self._pooling = threading.Lock()
@@ -151,12 +146,8 @@ class SqliteEngine:
             self._writing.release()
 
     def rate_windows(self) -> RateWindows:
-        """Return the windows, which have a file of their own for all processes. It is written without waiting for the disk or for a writer
-        of the database."""
-        with self._pooling:
-            if self._rates is None:
-                self._rates = _open_rates(self.path.with_name(f"{self.path.name}-rates"))
-        return RateWindows(self._rates.write, falls_back=True)
+        """Return the windows of this process."""
+        return self._rates
 
     def figures(self) -> dict[str, float]:
         parts = (self.path, self.path.with_name(f"{self.path.name}-wal"))
@@ -193,8 +184,7 @@ class SqliteEngine:
         """Replace all data in one step, in 5 ms for 1,000 records, and forget the rate windows. Readers need not close."""
         with self._writing:
             snapshot.backup(self._writer)
-        if self._rates is not None:
-            self._rates.write(lambda tx: tx.execute("DELETE FROM rate_window"))
+        self._rates.forget()
 
     def close(self) -> None:
         """Wait for a running write, then checkpoint the log."""
@@ -203,8 +193,6 @@ class SqliteEngine:
             for connection in (*self._idle, self._writer):
                 connection.close()
             self._idle.clear()
-            if self._rates is not None:
-                self._rates.close()
 
     def _run(self, connection: _Connection, begin: str | None, fn: Callable[[], T]) -> T:
         """Run `fn` in a transaction. Without `begin` its one statement is a transaction by itself."""
@@ -260,7 +248,7 @@ class SqliteEngine:
         )
         try:
             begin_log(connection, patience)
-            for pragma in (*self._pragmas, *more):
+            for pragma in (*PRAGMAS, *more):
                 connection.execute(pragma)
         except BaseException:
             connection.close()
@@ -306,29 +294,3 @@ def place_file(folder: Path, target: Path) -> None:
     for leftover in ("-wal", "-shm", "-journal"):
         target.with_name(target.name + leftover).unlink(missing_ok=True)
     copy.replace(target)
-
-
-def _open_rates(path: Path) -> SqliteEngine:
-    """Open the rate windows. A damaged file is replaced: it holds nothing that outlives a minute. Raises ConfigError."""
-    try:
-        return _rates_engine(path)
-    except ConfigError as error:
-        if getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise
-    for leftover in ("", "-wal", "-shm"):
-        path.with_name(path.name + leftover).unlink(missing_ok=True)
-    return _rates_engine(path)
-
-
-def _rates_engine(path: Path) -> SqliteEngine:
-    def prepare(tx: SqliteTx) -> None:
-        if tx.one("SELECT 1 FROM sqlite_master WHERE name = 'rate_window'") is None:
-            create(tx, "rate_window")
-
-    engine = SqliteEngine(path, pragmas=_PASSING)
-    try:
-        engine.write(prepare)
-    except (sqlite3.Error, Unavailable) as error:
-        engine.close()
-        raise ConfigError(f"cannot open {path}: {reason(error)}") from error
-    return engine

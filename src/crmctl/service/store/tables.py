@@ -46,7 +46,7 @@ TABLES: dict[str, tuple[str, ...]] = {
             address {text} NOT NULL, state {text} NOT NULL, member_id {text}, expires_at BIGINT NOT NULL, polled_at BIGINT NOT NULL,
             wait BIGINT NOT NULL)""",
     ),
-    # On SQLite the windows have a file of their own, and this table of the database stays empty.
+    # On SQLite the windows are counted in memory, and this table stays empty.
     "rate_window": (
         """{passing_table} rate_window (key_id {text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL,
             PRIMARY KEY (key_id, ends_at))""",

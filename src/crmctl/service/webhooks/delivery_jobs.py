@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
-from crmctl.service.jobs.worker import ClaimingJob, PeriodicJob
+from crmctl.service.jobs.worker import ClaimingJob
 from crmctl.service.outbound.caller import OutboundCaller
-from crmctl.service.outbound.guard import ATTEMPT_SECONDS
 from crmctl.service.store import deliveries, logs
-from crmctl.service.store.deliveries import Due, EndedTry, Terms
+from crmctl.service.store.deliveries import WINDOW, Due, EndedTry, Lane
 from crmctl.service.store.tx import Tx
 
 
@@ -27,9 +26,9 @@ class _Place:
 class Settlement:
     """Writes finished tries; thread-safe. Those that arrive during a write are written together after it."""
 
-    def __init__(self, context: Context, terms: Terms) -> None:
+    def __init__(self, context: Context, lane: Lane) -> None:
         self._context = context
-        self._terms = terms
+        self._lane = lane
         self._changed = threading.Condition()
         self._waiting: list[_Place] = []
         self._is_writing = False
@@ -65,11 +64,8 @@ class Settlement:
         deliveries.settle(tx, [place.ended for place in batch], self._context.ids)
         if self._is_closing:
             return []
-        return deliveries.claim(tx, self._terms, len(batch), now=self._context.clock.now())
+        return deliveries.claim(tx, self._lane, len(batch), now=self._context.clock.now())
 
-
-WINDOW = 72 * 3600.0
-"""Seconds from an event's first try to its last (specification section 8: up to 3 days)."""
 
 FIRST_GAP = 5.0
 GROWTH = 3.0
@@ -92,26 +88,6 @@ def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> 
     return last_chance if now + gap / 2 < last_chance else None
 
 
-LEASE_SECONDS = 2 * ATTEMPT_SECONDS
-"""Longer than any try: a delivery whose lease ended belongs to a worker that died."""
-
-EXPIRY_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Lane:
-    """`places` of one process for one kind of endpoints."""
-
-    name: str
-    places: int
-    terms: Terms
-
-
-PROVEN = Lane("delivery", 32, Terms(True, 8, LEASE_SECONDS, WINDOW))
-UNPROVEN = Lane("probe", 64, Terms(False, 1, LEASE_SECONDS, WINDOW))
-"""New endpoints and those whose last try failed: one try at a time each, never in the places of working ones."""
-
-
 class Deliveries(ClaimingJob[Due]):
     """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
 
@@ -119,18 +95,18 @@ class Deliveries(ClaimingJob[Due]):
         super().__init__(context, lane.places, lane.name)
         self._sender = sender
         self._random = random
-        self._terms = lane.terms
-        self._settlement = Settlement(context, lane.terms)
+        self._lane = lane
+        self._settlement = Settlement(context, lane)
 
     def close(self) -> None:
         self._settlement.close()
         super().close()
 
     def is_waiting(self, tx: Tx) -> bool:
-        return deliveries.is_claimable(tx, self._terms, now=self._context.clock.now())
+        return deliveries.is_claimable(tx, self._lane, now=self._context.clock.now())
 
     def claim(self, tx: Tx, most: int) -> list[Due]:
-        return deliveries.claim(tx, self._terms, most, now=self._context.clock.now())
+        return deliveries.claim(tx, self._lane, most, now=self._context.clock.now())
 
     def work(self, first: Due) -> None:
         due: Due | None = first
@@ -138,10 +114,3 @@ class Deliveries(ClaimingJob[Due]):
             attempt = self._sender.send(due)
             again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
             due = self._settlement.settle(EndedTry(due, attempt, again))
-
-
-class Expiry(PeriodicJob):
-    every = EXPIRY_SECONDS
-
-    def work(self) -> None:
-        self._context.engine.write(lambda tx: deliveries.expire(tx, WINDOW, now=self._context.clock.now()))

@@ -33,22 +33,11 @@ LEASE_SECONDS = 2 * ATTEMPT_SECONDS
 MOST_ATTEMPTS = 5
 """A run interrupted this often is given up: it may be what crashes the process."""
 
-RETENTION_SECONDS = 90 * 24 * 3600.0
-HOUSEKEEPING_SECONDS = 3600.0
-
 
 class Runs(ClaimingJob[Claimed]):
     def __init__(self, context: Context, caller: Caller) -> None:
         super().__init__(context, AT_ONCE, "workflow")
         self._caller = caller
-        self._clean_at = 0.0
-
-    def run_once(self) -> bool:
-        now = self._context.clock.now()
-        if now >= self._clean_at:
-            self._clean_at = now + HOUSEKEEPING_SECONDS
-            self._context.engine.write(lambda tx: workflow_runs.forget(tx, now - RETENTION_SECONDS))
-        return super().run_once()
 
     def is_waiting(self, tx: Tx) -> bool:
         return workflow_runs.is_waiting(tx, PER_WORKFLOW, now=self._context.clock.now())
