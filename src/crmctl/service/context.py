@@ -74,8 +74,8 @@ class ServiceSettings:
     `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
     pause, in seconds, between two pieces of a request's body, `head_timeout` the longest time its line and headers may take, and
     `request_timeout` the longest time it is worked on. `connections` may be open at once. `metrics` are served with the rest (True), on
-    an address of their own, or not at all; `docs` are the OpenAPI document and its page. `public_url` is the
-    address that clients use when it is not the bound one.
+    an address of their own, or not at all; `docs` is the OpenAPI document. `public_url` is the address that clients use
+    when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
     `kept` says how long, and `quotas` how much.

@@ -14,7 +14,7 @@ from crmctl.models.ids import did_you_mean
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_numbers, read_number
 from crmctl.models.resources import Attribute, AttributeType
-from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, typed
+from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, StoredAttribute, typed
 from crmctl.values.typed_text import is_spreadsheet_number, lost_digits, naming
 
 JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
@@ -59,7 +59,7 @@ def learn_form(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Fo
     return Form(plain=any(not isinstance(value, dict) for value in values), keys=keys)
 
 
-def usual_name(attribute: Attribute, part: str) -> str | None:
+def usual_name(attribute: Attribute | StoredAttribute, part: str) -> str | None:
     """Return the usual name of a part; None for an unknown one."""
     folded = fold(part)
     for usual, others in PART_NAMES.get(attribute.type or "", {}).items():

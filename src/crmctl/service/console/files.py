@@ -58,7 +58,9 @@ def _files(visit: Visit, error: str | None = None, status: HTTPStatus = HTTPStat
     found = _disk(visit).list_files(MOST_SHOWN) if is_local else []
     values = {
         "section": "files",
-        "files": [{"file": file, "url": f"{visit.context.settings.address}/files/{url_path(file.bucket, file.path)}"} for file in found],
+        "files": [
+            {"file": file, "url": f"{visit.context.settings.address}/files/{url_path(file['bucket'], file['path'])}"} for file in found
+        ],
         "most": MOST_SHOWN,
         "is_local": is_local,
         "largest": min(LARGEST, visit.context.settings.file_limit) // (1024 * 1024),

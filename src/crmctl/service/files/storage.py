@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from crmctl.errors import ConfigError, UsageError, install_command, reason
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.context import S3Settings, ServiceSettings
 from crmctl.service.faults import BadRequest, Forbidden, OverQuota, Unavailable
@@ -170,38 +171,24 @@ REFUSAL_SECONDS = 1.0
 
 
 class Room:
-    """Bytes of the files of one folder, including those being written."""
+    """Bytes of all files in one folder, those being written included."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._stored = self._coming = 0
+        self._used = 0
         self._counted_at = -math.inf
 
     def take(self, count: int, most: int) -> None:
-        """Reserve bytes. Raises OverQuota when all files together would have more than `most`."""
+        """Count so many bytes more. Raises OverQuota when all files together would have more than `most`."""
         with self._lock:
-            self._require(count, most)
-            self._coming += count
-
-    def require(self, count: int, most: int) -> None:
-        """Raise OverQuota when there is no room for so many bytes."""
-        with self._lock:
-            self._require(count, most)
-
-    def settle(self, count: int, stored: int = 0) -> None:
-        """Release reserved bytes; the folder grew by `stored`."""
-        with self._lock:
-            self._coming -= count
-            self._stored += stored
-
-    def _require(self, count: int, most: int) -> None:
-        for age in (COUNT_SECONDS, REFUSAL_SECONDS):
-            if time.monotonic() - self._counted_at >= age:
-                self._stored = sum(_size(file) for file in self._folder.glob("??/*"))
-                self._counted_at = time.monotonic()
-            if self._stored + self._coming + count <= most:
-                return
+            for age in (COUNT_SECONDS, REFUSAL_SECONDS):
+                if time.monotonic() - self._counted_at >= age:
+                    self._used = sum(_size(file) for file in self._folder.glob("*/*"))
+                    self._counted_at = time.monotonic()
+                if self._used + count <= most:
+                    self._used += count
+                    return
         raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
 
 
@@ -214,28 +201,27 @@ def room_in(folder: Path) -> Room:
 class Incoming:
     """A file being written. It appears with `finish`; closed without that, it disappears."""
 
-    def __init__(self, place: Path, folder: Path, heading: bytes, most: int) -> None:
+    def __init__(self, place: Path, folder: Path, heading: bytes, declared: int, most: int) -> None:
         self._place = place
-        self._most, self._room, self._taken = most, room_in(folder.parent), 0
+        self._most, self._room, self._expected = most, room_in(folder.parent), declared
         self._partial = folder / f"{uuid.uuid4()}.part"
         self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
         self._file.write(heading)
 
     def write(self, data: bytes) -> None:
         """Raises OverQuota, OSError."""
-        self._room.take(len(data), self._most)
-        self._taken += len(data)
+        self._expected -= len(data)
+        if self._expected < 0:
+            self._room.take(min(len(data), -self._expected), self._most)
         self._file.write(data)
+        self._file.flush()
 
     def finish(self) -> None:
         """Put the file in its place, replacing what was there; it is on disk when this returns."""
-        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._place.parent.mkdir(mode=0o700, exist_ok=True)
-        added = _size(self._partial) - _size(self._place)
         self._partial.replace(self._place)
-        self._settle(added)
         sync_folder(self._place.parent)
 
     def close(self) -> None:
@@ -243,11 +229,6 @@ class Incoming:
         with contextlib.suppress(OSError):
             self._file.close()
         self._partial.unlink(missing_ok=True)
-        self._settle(0)
-
-    def _settle(self, added: int) -> None:
-        taken, self._taken = self._taken, 0
-        self._room.settle(taken, added)
 
 
 @dataclass(frozen=True)
@@ -268,23 +249,6 @@ class Stored:
                 count -= len(piece)
                 yield piece
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """A row of the list of files; `uploaded_at` in wire form."""
-
-    bucket: str
-    path: str
-    content_type: str
-    size: int
-    uploaded_at: str
-
 
 class Disk:
     """Uploaded files below one folder, which the first one creates. `most` is the quota of all files in bytes."""
@@ -295,12 +259,12 @@ class Disk:
 
     def receive(self, bucket: str, path: str, content_type: str, size: int = 0) -> Incoming:
         """Begin to write a file of `size` bytes, 0 when unknown. Raises OverQuota, OSError."""
-        room_in(self._folder).require(size, self._most)
+        room_in(self._folder).take(size, self._most)
         incoming = self._folder / "incoming"
         for folder in (self._folder, incoming):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         heading = jsontext.dumps({"bucket": bucket, "path": path, "contentType": content_type})
-        return Incoming(self._place(bucket, path), incoming, heading.encode() + b"\n", self._most)
+        return Incoming(self._place(bucket, path), incoming, heading.encode() + b"\n", size, self._most)
 
     def open(self, bucket: str, path: str) -> Stored | None:
         """Open a file for reading, or return None."""
@@ -313,16 +277,16 @@ class Disk:
         version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         return Stored(file, jsontext.loads(heading.decode())["contentType"], len(heading), status.st_size - len(heading), version)
 
-    def list_files(self, limit: int) -> list[FileEntry]:
-        """Return the newest files first, without those that disappear meanwhile."""
+    def list_files(self, limit: int) -> list[Json]:
+        """Return the newest files as `{bucket, path, contentType, size, uploadedAt}`, without those that disappear meanwhile."""
         places = [(place.stat().st_mtime, place) for place in self._folder.glob("??/*")]
-        entries = []
+        entries = list[Json]()
         for changed, place in heapq.nlargest(limit, places):
             with contextlib.suppress(FileNotFoundError), place.open("rb") as file:
                 heading = file.readline()
                 about = jsontext.loads(heading.decode())
                 size = os.fstat(file.fileno()).st_size - len(heading)
-                entries.append(FileEntry(about["bucket"], about["path"], about["contentType"], size, to_wire(to_micros(changed))))
+                entries.append(about | {"size": size, "uploadedAt": to_wire(to_micros(changed))})
         return entries
 
     def sweep(self) -> None:

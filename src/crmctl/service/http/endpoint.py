@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from http import HTTPStatus
 from typing import Any
 
@@ -363,18 +362,3 @@ def build_document(endpoints: Iterable[Endpoint]) -> Json:
             "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer <API_KEY>"}},
         },
     }
-
-
-def render_docs(document: Json) -> str:
-    """Return the page that lists the calls of an OpenAPI document. The console shows their fields and examples."""
-    title, rows = escape(document["info"]["title"]), ""
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            cells = (f"<code>{method.upper()} {escape(path)}</code>", escape(operation["summary"]), escape(operation["x-required-scope"]))
-            rows += f"<tr><td>{'</td><td>'.join(cells)}</td></tr>"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>:root {{ color-scheme: light dark; font-family: system-ui }}</style></head><body><h1>{title}</h1>"
-        f'<p>{escape(document["info"]["description"])} Programs read <a href="openapi.json">openapi.json</a>.</p>'
-        f"<table><thead><tr><th>Call</th><th>What it does</th><th>Scope</th></tr></thead><tbody>{rows}</tbody></table></body></html>"
-    )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
@@ -336,13 +334,7 @@ def list_files(_tx: Tx, call: Call) -> Json:
         raise BadRequest("this service keeps its files in S3, which lists them")
     entries = Disk(settings.data_dir / FILES_FOLDER, settings.quotas.files).list_files(offset + call.query["limit"])
     address = f"{settings.address}/files"
-    return {
-        "files": [
-            {to_camel(name): value for name, value in vars(entry).items()}
-            | {"publicUrl": f"{address}/{url_path(entry.bucket, entry.path)}"}
-            for entry in entries[offset:]
-        ]
-    }
+    return {"files": [entry | {"publicUrl": f"{address}/{url_path(entry['bucket'], entry['path'])}"} for entry in entries[offset:]]}
 
 
 @endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.REPLAY, is_addition=True)

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, the OpenAPI document and its page. They need no API key."""
+"""Health, readiness, metrics and the OpenAPI document. They need no API key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
@@ -15,7 +15,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Busy
 from crmctl.service.http.answers import JsonAnswer
 from crmctl.service.http.edge import READY_PATH, Metrics
-from crmctl.service.http.endpoint import NamedRoute, render_docs
+from crmctl.service.http.endpoint import NamedRoute
 from crmctl.service.store import keys, members
 
 READY_SECONDS = 1.0
@@ -42,10 +42,7 @@ def router(context: Context, metrics: Metrics, document: Callable[[], Json]) -> 
     def show_openapi(_request: Request) -> Response:
         return JsonAnswer(document())
 
-    def show_docs(_request: Request) -> Response:
-        return HTMLResponse(render_docs(document()), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
-
-    docs = [NamedRoute("/openapi.json", show_openapi), NamedRoute("/docs", show_docs)] if context.settings.docs else []
+    docs = [NamedRoute("/openapi.json", show_openapi)] if context.settings.docs else []
     shown = metrics_routes(metrics) if context.settings.metrics is True else []
     return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
 

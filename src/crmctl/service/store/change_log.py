@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, shown
-from crmctl.service.store import record_tables
-from crmctl.service.store.condition_sql import combine, compile_condition
-from crmctl.service.store.record_tables import Schema
+from crmctl.service.store.condition_sql import compile_condition
 from crmctl.service.store.tx import Ids, Tx, execute_in, insert_columns, to_micros
 from crmctl.values.attribute_types import StoredAttribute
+from crmctl.values.conditions import value_test
 from crmctl.values.filters import Condition
-from crmctl.values.projection import project
-from crmctl.values.value_readers import Invalid
 
 CREATED, UPDATED, DELETED = "record.created", "record.updated", "record.deleted"
 
@@ -174,53 +171,23 @@ def take_waiting(tx: Tx, limit: int) -> list[Event]:
     return [Event(row[1], row[2], bytes(row[3]), row[4] / 1_000_000) for row in rows]
 
 
-@dataclass(frozen=True)
-class ConditionSource:
-    """The subject of conditions. `column` is the column of `table` that holds such values."""
-
-    table: str
-    attributes: Mapping[str, StoredAttribute]
-    column: Callable[[StoredAttribute], str]
+ACTIVITY_ATTRIBUTES: Mapping[str, StoredAttribute] = {"title": StoredAttribute("", 0, "title", AttributeType.TEXT)}
+"""What conditions on an activity may name: its event carries only the title of its data."""
 
 
-ACTIVITIES = ConditionSource("activity", {"title": StoredAttribute("", 0, "title", AttributeType.TEXT)}, lambda attribute: attribute.slug)
-"""An activity's event carries only the title of its data."""
-
-
-def records_of(schema: Schema) -> ConditionSource:
-    return ConditionSource(schema.table, schema.attributes, record_tables.column)
-
-
-def check(tx: Tx, source: ConditionSource, conditions: Sequence[Condition]) -> None:
+def check(tx: Tx, attributes: Mapping[str, StoredAttribute], conditions: Sequence[Condition]) -> None:
     """Raise BadRequest naming the slug for an unknown one, an operator its type does not have, or a value of the wrong kind."""
     for condition in conditions:
-        if condition.slug not in source.attributes:
-            valid = list(source.attributes)
+        if condition.slug not in attributes:
+            valid = list(attributes)
             raise BadRequest(
                 f"unknown attribute {shown(condition.slug)!r} in a condition; conditions can use: {', '.join(valid)}",
                 {"field": "attributeSlug", "slug": shown(condition.slug), "valid": valid},
             )
-        compile_condition(condition, source.attributes, tx.dialect)
+        compile_condition(condition, attributes, tx.dialect)
 
 
-def hold(tx: Tx, source: ConditionSource, conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
+def hold(tx: Tx, attributes: Mapping[str, StoredAttribute], conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
     """Whether all conditions hold for the data. Raises BadRequest if they cannot be evaluated any more."""
-    if not conditions:
-        return True
-    check(tx, source, conditions)
-    columns: list[str] = []
-    values: list[str | None] = []
-    for slug in dict.fromkeys(condition.slug for condition in conditions):
-        attribute = source.attributes[slug]
-        try:
-            projection = project(attribute, data.get(slug))
-        except Invalid as problem:
-            raise BadRequest(f"{slug} {problem}", {"field": slug}) from None
-        stored = source.column(attribute)
-        columns += [f"{stored} AS {record_tables.column(attribute)}", f"{stored} AS {record_tables.exact_column(attribute)}"]
-        values += [projection.column, projection.exact]
-    # The empty first half gives the row its types and its collation.
-    marks = ", ".join("?" * len(values))
-    row = f"SELECT {', '.join(columns)} FROM {source.table} WHERE 1 = 0 UNION ALL SELECT {marks}"
-    where = combine([compile_condition(condition, source.attributes, tx.dialect) for condition in conditions])
-    return tx.one(f"SELECT 1 FROM ({row}) AS event WHERE {where.sql}", (*values, *where.params)) is not None
+    check(tx, attributes, conditions)
+    return all(value_test(attributes[each.slug], each.operator, each.value)(data.get(each.slug)) for each in conditions)

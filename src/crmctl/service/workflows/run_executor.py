@@ -232,9 +232,8 @@ def _conditions_hold(tx: Tx, workflow: StoredWorkflow, data: Json) -> bool:
         return True
     conditions = [read_condition(condition["attributeSlug"], condition["operator"], condition["value"]) for condition in definitions]
     if "record" in data:
-        source = change_log.records_of(load_schema(tx, data["record"]["objectId"]))
-        return change_log.hold(tx, source, conditions, data["record"]["data"])
-    return change_log.hold(tx, change_log.ACTIVITIES, conditions, data["activity"])
+        return change_log.hold(tx, load_schema(tx, data["record"]["objectId"]).attributes, conditions, data["record"]["data"])
+    return change_log.hold(tx, change_log.ACTIVITY_ATTRIBUTES, conditions, data["activity"])
 
 
 def _record(tx: Tx, workflow: StoredWorkflow, data: Json) -> Json:

@@ -318,8 +318,9 @@ def check_workflow(tx: Tx, definition: WorkflowDefinition, now: float) -> str | 
             raise BadRequest("conditions do not go with a schedule, which has no event to look at", {"field": "conditions"})
     elif definition.cron is not None or definition.timezone is not None:
         raise BadRequest(f"cron and timezone go with the trigger {SCHEDULE} only", {"field": "cron"})
-    source = change_log.ACTIVITIES if schema is None or definition.trigger.startswith("activity/") else change_log.records_of(schema)
-    change_log.check(tx, source, read_conditions(definition.conditions))
+    of_activity = schema is None or definition.trigger.startswith("activity/")
+    attributes = change_log.ACTIVITY_ATTRIBUTES if schema is None or of_activity else schema.attributes
+    change_log.check(tx, attributes, read_conditions(definition.conditions))
     for position, action in enumerate(definition.actions):
         _check_action(tx, action, schema, f"actions[{position}]")
     return None if schema is None else schema.object_id
