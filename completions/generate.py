@@ -38,6 +38,8 @@ VALUES = {
 """The kind of value behind each metavar; `crmctl.cli.complete` says what the kinds mean."""
 OPTION_VALUES = {"--sort": "@sorts", "--by": "@groups", "attributes create --type": "|".join(AttributeType)}
 """Options, or options of one command, whose metavar does not tell."""
+JOBS = {"bulk resume": "@resumable", "bulk undo": "@undoable"}
+"""Jobs that a command takes, where it does not take all."""
 NAMES_A_FILE = re.compile(r"(?:^|\|)(?:FILE|PATH|FOLDER|DIRECTORY|DIR|BODYFILE|DATABASE)(?:\||$)")
 CHOICES = re.compile(r"[a-z0-9_.\-]+(?:\|[a-z0-9_.\-]+)+")
 
@@ -59,7 +61,8 @@ def read_table(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _add(commands: dict[str, Any], path: str, item: dict[str, Any]) -> None:
     if "commands" not in item:
-        arguments = [_kind(argument["name"]) + "..." * argument["repeatable"] for argument in item["arguments"]]
+        kinds = [(_kind(argument["name"]), "..." * argument["repeatable"]) for argument in item["arguments"]]
+        arguments = [(JOBS.get(path, kind) if kind == "@jobs" else kind) + more for kind, more in kinds]
         commands[path] = {"options": dict(_option(path, option) for option in item["options"]), "arguments": arguments}
         return
     children = {child["command"].rpartition(" ")[2]: child for child in item["commands"]}

@@ -6,9 +6,11 @@ import json
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from crmctl.cli.app import describe_tree
 from crmctl.cli.commands.completion import SCRIPTS
 from crmctl.cli.complete import TABLE
 from crmctl.cli.registry import BY_NAME, OF_RECORDS
+from crmctl.write.journal import FILE_NAME
 from tests.support.cli import CRMCTL, environment, run_crmctl
 from tests.support.programs import find_program
 from tests.support.service import running_service
@@ -95,14 +98,26 @@ def test_names_of_reports_may_hold_blanks(shell: Shell, cached: dict[str, list[s
     assert shell.all_of("crmctl reports get ") == ["Deals by stage", "People"]
 
 
+def put_jobs(states: dict[str, str]) -> Path:
+    """Write a journal with the state of each job; return the folder of jobs."""
+    jobs = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs"
+    for name, state in states.items():
+        (jobs / name).mkdir(parents=True)
+        with closing(sqlite3.connect(jobs / name / FILE_NAME)) as journal, journal:
+            journal.execute("CREATE TABLE job (state TEXT)")
+            journal.execute("INSERT INTO job VALUES (?)", (state,))
+    return jobs
+
+
 def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that a registration locks stands beside the jobs, and is none."""
-    jobs = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs"
-    for name in ("20261122-aaaaa", "20261122-bbbbb"):
-        (jobs / name).mkdir(parents=True)
+    jobs = put_jobs({"20261122-aaaaa": "open", "20261122-bbbbb": "finished", "20261122-ccccc": "undone", "20261122-ddddd": "rejected"})
+    (jobs / "20261122-eeeee").mkdir()
     (jobs / "registering.sqlite").touch()
     (jobs / "objects").mkdir()
-    assert sorted(shell.all_of("crmctl bulk resume ")) == ["20261122-aaaaa", "20261122-bbbbb"]
+    assert len(shell.all_of("crmctl bulk jobs ")) == 5
+    assert sorted(shell.all_of("crmctl bulk undo ")) == ["20261122-aaaaa", "20261122-bbbbb"]
+    assert shell.one_of("crmctl bulk resume ") == "crmctl bulk resume 20261122-aaaaa "
     assert shell.one_of("crmctl bulk undo 20261122-a") == "crmctl bulk undo 20261122-aaaaa "
     (tmp_path / "my people.csv").touch()
     shell.run(f"cd {tmp_path}")
@@ -112,8 +127,7 @@ def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatc
 @pytest.mark.needs("fish")
 def test_the_tab_key_in_fish(cached: dict[str, list[str]], tmp_path: Path) -> None:
     """On a real terminal: commands, options, slugs, jobs, files."""
-    for name in ("20261122-aaaaa", "20261122-bbbbb"):
-        (Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs" / name).mkdir(parents=True)
+    put_jobs({"20261122-aaaaa": "open", "20261122-bbbbb": "open"})
     (tmp_path / "jobs" / "20261122-c").mkdir(parents=True)
     (tmp_path / "my people.csv").touch()
     shell = Shell("fish", ROOT / "completions" / SCRIPTS["fish"], tmp_path)

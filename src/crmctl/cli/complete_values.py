@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from crmctl.client.schema_cache import Items, SchemaCache
 from crmctl.clock import SystemClock
@@ -49,9 +51,17 @@ class Values:
         paths = Paths.from_environment(self._environ)
         return sorted(load_settings(self._environ, {"profile": self._profile or None}, paths).file.profiles)
 
-    def jobs(self) -> list[str]:
+    def jobs(self, states: Sequence[str] = ()) -> list[str]:
+        """Return the jobs of this machine, or those whose journal has one of the states."""
         folders = (Paths.from_environment(self._environ).state / "jobs").iterdir()
-        return sorted((folder.name for folder in folders if JOB.fullmatch(folder.name) and folder.is_dir()), reverse=True)
+        named = [folder for folder in folders if JOB.fullmatch(folder.name) and folder.is_dir()]
+        return sorted((folder.name for folder in named if not states or _state(folder) in states), reverse=True)
+
+    def undoable(self) -> list[str]:
+        return self.jobs(("open", "finished"))
+
+    def resumable(self) -> list[str]:
+        return self.jobs(("checking", "open"))
 
     def _kept(self, name: str) -> Items:
         """Return a cached list, however old: better than none while the user types."""
@@ -131,6 +141,14 @@ class Values:
 
     def conditions(self, typed: str, is_quoted: bool) -> list[str]:
         return complete_condition(typed, is_quoted, self._items(self._object), self._within)
+
+
+def _state(job: Path) -> str:
+    """Return the state of a job, an empty one without a readable journal."""
+    address = f"{(job / 'journal.sqlite').as_uri()}?mode=ro"
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
+        return "".join(state for (state,) in journal.execute("SELECT state FROM job"))
+    return ""
 
 
 def object_slugs(environ: Mapping[str, str], profile: str) -> list[str]:
