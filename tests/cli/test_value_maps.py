@@ -76,4 +76,4 @@ def test_refusals(option: str, said: str) -> None:
 def test_a_map_file_of_another_shape_is_refused() -> None:
     Path("map.yaml").write_text("Branch: {to: industry, texts: {a: b}}\n", encoding="utf-8")
     error = run_crmctl("bulk", "import", "companies", "companies.csv", "--map-file", "map.yaml").exits(2).error()
-    assert "'Branch' is no slug and no object of to and values" in error["message"]
+    assert "'Branch' is neither a slug nor an object of to and values" in error["message"]

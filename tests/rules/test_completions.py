@@ -98,21 +98,21 @@ def test_names_of_reports_may_hold_blanks(shell: Shell, cached: dict[str, list[s
     assert shell.all_of("crmctl reports get ") == ["Deals by stage", "People"]
 
 
-def put_jobs(states: dict[str, str]) -> Path:
-    """Write a journal with the state of each job; return the folder of jobs."""
+def put_jobs(states: dict[str, str], rows: int = 7) -> Path:
+    """Write a journal with the state and the rows of each job; return the folder of jobs."""
     jobs = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs"
     for name, state in states.items():
         (jobs / name).mkdir(parents=True)
         with closing(sqlite3.connect(jobs / name / FILE_NAME)) as journal, journal:
-            journal.execute("CREATE TABLE job (state TEXT)")
-            journal.execute("INSERT INTO job VALUES (?)", (state,))
+            journal.execute("CREATE TABLE job (state TEXT, rows INTEGER)")
+            journal.execute("INSERT INTO job VALUES (?, ?)", (state, rows))
     return jobs
 
 
 def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file that a registration locks stands beside the jobs, and is none."""
     jobs = put_jobs({"20261122-aaaaa": "open", "20261122-bbbbb": "finished", "20261122-ccccc": "undone", "20261122-ddddd": "rejected"})
-    (jobs / "20261122-eeeee").mkdir()
+    put_jobs({"20261122-eeeee": "finished"}, rows=0)
     (jobs / "registering.sqlite").touch()
     (jobs / "objects").mkdir()
     assert len(shell.all_of("crmctl bulk jobs ")) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -310,7 +311,9 @@ def _refuse(error: click.exceptions.ClickException) -> NoReturn:
         raise UsageError(f"no such option: {error.option_name}", hint=hint) from error
     if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
         error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
-    message = error.format_message().rstrip(".")
+    message = re.sub(
+        r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", r"unexpected argument: \1", error.format_message().rstrip(".")
+    )
     raise UsageError(message[:1].lower() + message[1:], hint=extra_hint(path, message, known)) from error
 
 

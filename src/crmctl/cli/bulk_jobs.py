@@ -188,7 +188,8 @@ def _separation_parts(plan: Separation, document: Mapping[str, Any]) -> list[str
     if not plan.carried_out:
         return [f"{counted(plan.losers, 'record')} to create again, with new ids, in {counted(plan.groups, 'group')}"]
     parts = [f"{counted(document['undone'], 'group')} taken apart, {document['recreated']:,} created again with new ids"]
-    return parts + [f"{document[name]:,} {name} put back" for name in ("survivors", "references", "activities") if document[name]]
+    words = {"survivors": "survivor", "references": "reference", "activities": "activity"}
+    return parts + [f"{counted(document[name], word)} put back" for name, word in words.items() if document[name]]
 
 
 def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None, *, strict: bool = False) -> None:
@@ -293,6 +294,8 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
         document["fillRate"] = f"{document['fillRate']:.0%}"
     rows = [{name: document[name] for name in shown} for document in documents]
     runtime.emitter.emit_rows(rows, "columns")
+    for finding in report.findings:
+        runtime.messages.warn(finding.to_text())
     if report.duplicates is not None:
         found = report.duplicates
         first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.cli.runtime import counted
 from crmctl.errors import CrmctlError, UsageError
+from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,7 +187,6 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
     Raises the error that would prevent the import, after the report.
     """
     from crmctl.plan.import_records import preview_import
-    from crmctl.plan.requests import check_choice
     from crmctl.plan.results import FORMS, FindingReport
 
     check_choice("--report", form, FORMS)

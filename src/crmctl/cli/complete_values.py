@@ -144,10 +144,10 @@ class Values:
 
 
 def _state(job: Path) -> str:
-    """Return the state of a job, an empty one without a readable journal."""
+    """Return the state of a job; an empty one without a readable journal, or if the job was to change nothing."""
     address = f"{(job / 'journal.sqlite').as_uri()}?mode=ro"
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
-        return "".join(state for (state,) in journal.execute("SELECT state FROM job"))
+        return "".join(state for (state,) in journal.execute("SELECT state FROM job WHERE rows > 0 OR state = 'checking'"))
     return ""
 
 

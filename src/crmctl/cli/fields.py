@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from crmctl.cli.targets import find_record, known_attributes, on_object, read_json_object
+from crmctl.cli.targets import find_record, known_attributes, on_object, on_record, read_json_object
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError, reason
 from crmctl.models.jsontext import Json
 
@@ -110,7 +110,7 @@ class ShownRecords:
         if self._record is None:
             return {}
         named = self._record
-        read = named.record or on_object(self._runtime, self._text, lambda target: self._runtime.crm.get_record(target, named.id))
+        read = named.record or on_record(self._runtime, self._text, named, lambda target: self._runtime.crm.get_record(target, named.id))
         return read.data
 
     @cached_property

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
-from crmctl.models.ids import suggestion
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -37,13 +36,6 @@ def window(limit: int | None, every: bool, offset: int) -> Window:
     if offset < 0:
         raise UsageError(f"--offset must be 0 or more, not {offset}")
     return Window(None if every else limit or DEFAULT_LIMIT, offset)
-
-
-def one_of(option: str, value: str | None, choices: tuple[str, ...]) -> str | None:
-    """Return the value if it is None or a choice. Raises UsageError listing the choices."""
-    if value is None or value in choices:
-        return value
-    raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))
 
 
 def show_pages(runtime: Runtime, fetch: Callable[[int, int], Page[Any]], part: Window, view: Callable[[Json | None], View]) -> None:

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,7 +38,7 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
     """
     from crmctl.values.yaml_text import EditedText, dumps, shown_data
 
-    command = _editor(runtime.environ)
+    command = _editor(runtime)
     attributes = runtime.directory.attributes(object_name, refresh=True)
     record = read_record(runtime, object_name, reference)
     text = HEAD.format(what=record.id, object=object_name) + dumps(shown_data(record.data, attributes))
@@ -80,15 +79,15 @@ def _sent(runtime: Runtime, request: EditRequest) -> Edited:
     return edit(context, request)
 
 
-def _editor(environ: Mapping[str, str]) -> list[str]:
-    """Return the command of the editor. Raises UsageError if there is none."""
+def _editor(runtime: Runtime) -> list[str]:
+    """Return the command of the editor. Raises UsageError if there is none, or no terminal for the usual one."""
     import shutil
 
     for name in ("VISUAL", "EDITOR"):
-        if words := shlex.split(environ.get(name, ""), posix=os.name != "nt"):
+        if words := shlex.split(runtime.environ.get(name, ""), posix=os.name != "nt"):
             return words
     fallback = next((name for name in ("vi", "nano", "notepad") if shutil.which(name)), None)
-    if fallback is None:
+    if fallback is None or not runtime.prompter.can_ask:
         raise UsageError("no editor is set", hint="set EDITOR, for example EDITOR=nano", code="no_editor")
     return [fallback]
 

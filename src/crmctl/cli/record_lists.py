@@ -8,11 +8,12 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.list_window import ORDERS, SeenPages, Window, one_of, show_found
+from crmctl.cli.list_window import ORDERS, SeenPages, Window, show_found
 from crmctl.cli.record_queries import check_references, shown_context
 from crmctl.cli.targets import known_attributes, on_object, record_columns
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import NotFoundError, RejectedError, UsageError
+from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Asked:
 
 def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
     """Show a part of the records. Raises UsageError for invalid options and for a high cost without agreement."""
-    one_of("--order", asked.order, ORDERS)
+    check_choice("--order", asked.order, ORDERS)
     seen, agreed = SeenPages(part), part.limit is None
     if asked.is_plain:
         display = RecordDisplay(runtime, asked.object, lambda: shown_context(runtime, agreed=agreed))
@@ -301,6 +302,8 @@ def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: in
 
     if chart:
         check_chart(runtime)
+    if runtime.output_format == "ids":
+        raise UsageError("groups have no ids", hint="-o json or -o csv")
     if limit is not None and limit < 1:
         raise UsageError(f"--limit must be 1 or more, not {limit}")
     reader, query = _query(runtime, replace(asked, sort=None), agreed=False)

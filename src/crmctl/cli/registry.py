@@ -125,7 +125,7 @@ def option_hint(path: str, typed: str, known: Sequence[str]) -> str:
 
 def extra_hint(path: str, message: str, known: Sequence[str]) -> str:
     """Return the hint for an extra word, such as the option it belongs to."""
-    found = re.search(r"extra argument(?:s|\(s\))? \(([^ )]+)", message)
+    found = re.match(r"unexpected argument: (\S+)", message)
     extra = found[1] if found else ""
     if "--set" in known and re.match(r"[a-z][a-z0-9_.]*:?=", extra):
         return f"--set '{extra}'"

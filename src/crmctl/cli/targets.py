@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+@contextmanager
+def taken_for_id(text: str, problem: str, hint: str) -> Iterator[None]:
+    """Replace the error of a service that was asked for a text that is no id."""
+    from crmctl.models.ids import is_uuid
+
+    try:
+        yield
+    except (NotFoundError, RejectedError) as error:
+        if not is_uuid(text) and error.status in (400, 404, 422):
+            error.message, error.hint = problem, hint
+        raise
 
 
 def on_object(runtime: Runtime, text: str, call: Callable[[str], T]) -> T:
@@ -176,17 +190,15 @@ def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:
 
 def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
     """Read a record with one request. Raises like find_record, and the errors of the request."""
-
-    from crmctl.models.ids import is_uuid
-
     found = find_record(runtime, object_name, given)
-    try:
-        return found.record or on_object(runtime, object_name, lambda target: runtime.crm.get_record(target, found.id))
-    except (NotFoundError, RejectedError) as error:
-        if found.record is None and not is_uuid(given) and error.status in (400, 404, 422):
-            error.message = f"there is no record {given!r} of {object_name}"
-            error.hint = f"a word is no id: name the record by attr=value, or crmctl records search {object_name} {shlex.quote(given)}"
-        raise
+    return found.record or on_record(runtime, object_name, found, lambda target: runtime.crm.get_record(target, found.id))
+
+
+def on_record(runtime: Runtime, object_name: str, named: NamedRecord, call: Callable[[str], T]) -> T:
+    """Return `call(object id)`, which asks for the named record."""
+    hint = f"a word is no id: name the record by attr=value, or crmctl records search {object_name} {shlex.quote(named.id)}"
+    with taken_for_id(named.id, f"there is no record {named.id!r} of {object_name}", hint):
+        return on_object(runtime, object_name, call)
 
 
 def _condition(given: str) -> Condition | None:

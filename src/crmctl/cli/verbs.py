@@ -11,7 +11,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, LimitOption, ObjectArgument, OffsetOption
-from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake
+from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -38,7 +38,6 @@ class Noun:
     is_named: bool = False
     in_object: bool = False
     lists: Sequence[str] = ()
-    path: str = ""
     example: str = ""
     query: str = "id"
     run_columns: str = ""
@@ -237,7 +236,7 @@ def list_items(runtime: Runtime, noun: Noun) -> list[NamedResource]:
     from crmctl.client.answers import read_list
     from crmctl.models.resources import NamedResource
 
-    items = read_list(runtime.crm.session.request("GET", f"/{noun.path or noun.name}"), noun.name, NamedResource)
+    items = read_list(runtime.crm.session.request("GET", f"/{noun.name}"), noun.name, NamedResource)
     if noun.is_named:
         from crmctl.client.schema_cache import SchemaCache
 
@@ -265,4 +264,5 @@ def reach(runtime: Runtime, noun: Noun, words: Sequence[str], call: Callable[[st
     if noun.name == "objects":
         return on_object(runtime, words[0], lambda item: call(path_of("objects", item)))
     item = find_item(runtime, noun, words[0]).id if noun.is_named else runtime.shown_ids.whole(words[0])
-    return call(path_of(noun.path or noun.name, item))
+    with taken_for_id(item, f"there is no {noun.one} {item!r}", f"crmctl {noun.name} list shows the ids"):
+        return call(path_of(noun.name, item))

@@ -220,7 +220,7 @@ def _entry(path: Path, column: Any, entry: Any) -> tuple[Any, dict[str, str]]:
     is_map = isinstance(values, dict) and all(isinstance(text, str) and text for pair in values.items() for text in pair)
     if not {*entry} <= {"to", "values"} or not is_map:
         hint = "Status: {to: status, values: {Software: technology}}"
-        raise UsageError(f"{path}: {column!r} is no slug and no object of to and values", hint=hint)
+        raise UsageError(f"{path}: {column!r} is neither a slug nor an object of to and values", hint=hint)
     return entry.get("to", column), values
 
 

@@ -19,6 +19,7 @@ from crmctl.match.key_lookups import RecordSink
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
+from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP
@@ -85,7 +86,9 @@ def parse_references(given: Iterable[str], attributes: Sequence[Attribute], targ
             raise UsageError(f"--ref: not ATTR=OBJECT.KEY: {text}", hint="for example --ref company=companies.domain")
         attribute = known.get(slug)
         if attribute is None or attribute.type != AttributeType.REFERENCE:
-            raise UsageError(f"--ref: {slug} is not a reference attribute", code="unknown_attribute")
+            references = [name for name, one in known.items() if one.type == AttributeType.REFERENCE]
+            hint = suggestion(slug, references, f"references: {', '.join(references)}" if references else "")
+            raise UsageError(f"--ref: {slug} is not a reference attribute", hint=hint, code="unknown_attribute")
         object_id, of_target = target_of(name)
         if attribute.target_object_id not in (None, object_id):
             raise UsageError(f"--ref: {slug} does not point to {name}", code="wrong_object")

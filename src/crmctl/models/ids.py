@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from crmctl.errors import UsageError
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -39,3 +41,10 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 def suggestion(word: str, candidates: Iterable[str], listing: str = "") -> str | None:
     """Return a hint: the nearest candidate if there is one, then the listing."""
     return f"{did_you_mean(word, candidates)} {listing}".strip() or None
+
+
+def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
+    """Raise UsageError for a value that is given and not among the choices."""
+    if value is not None and value not in choices:
+        *others, last = choices
+        raise UsageError(f"{option} must be {', '.join(others)} or {last}, not {value!r}", hint=suggestion(value, choices))

@@ -23,7 +23,7 @@ from crmctl.files.sources import STDIN, GivenInput, is_stream
 from crmctl.files.validation import Entry, Payload
 from crmctl.files.whole_files import check_place
 from crmctl.models import jsontext
-from crmctl.models.ids import is_uuid
+from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, open_input
@@ -42,7 +42,7 @@ from crmctl.plan.job_hooks import (
 )
 from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
-from crmctl.plan.requests import RunRequest, check_choice, resolve_target, sample_records, store_of
+from crmctl.plan.requests import RunRequest, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
 from crmctl.plan.row_actions import RowAction
 from crmctl.read.read_back import Reader

@@ -15,7 +15,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 from crmctl.files.export_formats import Layout, Wires, check_libraries, export_format, texts, write_file
 from crmctl.files.mapping import schema_digest
-from crmctl.files.whole_files import is_special, whole_file
+from crmctl.files.whole_files import check_place, is_special, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record
@@ -269,6 +269,7 @@ class Export:
         check_libraries(self._options.layout.format)
         if is_special(path.resolve()):
             return self._to_device(path)
+        check_place(path)
         place = resume_path(path)
         staging, resumed = self._open(place)
         with staging:

@@ -27,11 +27,11 @@ from crmctl.files.rows import Dialect, Row, Source
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
 from crmctl.models.findings import SHOWN_VALUE_LENGTH, Finding, shorten
-from crmctl.models.ids import is_uuid, nearest
+from crmctl.models.ids import check_choice, is_uuid, nearest
 from crmctl.models.numbers import read_number
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.plan.job_start import temporary_input
-from crmctl.plan.requests import ReadRequest, check_choice, check_places, resolve_target, store_of
+from crmctl.plan.requests import ReadRequest, check_places, resolve_target, store_of
 from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone, select_reader
 
 EXAMPLES = 10

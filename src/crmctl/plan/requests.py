@@ -18,7 +18,7 @@ from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import is_stream
 from crmctl.files.whole_files import check_place
 from crmctl.mirror.place import mirror_path
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import check_choice
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import Guard, ImportPlan
@@ -204,12 +204,6 @@ class ImportRequest(RunRequest, ReadRequest):
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
         return replacements
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise UsageError if the value is not among the choices."""
-    if value not in choices:
-        raise UsageError(f"{option} must be {' or '.join(choices)}, not {value!r}", hint=suggestion(value, choices))
 
 
 SAMPLES = 20

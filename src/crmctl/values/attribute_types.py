@@ -196,7 +196,7 @@ TYPES: dict[str, ValueType] = {
         Family.IDENTITY,
         _T.KEY | _T.REWRITTEN | _T.FOLDED | _T.JSON_OBJECT | _T.INDEXED,
         shown="id",
-        read=_always(typed_text.read_reference),
+        read=lambda attribute, _: partial(typed_text.read_reference, attribute.slug),
         check=value_readers.read_reference,
     ),
 }
@@ -257,7 +257,7 @@ class StoredAttribute:
 
 def typed(text: str, attribute: Attribute) -> Any:
     """Return the wire value of a text. Raises RejectedError, which names the attribute, for a text that does not fit its type."""
-    with naming(attribute.slug):
+    with naming(attribute.slug, text):
         return reader(attribute)(text)
 
 

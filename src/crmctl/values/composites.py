@@ -298,7 +298,7 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
         elif part is None:
             wire = typed(value, attribute) if value else None
         else:
-            with naming(target):
+            with naming(target, value):
                 wire = part_value(attribute, part, value) if value else None
         if slug in data or (slug in parts and (part is None or same_part(attribute, part, parts[slug]))):
             raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")

@@ -61,7 +61,7 @@ def resolve(family: Family, operator: Operator, operand: str) -> Comparison:
 def _truth(text: str) -> str:
     word = text.lower()
     if word not in (TRUE, FALSE):
-        raise Invalid("needs true or false")
+        raise Invalid(f"needs true or false, not {text[:80]!r}")
     return word
 
 

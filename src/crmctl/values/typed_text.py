@@ -53,12 +53,13 @@ Reader = Callable[[str], Any]
 
 
 @contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Put a name in front of the message of a RejectedError."""
+def naming(name: str, text: str | None = None) -> Iterator[None]:
+    """Put a name in front of the message of a RejectedError, and the text that was read behind it."""
     try:
         yield
     except RejectedError as error:
-        raise RejectedError(f"{name}: {error.message}", hint=error.hint, code=error.code) from None
+        value = f" (value {text!r})" if text is not None else ""
+        raise RejectedError(f"{name}: {error.message}{value}", hint=error.hint, code=error.code) from None
 
 
 def split_list(text: str, separator: str) -> list[Any]:
@@ -174,7 +175,7 @@ def lost_digits() -> RejectedError:
     )
 
 
-def read_reference(text: str) -> Any:
+def read_reference(slug: str, text: str) -> Any:
     identifier = text.strip()
     if is_uuid(identifier):
         return identifier
@@ -182,7 +183,7 @@ def read_reference(text: str) -> Any:
         return value
     raise RejectedError(
         "not a record id",
-        hint="a reference takes a record's id; --ref ATTR=OBJECT.KEY of an import looks up names, and so does --set ATTR.KEY=VALUE",
+        hint=f"a reference takes a record's id; --set {slug}.KEY=VALUE looks one up, and --ref {slug}=OBJECT.KEY for a whole file",
         code="invalid_reference",
     )
 

@@ -159,7 +159,7 @@ def parse_number(text: str) -> str:
     """Return the key of a number in a filter. Raises Invalid."""
     text = text.strip()
     if len(text) > 2 * MAX_DIGITS or not _NUMBER.fullmatch(text):
-        raise Invalid("needs a number")
+        raise Invalid(f"needs a number, not {text[:80]!r}")
     return number_key(Decimal(text))
 
 

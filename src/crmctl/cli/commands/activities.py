@@ -132,12 +132,15 @@ def update_activity(
     --link and --participant replace the whole list; to clear it: --data '{"linkedRecords": []}'.
     """
     from crmctl.cli.fields import parse_links, read_activity_fields, with_links
+    from crmctl.cli.targets import taken_for_id
 
     runtime: Runtime = ctx.obj
     pairs = parse_links(runtime, links)
     fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
     _check(runtime, fields, pairs)
-    activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(runtime.shown_ids.whole(activity_id), body))
+    activity_id = runtime.shown_ids.whole(activity_id)
+    with taken_for_id(activity_id, f"there is no activity {activity_id!r}", "crmctl activities list shows the ids"):
+        activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body))
     runtime.emitter.emit_item(activity, VIEW)
 
 

@@ -85,7 +85,7 @@ def _type_meant(given: Any) -> str | None:
     from crmctl.models.ids import suggestion
     from crmctl.values.attribute_types import TYPES
 
-    return None if given in TYPES else suggestion(str(given), list(TYPES), f"types: {', '.join(TYPES)}")
+    return None if given in TYPES else suggestion(str(given), list(TYPES))
 
 
 def _check_config(fields: Json) -> None:

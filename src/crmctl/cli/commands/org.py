@@ -168,9 +168,9 @@ def diff_org(
     from contextlib import ExitStack
 
     from crmctl.cli.bulk_output import RuntimeContext
+    from crmctl.models.ids import check_choice
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import known_ids
-    from crmctl.plan.requests import check_choice
 
     runtime: Runtime = ctx.obj
     if report is not None:

@@ -250,14 +250,14 @@ def update_record(
     """
     from crmctl.cli.fields import check_given, read_fields
     from crmctl.cli.record_lists import RecordDisplay
-    from crmctl.cli.targets import check_columns, find_record, on_object
+    from crmctl.cli.targets import check_columns, find_record, on_record
 
     runtime: Runtime = ctx.obj
     check_given(assignments, data)
     check_columns(runtime, object_name)
     named = find_record(runtime, object_name, record_name)
     fields = read_fields(runtime, object_name, assignments, data, currency=currency, record=named)
-    record = on_object(runtime, object_name, lambda target: runtime.crm.update_record(target, named.id, fields))
+    record = on_record(runtime, object_name, named, lambda target: runtime.crm.update_record(target, named.id, fields))
     RecordDisplay(runtime, object_name).emit(record.wire)
 
 
@@ -309,11 +309,11 @@ def merge_records(
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
 def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""
-    from crmctl.cli.targets import find_record, on_object, target_text
+    from crmctl.cli.targets import find_record, on_record, target_text
 
     runtime: Runtime = ctx.obj
     named = find_record(runtime, object_name, record_name)
     text = target_text(runtime, object_name, named, record_name)
     runtime.confirm(f"Delete record {text} from {object_name}")
-    on_object(runtime, object_name, lambda target: runtime.crm.delete_record(target, named.id))
+    on_record(runtime, object_name, named, lambda target: runtime.crm.delete_record(target, named.id))
     runtime.done({"deleted": 1}, f"deleted record {text}")

@@ -339,7 +339,7 @@ class FilterReader:
         return records[0].id
 
     def _takes_an_id(self, attribute: Attribute, value: str) -> UsageError:
-        example = f"{attribute.slug}.{self._naming_attribute(attribute)}={value}"
+        example = f"{attribute.slug}.{self._naming_condition(attribute, value)}"
         return UsageError(
             f"{attribute.slug} is a reference: it takes the id or the name of a record, and none is named {value!r}",
             hint=f"--filter '{example}' finds those whose {attribute.slug} has it",
@@ -347,16 +347,14 @@ class FilterReader:
             details={"example": example},
         )
 
-    def _naming_attribute(self, attribute: Attribute) -> str:
-        """Return the attribute that names the records of the referenced object."""
+    def _naming_condition(self, attribute: Attribute, value: str) -> str:
+        """Return the condition that finds the referenced records by an address or domain, or by a part of their name."""
         target = attribute.target_object_id
         attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
-        unique = [
-            attribute
-            for attribute in attributes or ()
-            if attribute.is_unique and attribute.type in (AttributeType.TEXT, AttributeType.EMAIL)
-        ]
-        return next((attribute.slug for attribute in unique), "name")
+        texts = [known for known in attributes or () if known.type in (AttributeType.TEXT, AttributeType.EMAIL)]
+        unique = next((known.slug for known in texts if known.is_unique), "name")
+        is_name = any(known.slug == "name" for known in texts) and not ("." in value or "@" in value)
+        return f"name~{value}" if is_name else f"{unique}={value}"
 
     def _check_alternatives(self, clause: Clause, attribute: Attribute, attributes: Mapping[str, Attribute]) -> None:
         """Refuse `stage=won or stage=lost`. A text attribute may hold such words, so crmctl only warns there."""

@@ -1,0 +1,67 @@
+"""Errors of wrong inputs name the value, what was meant and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.inprocess import run_here
+from tests.support.service import RunningService, running_service
+
+ID = "01a214dd-b199-711d-a2ea-a504a75bfc1a"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("wrong"), background=False) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
+    monkeypatch.setenv("CRMCTL_API_KEY", service.key)
+    monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.delenv("VISUAL", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message", "hint"),
+    [
+        ("records create people --set score=abc", 9, "score: not a number (value 'abc')", "digits with"),
+        ("records create people --set status=lost", 9, "status: not an option (value 'lost')", "options: new, "),
+        ("records create people --set company=Acme", 9, "company: not a record id (value 'Acme')", "--set company.KEY=VALUE"),
+        ("records list people --filter score>abc", 9, "needs a number, not 'abc'", ""),
+        ("records list people --filter subscribed=perhaps", 9, "needs true or false, not 'perhaps'", ""),
+        ("records list people --filter company=Acme", 2, "none is named 'Acme'", "--filter 'company.name~Acme'"),
+        ("records list people --filter company=acme.com", 2, "none is named 'acme.com'", "--filter 'company.domain=acme.com'"),
+        ("records list people --order down", 2, "--order must be asc or desc, not 'down'", ""),
+        ("records count people --by status -o ids", 2, "groups have no ids", "-o csv"),
+        ("records get people Ada", 3, "there is no record 'Ada' of people", "crmctl records search people Ada"),
+        ("records update people Ada --set score=1", 3, "there is no record 'Ada' of people", "attr=value"),
+        ("records delete people Ada --yes", 3, "there is no record 'Ada' of people", "attr=value"),
+        (f"records get people {ID}", 3, "record", ""),
+        ("records edit people email=ada@acme.com", 2, "no editor is set", "EDITOR=nano"),
+        ("activities get call", 3, "there is no activity 'call'", "crmctl activities list"),
+        ("activities update call --title x", 3, "there is no activity 'call'", "crmctl activities list"),
+        ("activities delete call --yes", 3, "there is no activity 'call'", "crmctl activities list"),
+        ("webhooks replay call", 3, "there is no delivery 'call'", "crmctl webhooks portal"),
+        ("attributes create people --name X --type txt", 9, "type must be one of", "did you mean text?"),
+        ("bulk export people -O none/people.csv", 2, "cannot write none/people.csv: there is no directory", ""),
+        ("bulk import people a.csv --ref compny=companies.domain", 2, "compny is not a reference", "did you mean company?"),
+        ("bulk import people a.csv --mode insert", 2, "--mode must be create, upsert or update, not 'insert'", ""),
+        ("demo fast", 2, "unexpected argument: fast", "crmctl demo --help"),
+    ],
+)
+def test_an_error_says_what_was_wrong_and_what_to_do(words: str, code: int, message: str, hint: str) -> None:
+    Path("a.csv").write_text("name,email\nAda,ada@acme.com\n", encoding="utf-8")
+    error = run_here(*words.split()).exits(code).error()
+    assert message in error["message"]
+    assert hint in (error["hint"] or "")
+
+
+def test_an_inspection_says_why_a_row_cannot_be_read() -> None:
+    Path("odd.csv").write_text("name,email\nAda,ada@acme.com,1815\n", encoding="utf-8")
+    assert "warning: line 2: " in run_here("bulk", "inspect", "odd.csv", "-o", "table").ok().err
