@@ -21,8 +21,7 @@ ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=3), max_si
 def batches(rows: list[dict[str, Any]], max_rows: int, max_bytes: int) -> list[Batch]:
     batcher = Batcher(max_rows, max_bytes)
     entries = [entry_of(Prepared(number, data), with_id=False) for number, data in enumerate(rows, 1)]
-    fed = [batcher.feed(entry) for entry in entries]
-    return [batch for batch in [*fed, batcher.flush()] if batch is not None]
+    return list(batcher.batches(entries))
 
 
 @given(ROWS, st.integers(1, 20), st.integers(1, 300))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.files.rows import SourceOptions
+from crmctl.files import encodings
+from crmctl.files.delimited import DelimitedSource
+from crmctl.files.rows import Dialect, Format, SourceOptions
 from crmctl.files.sources import open_source
 from tests.support.bulkfiles import read, source_of
 
@@ -51,6 +56,24 @@ TEXTS = {
 def test_what_a_file_holds(tmp_path, case):
     text, expected = TEXTS[case]
     assert read(tmp_path, text) == expected
+
+
+@given(st.text('ab1,"\n\r \t', max_size=60), st.integers(1, 20), st.sampled_from(['"', None]))
+def test_blocks_of_lines_give_the_rows_of_single_lines(tmp_path_factory, text, size, quote):
+    path = tmp_path_factory.mktemp("blocks") / "data.csv"
+    path.write_bytes(f"a,b1\n{text}".encode())
+    dialect = Dialect(Format.CSV, False, "utf-8", False, ",", quote)
+    with patch.object(DelimitedSource, "_split", return_value=None):
+        one_by_one = _rows_or_error(DelimitedSource(path, "data.csv", dialect, SourceOptions()))
+    with patch.object(encodings, "BLOCK", size):
+        assert _rows_or_error(DelimitedSource(path, "data.csv", dialect, SourceOptions())) == one_by_one
+
+
+def _rows_or_error(source):
+    try:
+        return [*source.rows()], source.blank_lines
+    except RejectedError as error:
+        return error.message
 
 
 LINES = {

@@ -193,21 +193,64 @@ def open_text(path: Path, name: str, encoding: Encoding, *, compressed: bool) ->
         refuse_undecodable(path, name, encoding, compressed=compressed)
 
 
-def read_lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
-    """Yield physical lines with their endings. Raises UsageError for a NUL, RejectedError for a line above the record limit."""
-    readline = text.readline
-    number = 0
-    while line := readline(RECORD_LIMIT + 1):
-        number += 1
-        if "\0" in line:
-            refuse_nul(name, number)
-        if len(line) > RECORD_LIMIT:
-            raise RejectedError(
-                f"{name}: line {number} is longer than {RECORD_LIMIT // 1024 // 1024} MB",
-                hint="is this a table with one record per line?",
-                code="record_too_large",
-            )
-        yield line
+def read_blocks(text: io.TextIOWrapper, name: str) -> Iterator[str]:
+    """Yield blocks of whole lines with their endings. Raises UsageError for a NUL, RejectedError for a line above the record limit."""
+    begun, number = "", 1
+    while piece := text.read(BLOCK):
+        begun += piece
+        end = begun.rfind("\n") + 1 or begun.rfind("\r", 0, -1) + 1  # a CR at the end may be half of a CRLF
+        if end:
+            yield _checked(begun[:end], name, number)
+            number += count_lines(begun, 0, end)
+            begun = begun[end:]
+        elif len(begun) > RECORD_LIMIT:
+            break
+    if begun:
+        yield _checked(begun, name, number)
+
+
+def _checked(block: str, name: str, number: int) -> str:
+    """Return a block that begins on line `number`."""
+    if "\0" in block:
+        refuse_nul(name, number + count_lines(block, 0, block.index("\0")))
+    if len(block) > RECORD_LIMIT:
+        for at, line in enumerate(io.StringIO(block, newline=""), number):
+            if len(line) > RECORD_LIMIT:
+                raise RejectedError(
+                    f"{name}: line {at} is longer than {RECORD_LIMIT // 1024 // 1024} MB",
+                    hint="is this a table with one record per line?",
+                    code="record_too_large",
+                )
+    return block
+
+
+class Lines(Iterator[str]):
+    """Physical lines of a text with their endings, or the rest of its block of lines at once. Raises the errors of `read_blocks`."""
+
+    def __init__(self, text: io.TextIOWrapper, name: str) -> None:
+        self._blocks = read_blocks(text, name)
+        self.unread("")
+
+    def __next__(self) -> str:
+        if self.is_block_done:
+            self.unread(next(self._blocks))
+        return self._block.readline()
+
+    def rest(self) -> str:
+        """Return the remaining lines of the block."""
+        return self._block.read()
+
+    def next_block(self) -> str:
+        """Return the next block instead of its lines; "" at the end of the text."""
+        return next(self._blocks, "")
+
+    def unread(self, block: str) -> None:
+        """Continue with the lines of `block`."""
+        self._block, self._size = io.StringIO(block, newline=""), len(block)
+
+    @property
+    def is_block_done(self) -> bool:
+        return self._block.tell() == self._size
 
 
 def refuse_nul(name: str, line: int) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.errors import RejectedError, json_words
-from crmctl.files.encodings import Encoding, count_lines, open_text, read_lines, refuse_nul
+from crmctl.files.encodings import Encoding, Lines, count_lines, open_text, refuse_nul
 from crmctl.files.rows import RECORD_LIMIT, Dialect, Format, Row, Source
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
@@ -99,7 +99,7 @@ class JsonSource(Source):
                 yield from _Elements(text, self.name).rows()
                 return
             ordinal, number = 0, 0
-            for number, line in enumerate(read_lines(text, self.name), start=1):
+            for number, line in enumerate(Lines(text, self.name), start=1):
                 raw = line.rstrip("\r\n")
                 if not raw.strip():
                     continue

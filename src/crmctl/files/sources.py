@@ -18,11 +18,11 @@ from crmctl.files.delimited import DelimitedSource, QuotedRecord, separator_of, 
 from crmctl.files.encodings import (
     SAMPLE,
     Encoding,
+    Lines,
     describe_words,
     find_encoding,
     is_gzip,
     open_text,
-    read_lines,
     read_start,
     refuse_foreign,
 )
@@ -176,7 +176,7 @@ def _ends_a_line(path: Path) -> bool:
 
 def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:
     with open_text(path, name, encoding, compressed=compressed) as text:
-        yield from read_lines(text, name)
+        yield from Lines(text, name)
 
 
 def _format(options: SourceOptions, name: str, start: str) -> Format:

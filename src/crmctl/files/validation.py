@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
-from typing import NamedTuple, Protocol
+from functools import cached_property, partial
+from itertools import count, islice, repeat
+from typing import Any, NamedTuple, Protocol
 
 from crmctl.client.session import encode_json
 from crmctl.files.cell_values import ValueOptions
@@ -57,6 +57,10 @@ class Entry(NamedTuple):
     @property
     def findings(self) -> Sequence[Finding]:
         return ()
+
+
+_NEW_ENTRY: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+"""Takes half the time of calling Entry."""
 
 
 @dataclass(frozen=True)
@@ -116,20 +120,21 @@ class Batcher:
         self._entries: list[Entry] = []
         self._size = 0
 
-    def feed(self, entry: Entry) -> Batch | None:
-        """Add one entry. Return the previous batch if it is now complete."""
-        entries, size = self._entries, len(entry[1])
-        if entries and (len(entries) >= self.max_rows or self._size + size > self.max_bytes):
-            full = self.flush()
-            self._entries, self._size = [entry], size
-            return full
-        entries.append(entry)
-        self._size += size
-        return None
+    def full(self, entries: Iterable[Entry]) -> Iterator[Batch]:
+        """Add entries, and yield the batches that are complete."""
+        batch, size = self._entries, self._size
+        for entry in entries:
+            length = len(entry[1])
+            if batch and (len(batch) >= self.max_rows or size + length > self.max_bytes):
+                yield Batch(tuple(batch))
+                batch, size = [], 0
+            batch.append(entry)
+            size += length
+        self._entries, self._size = batch, size
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[Batch]:
         """Yield all batches, including the rest."""
-        yield from (batch for entry in entries if (batch := self.feed(entry)) is not None)
+        yield from self.full(entries)
         if (last := self.flush()) is not None:
             yield last
 
@@ -241,18 +246,21 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
         yield from _payloads(source, builder)
         return
     encoder = RowEncoder(builder, len(source.header))
-    new = tuple.__new__  # takes half the time of calling Entry
     unique = builder.unique
     with Seen() as seen:
         rows = source.rows()
         while block := list(islice(rows, BLOCK_ROWS)):
-            for row, encoded in zip(block, encoder.encode(block), strict=True):
+            records = encoder.encode(block)
+            if not unique and None not in records:
+                yield from map(_NEW_ENTRY, zip(count(block[0].ordinal), records, repeat(None)))
+                continue
+            for row, encoded in zip(block, records, strict=True):
                 if encoded is None:
                     yield _payload(row, builder, seen)
                 elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
                     yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, found, row)
                 else:
-                    yield new(Entry, (row.ordinal, encoded, None))
+                    yield Entry(row.ordinal, encoded)
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,8 @@ class _Forecast:
 
     def _write(self, action: RowAction, entry: Entry) -> None:
         self._actions[action] += 1
-        self._count(self._batcher.feed(entry))
+        for batch in self._batcher.full([entry]):
+            self._count(batch)
 
     def _count(self, batch: Batch | None) -> None:
         """Count the request of a batch, and the look at one of the records it updates."""

@@ -232,10 +232,7 @@ class Delivery:
             raise self._in_flight.crash
 
     def _hand_out(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            batch = self._batcher.feed(entry)
-            if batch is None:
-                continue
+        for batch in self._batcher.full(entries):
             self._offer(batch)
             if self._in_flight.is_stopping:
                 return
