@@ -32,7 +32,7 @@ SEEDED = 8
 NIGHT = 20_000.0
 KINDS = ("keyed", "delete", "feed", "undo", "parents")
 WRITERS = ("none", "edits", "rivals")
-KILLS = (None, None, None, ("after begin", 1), ("after begin", 2), ("before settle", 2), ("after settle", 1))
+KILLS = (None, None, None, ("after begin", 1), ("after begin", 2), ("before settle", 2), ("after settle", 1), ("after settle", 5))
 
 
 @dataclass

@@ -169,15 +169,19 @@ def test_a_clean_job_reads_twice_or_without_totals_three_times(tmp_path: Path, t
     assert (service.reads, service.writes, progress.notes) == (reads, 30, [])
 
 
-def test_a_long_look_for_rows_in_doubt_is_announced_once_a_look(tmp_path: Path) -> None:
+@pytest.mark.parametrize("applies", ["no", "half"])
+@pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
+def test_a_lost_early_request_costs_two_announced_readings_of_what_came_later(tmp_path: Path, applies: str, total: bool) -> None:
+    """Looks before the settle time read few pages: with every later batch, the rows are further down."""
     clock = MovingClock()
-    service, progress = FaultService(clock, {1: Fault("lost", "no", "drop")}), Silent()
+    service, progress = FaultService(clock, {1: Fault("lost", applies, "drop")}, Habits(total=total)), Silent()
     service.create({"n": 0})
     clock.advance(3600)
     with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
         assert run(client_of(service, clock), journal, prepared(3000), clock=clock, progress=progress).error is None
-    announced = "reading more than 20 pages of new records to find rows in doubt"
-    assert announced in progress.notes
+        assert journal.counts()[RowState.CREATED] == 3000
+    assert service.reads < 110
+    assert 1 <= progress.notes.count("reading more than 20 pages of new records to find rows in doubt") <= 2
 
 
 def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> None:

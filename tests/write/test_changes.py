@@ -99,6 +99,21 @@ PLAYS = {
         total=False,
         seed=184,
     ),
+    "the process ends after its last request, and another one was accepted without effect": ChangePlay(
+        "keyed", answers=((3, "created, without effect"),), kill=("after settle", 5)
+    ),
+    "others create records with the same keys, and the service alters the keys of all rows": ChangePlay(
+        "keyed", "alters the unique attribute", answers=((2, "401, applied all"),), lists="5 s late", writer="rivals", seed=1272
+    ),
+    "others create records with the keys of rows that are read back, and the service alters these keys": ChangePlay(
+        "keyed",
+        "alters the unique attribute",
+        answers=((0, "503, applied to the last rows"),),
+        lists="5 s late",
+        writer="rivals",
+        kill=("before settle", 2),
+        seed=505,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

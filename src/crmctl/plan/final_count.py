@@ -49,7 +49,7 @@ RECENT_SECONDS = 300.0
 """Time in which lists catch up. An unfinished job that sent nothing since does not delay others."""
 
 UNVERIFIED = "unverified"
-"""Journal fact: whether the comparison of written rows with existing records is still to be done."""
+"""Journal fact: whether crmctl still has to compare the rows it sent with the records that exist."""
 
 TAIL = 500
 """The number of last rows to compare with the newest page first."""
@@ -74,11 +74,15 @@ class Conclusion:
 
 def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> Conclusion:
     """Compare the counts. If they differ, wait for lagging lists, then match each row with the new records."""
+    ended = _compare(context, reader, evidence, since)
+    context.journal.remember(UNVERIFIED, ended.error is not None)
+    return ended
+
+
+def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> Conclusion:
     journal = context.journal
     if not evidence.can_count or not (journal.records_made() or journal.counts()[RowState.FAILED]):
         return Conclusion()
-    if journal.recall(UNVERIFIED):
-        journal.remember(UNVERIFIED, False)
     try:
         count = _wait_for_lists(context, evidence)
         if count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since):
@@ -92,8 +96,10 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
             else:
                 _read_all(context, reader, count, comparison)
             ledger = comparison.ledger(since, among)
-        if ledger is None:
-            return _leave_open(journal, count)
+            if ledger is None:
+                # The lists show no record of the job, or too many rows differ: a later run compares again.
+                return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
+            journal.record_rivals(comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
         return replace(ended, note=ended.note or (count.why if ledger.surplus or evidence.was_doubted else None))
     except (CrmctlError, Unusable) as error:
@@ -153,12 +159,6 @@ def _read_all(context: SendContext, reader: Reader, count: FinalCount, compariso
             return
 
 
-def _leave_open(journal: Journal, count: FinalCount) -> Conclusion:
-    """Leave the comparison to a later run: the lists show no record of the job, or too many rows differ."""
-    journal.remember(UNVERIFIED, True)
-    return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
-
-
 def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Callable[[int], Iterable[Entry]]) -> bool:
     """Whether every new record on the newest page matches a row. If so, no foreign record hides a missing row in the count."""
     refused = journal.refused_later()
@@ -201,12 +201,13 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
 
 
 _TABLES = """
-CREATE TABLE sent (ordinal INTEGER PRIMARY KEY, key BLOB NOT NULL, form BLOB NOT NULL, is_created INTEGER NOT NULL);
+CREATE TABLE sent (ordinal INTEGER PRIMARY KEY, key BLOB NOT NULL, form BLOB NOT NULL, is_created INTEGER NOT NULL, name TEXT);
 CREATE INDEX sent_key ON sent (key);
-CREATE TABLE seen (id TEXT PRIMARY KEY, key BLOB, form BLOB, body TEXT NOT NULL);
+CREATE TABLE seen (id TEXT PRIMARY KEY, key BLOB, form BLOB, body TEXT NOT NULL, name TEXT);
 CREATE INDEX seen_key ON seen (key);
 """
-"""Rows that may have a record, and new records, with hashes of their values: in one spelling, and as written."""
+"""Rows that may have a record, and new records, with hashes of their values: in one spelling, and as written. `name`: the key of the
+import."""
 
 _UNEVEN = """
 SELECT key FROM sent WHERE NOT is_created UNION
@@ -215,6 +216,13 @@ SELECT key FROM (SELECT key, form, 1 AS n FROM sent UNION ALL SELECT key, form, 
 GROUP BY key, form HAVING SUM(n) <> 0
 """
 """Keys to compare one by one. Rows that share a key show what the service keeps of their differences."""
+
+_NAMES = """
+CREATE TABLE names AS SELECT name, ordinal, NULL AS id FROM sent WHERE is_created UNION ALL
+SELECT seen.name, ordinal, id FROM sent JOIN seen USING (key, form) WHERE is_created AND key NOT IN (SELECT key FROM uneven);
+CREATE INDEX names_name ON names (name);
+"""
+"""The keys of created rows, as sent and as stored."""
 
 
 class _Comparison:
@@ -226,6 +234,7 @@ class _Comparison:
         self._refused = journal.refused_later()
         self._further = further_records(journal)
         self._slugs: set[frozenset[str]] = set()
+        self._name = next((own.key for own in recognitions(journal.header) if own.key_types), lambda _: None)
         self._db = open_spill(_TABLES)
 
     def close(self) -> None:
@@ -235,9 +244,8 @@ class _Comparison:
         for entry, row in self._open_rows(entries):
             slugs = frozenset(entry.data) - self._altered or frozenset(entry.data)
             self._slugs.add(slugs)
-            self._db.execute(
-                "INSERT INTO sent VALUES (?, ?, ?, ?)", (entry.ordinal, *_hashes(slugs, entry.data), row.state is RowState.CREATED)
-            )
+            values = (entry.ordinal, *_hashes(slugs, entry.data), row.state is RowState.CREATED, self._name(entry.data))
+            self._db.execute("INSERT INTO sent VALUES (?, ?, ?, ?, ?)", values)
 
     def add_records(self, records: Iterable[Record]) -> int:
         """Add records, and return how many there are by now."""
@@ -249,7 +257,7 @@ class _Comparison:
             is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE key = ?)"
             own = next((pair for pair in hashes if self._db.execute(is_sent, pair[:1]).fetchone()[0]), (None, None))
             body = jsontext.dumps(record.wire)
-            self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?)", (record.id, *own, body))
+            self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?)", (record.id, *own, body, self._name(record.data)))
         return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) + len(self._further)
 
     def ledger(self, since: Callable[[int], Iterable[Entry]], among: Collection[int] | None) -> _Ledger | None:
@@ -258,9 +266,11 @@ class _Comparison:
         Without all records, only rows that have one, or are in `among`. None if no row has a record, or if there are too many of them.
         """
         self._db.execute(f"CREATE TABLE uneven AS {_UNEVEN}")
+        if self._journal.header.keys:
+            self._db.executescript(_NAMES)
         any_even = False
         for table in ("sent", "seen"):
-            deleted = self._db.execute(f"DELETE FROM {table} WHERE key NOT IN (SELECT key FROM uneven)")
+            deleted = self._db.execute(f"DELETE FROM {table} WHERE key IS NOT NULL AND key NOT IN (SELECT key FROM uneven)")
             any_even = any_even or deleted.rowcount > 0
         if among is not None:
             listed = jsontext.dumps(sorted(among))
@@ -274,6 +284,17 @@ class _Comparison:
         records = [Record.parse(jsontext.loads(body)) for (body,) in self._db.execute("SELECT body FROM seen")]
         ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
         return ledger if any_even or ledger.found or not self._journal.records_made() else None
+
+    def rivals(self, ledger: _Ledger) -> Iterator[tuple[int, str, str]]:
+        """Yield rows whose key an unexplained record has too, as sent or as stored: row, id and key of each record."""
+        if not self._journal.header.keys:
+            return
+        own = [(self._name(record.data), row, record.id) for row, record in ledger.found.items() if record is not None]
+        self._db.executemany("INSERT INTO names VALUES (?, ?, ?)", own)
+        for record in ledger.unexplained:
+            name = self._name(record.data)
+            for row, record_id in self._db.execute("SELECT ordinal, id FROM names WHERE name = ?", (name,)).fetchall():
+                yield from ((row, one, ", ".join(jsontext.loads(str(name)))) for one in (record.id, record_id) if one is not None)
 
     def _open_rows(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, RowEntry]]:
         return open_rows(self._journal, entries, self._refused)

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import NamedTuple
 
 from crmctl.clock import Clock
@@ -13,7 +14,7 @@ from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, Record
-from crmctl.read.read_back import Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
+from crmctl.read.read_back import LONG_READ, Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal
@@ -105,7 +106,7 @@ class Look:
     """Result of one look.
 
     `counted`: every new record is accounted for. `conclusive`: the lists are also newer than the batch, so rows not found are absent.
-    `failed`: the read failed.
+    `failed`: the read failed. `is_cut`: it ended early, because too many records are newer than the batch.
     """
 
     seen: RecordMatch = field(default_factory=RecordMatch)
@@ -114,6 +115,7 @@ class Look:
     why: str = "the rows cannot be recognised"
     failed: bool = False
     hopeless: bool = False
+    is_cut: bool = False
 
 
 class FinalCount(NamedTuple):
@@ -254,7 +256,10 @@ class Evidence:
     # -- looking ---------------------------------------------------------------------------------------------------------------------
 
     def look(self, sent: Sent, *, thoroughly: bool) -> Look:
-        """Return the first conclusive look, or else the first one. Only a thorough look can prove rows absent."""
+        """Return the first conclusive look, or else the first one.
+
+        Only a thorough look can prove rows absent. Others read few pages, because the records move further down with each later batch.
+        """
         with self.lock:
             views: list[Look] = []
             for method in self.methods:
@@ -319,7 +324,7 @@ class Evidence:
             return self._weigh_marked(weighing, method.way, seen, complete=reading.complete and thoroughly)
         seen = self._match(recognition, sent, self._new(reading))
         if len(seen.found) == len(sent.creates) or not thoroughly:
-            return Look(seen)
+            return Look(seen, is_cut=not reading.complete and len(reading.records) > (LONG_READ - 1) * (PAGE_LIMIT - 1))
         if reading.total is None or self.count.before is None:
             return self._weigh_uncounted(weighing, reading)
         return self._weigh_counted(weighing, reading)
@@ -406,7 +411,8 @@ class Evidence:
         """Decide without a total: rely on whether the lists show recently confirmed records."""
         method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
-        reading = method.way.read(self._reader, sent.creates, self._windows(method, sent)[0], _never)
+        if self.count.before is not None:
+            reading = method.way.read(self._reader, sent.creates, self._windows(method, sent)[0], _never)
         new = self._new(reading)
         seen = self._match(recognition, sent, new)
         if len(seen.found) == len(sent.creates):
@@ -450,20 +456,25 @@ class Evidence:
         def read(since: float | None) -> ReadResult:
             shows = showing(sent.creates, recognition) if recognition.unique else _never
 
+            pages = count(1)
+
             def enough(news: Sequence[Record], total: int | None) -> bool:
+                if next(pages) >= LONG_READ and not thoroughly:
+                    return True
                 # Without usable times, only the count tells whether to keep reading.
                 left = None if thoroughly and method.ahead is not None else self.count.left(total, made, sent.sent_at)
                 return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= 0)
 
             return method.way.read(self._reader, sent.creates, since, enough)
 
+        is_uncounted = thoroughly and self.count.before is None  # then the lists alone decide, and are read further back
         if method.ahead is not None and self._confirmed is not None:
-            since = sent.sent_at + method.ahead - CLOCK_MARGIN
-            reading = read(since if self._beginning is None else max(since, self._beginning))
+            since = max(sent.sent_at + method.ahead - CLOCK_MARGIN, self._beginning or 0.0)
+            reading = read(self._windows(method, sent)[0] if is_uncounted else since)
             if reading.newest is not None and reading.newest >= self._confirmed.sent_at + method.ahead - CLOCK_MARGIN - CLOCKS_APART:
                 return reading
             method.ahead = None  # creation times do not advance, so they are useless
-        return read(self._beginning)
+        return read(self._earliest if is_uncounted else self._beginning)
 
     def _windows(self, method: Method, sent: Sent) -> list[float | None]:
         """Return ever earlier starts by the service's clock: from the send, then from the beginning of the job."""

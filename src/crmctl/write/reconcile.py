@@ -193,16 +193,16 @@ class Reconciler:
             parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
             if parked.is_starved and not self._may_hope:
                 return self._conclude(parked, view.seen, frozenset(), view.why)
-        parked.last = None if view.failed else found
-        return self._later(parked, deadline)
+        parked.last = None if view.failed or view.is_cut else found
+        return self._later(parked, deadline, is_cut=view.is_cut)
 
-    def _later(self, parked: Parked, deadline: float) -> list[Freed]:
+    def _later(self, parked: Parked, deadline: float, *, is_cut: bool = False) -> list[Freed]:
         now = self._clock.now()
         if now >= parked.until:
             self._give_up(parked, "--max-wait ended before it was certain whether they are there")
             return []
         parked.looks += 1
-        gap = LOOKS.gap(parked.looks)
+        gap = deadline - now if is_cut else LOOKS.gap(parked.looks)
         parked.look_at = min(now + max(0.05, min(gap, deadline - now) if deadline > now else gap), parked.until)
         return []
 
