@@ -23,10 +23,10 @@ from tests.support.service import RunningService
 from tests.support.warm_program import run_module
 from tests.support.workflows import Machinery
 
-WRITES = 7
-"""What one run of the workflow below takes: handing over, housekeeping, claiming, the activity, before the call, after it, the record."""
+WRITES = 6
+"""What one run of the workflow below takes: handing over, claiming, the activity, before the call, after it, the record."""
 
-CLAIMED, CALLED = 3, 6
+CLAIMED, CALLED = 2, 5
 """The transaction that takes the run, and the one before which the call is made and whose loss leaves its end unknown."""
 
 

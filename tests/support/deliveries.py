@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crmctl.service.background import LOOPBACK
+from crmctl.service.background import LOOPBACK, Deliveries
 from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller, OutboundCaller
@@ -15,7 +15,6 @@ from crmctl.service.store import change_log, deliveries, members, webhooks
 from crmctl.service.store.deliveries import PROVEN, UNPROVEN
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import micros_of
-from crmctl.service.webhooks.delivery_jobs import Deliveries
 from crmctl.values.value_readers import parse_instant
 from tests.support.clock import FakeClock
 

@@ -20,12 +20,19 @@ def die(*_: Any, **__: Any) -> NoReturn:
     raise SystemExit("not killed")
 
 
+def settled(real: Callable[..., Any], job: Any, most: int) -> Any:
+    """Claim, and die if that settled a try."""
+    was_ended = bool(job._ended)
+    claimed = real(job, most)
+    return die() if was_ended else claimed
+
+
 def main(step: str, database_url: str, folder: str) -> None:
+    from crmctl.service.background import Deliveries
     from crmctl.service.context import ServiceSettings
     from crmctl.service.outbound.caller import OutboundCaller
     from crmctl.service.server import Server
     from crmctl.service.store import change_log, deliveries
-    from crmctl.service.webhooks import delivery_jobs as delivering
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
@@ -37,7 +44,7 @@ def main(step: str, database_url: str, folder: str) -> None:
     elif step == "after the send":
         replace_in(deliveries, "settle", lambda real: die)
     elif step == "after the settlement":
-        replace_in(delivering.Deliveries, "work", lambda real: lambda *given: (real(*given), die()))
+        replace_in(Deliveries, "claim", lambda real: lambda job, most: settled(real, job, most))
     server.run(lambda _: None)
 
 

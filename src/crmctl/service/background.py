@@ -1,21 +1,21 @@
-"""Background jobs and figures of one service process."""
+"""Background jobs of one service process, among them webhook deliveries, and its figures."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.jobs.worker import BackgroundJob, Dispatcher, Removals, RequestLogWriter, Retention
+from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, Removals, RequestLogWriter, Retention
 from crmctl.service.outbound.caller import Caller, OutboundCaller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import change_log, deliveries
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, read_figures
+from crmctl.service.store import change_log, deliveries, logs
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN, WINDOW, Due, EndedTry, Lane, read_figures
 from crmctl.service.store.tx import Tx
-from crmctl.service.webhooks.delivery_jobs import Deliveries
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -50,6 +50,65 @@ def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
         Runs(context, caller),
         Schedules(context),
     ]
+
+
+FIRST_GAP = 5.0
+GROWTH = 3.0
+LONGEST_GAP = 8 * 3600.0
+JITTER = 0.2
+"""Gaps vary by this share either way, so that a recovered receiver does not get all its deliveries at once."""
+
+
+def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> float | None:
+    """Return the Unix time of the try after try number `attempt` (from 1), None when the delivery has failed for good. `random` in [0, 1)
+    is the jitter.
+
+    The last gap is shortened, so that one more try falls just inside the window.
+    """
+    deadline = first_tried_at + WINDOW
+    gap = min(LONGEST_GAP, FIRST_GAP * GROWTH ** min(attempt - 1, 32)) * (1 - JITTER + 2 * JITTER * random)
+    if now + gap <= deadline:
+        return now + gap
+    last_chance = deadline - 60.0
+    return last_chance if now + gap / 2 < last_chance else None
+
+
+class Deliveries(ClaimingJob[Due]):
+    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries. Tries that end together are settled, and the next
+    ones claimed, in one transaction."""
+
+    def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
+        super().__init__(context, lane.places, lane.name)
+        self._sender = sender
+        self._random = random
+        self._lane = lane
+        self._ended: list[EndedTry] = []
+
+    def claim(self, most: int) -> list[Due]:
+        with self._changed:
+            ended, self._ended = self._ended, []
+        engine, now = self._context.engine, self._context.clock.now()
+        if not ended and not (most and engine.read(lambda tx: deliveries.is_claimable(tx, self._lane, now=now))):
+            return []
+
+        def settle_and_claim(tx: Tx) -> list[Due]:
+            if ended:
+                deliveries.settle(tx, ended, self._context.ids)
+            return deliveries.claim(tx, self._lane, most, now=now)
+
+        # If this fails, the leases of these tries end, and they are repeated.
+        return engine.write(settle_and_claim, by=logs.SERVICE)
+
+    def work(self, due: Due) -> None:
+        attempt = self._sender.send(due)
+        again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
+        with self._changed:
+            self._ended.append(EndedTry(due, attempt, again))
+
+    def close(self) -> None:
+        super().close()
+        with contextlib.suppress(Unavailable):
+            self.claim(0)
 
 
 class Figures:

@@ -1,59 +1,79 @@
-"""Places are given back after every piece of work, and who waits for one is told."""
+"""The places of a job are given back after every piece of work, and the job that waits for one is told."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from crmctl.service.jobs.worker import Places
+from crmctl.service.context import Context
+from crmctl.service.jobs import worker
+from crmctl.service.jobs.worker import ClaimingJob
 from tests.support.patience import PATIENCE, wait_until
 
 
+class Job(ClaimingJob[Callable[[], object]]):
+    """Takes its work from a list."""
+
+    def __init__(self) -> None:
+        super().__init__(Context(None, None, None, None), 4, "test")  # type: ignore[arg-type]
+        self.waiting: list[Callable[[], object]] = []
+        self.free = 4
+
+    def claim(self, most: int) -> list[Callable[[], object]]:
+        self.free = most
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+    def work(self, item: Callable[[], object]) -> None:
+        item()
+
+
 @pytest.fixture
-def places() -> Iterator[Places]:
-    made = Places(4, "test")
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setattr(worker, "POLL_SECONDS", 3600.0)
+    made = Job()
     yield made
     made.close()
 
 
-def test_a_place_is_taken_and_given_back_however_often(places: Places) -> None:
+def test_a_place_is_taken_and_given_back_however_often(job: Job) -> None:
     for _ in range(25):
         begun, go_on = threading.Semaphore(0), threading.Event()
 
-        def work(number: int, begun: threading.Semaphore = begun, go_on: threading.Event = go_on) -> None:
+        def work(begun: threading.Semaphore = begun, go_on: threading.Event = go_on) -> None:
             begun.release()
             go_on.wait(PATIENCE)
 
-        for number in range(4):
-            assert places.free() == 4 - number
-            places.start(work, number)
+        job.waiting = [work] * 5
+        assert job.run_once() is True
         for _ in range(4):
             assert begun.acquire(timeout=PATIENCE)
-        assert places.free() == 0
+        assert len(job.waiting) == 1
         go_on.set()
-        wait_until(lambda: places.free() == 4)
+        wait_until(lambda: job.run_once() is False)
+        assert job.free == 4
 
 
-def test_who_waits_is_told_when_work_ends(places: Places) -> None:
-    go_on, told = threading.Event(), list[bool]()
-    assert places.wait(60) is False
-    places.start(lambda _: go_on.wait(PATIENCE), None)
-    assert places.free() == 3
-    waiting = threading.Thread(target=lambda: told.append(places.wait(3600)), daemon=True)
+def test_a_job_that_waits_is_told_when_work_ends(job: Job) -> None:
+    go_on, told = threading.Event(), list[Any]()
+    assert job.run_once() is False
+    job.waiting = [lambda: go_on.wait(PATIENCE)]
+    assert job.run_once() is True
+    waiting = threading.Thread(target=lambda: told.append(job.run_once()), daemon=True)
     waiting.start()
     go_on.set()
     waiting.join(PATIENCE)
     assert told == [True]
 
 
-def test_work_that_raises_is_reported_and_gives_its_place_back(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(text: str) -> None:
-        raise RuntimeError(text)
+def test_work_that_raises_is_reported_and_gives_its_place_back(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("number")
 
-    for number in range(10):
-        places.start(fail, f"number {number}")
-    places.close()
-    assert places.free() == 4
+    job.waiting = [fail] * 10
+    wait_until(lambda: job.run_once() is False)
+    job.close()
     assert capsys.readouterr().err.count("RuntimeError: number") == 10

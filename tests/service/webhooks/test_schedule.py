@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crmctl.service.webhooks.delivery_jobs import next_try
+from crmctl.service.background import next_try
 
 HOUR = 3600.0
 

@@ -91,40 +91,49 @@ class PeriodicJob(BackgroundJob):
 T = TypeVar("T")
 
 
-class Places:
-    """A pool of places for one job's thread. Errors of the work are reported; its lease in the database decides about the rest."""
+class ClaimingJob(BackgroundJob, Generic[T]):
+    """Claims pieces of work for `most` places, and does each on a thread. Errors of the work are reported; its lease in the database
+    decides about the rest."""
 
-    def __init__(self, most: int, name: str) -> None:
+    def __init__(self, context: Context, most: int, name: str) -> None:
+        self._context = context
         self._most = self._free = most
         self._has_ended = False
         self._changed = threading.Condition()
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
 
-    def free(self) -> int:
-        """Return how many pieces of work could start now. `wait` counts from here."""
+    def run_once(self) -> bool:
+        """Start what is due and has a place. Returns whether to look again at once."""
         with self._changed:
-            self._has_ended = False
-            return self._free
-
-    def start(self, work: Callable[[T], None], item: T) -> None:
+            self._has_ended, free = False, self._free
+        claimed = self.claim(free)
         with self._changed:
-            self._free -= 1
-        self._pool.submit(self._run, work, item)
+            self._free -= len(claimed)
+        for item in claimed:
+            self._pool.submit(self._run, item)
+        return bool(claimed) or self._wait()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until a piece of work has ended since `free`, or the time is over. Returns False at once when none is under way."""
+    def close(self) -> None:
+        """Wait for the work under way."""
+        self._pool.shutdown()
+
+    @abstractmethod
+    def claim(self, most: int) -> list[T]: ...
+
+    @abstractmethod
+    def work(self, item: T) -> None: ...
+
+    def _wait(self) -> bool:
+        """Wait a moment until a piece of work has ended since the last round. Returns False at once when none is under way."""
         with self._changed:
             if self._free == self._most:
                 return self._has_ended
-            self._changed.wait_for(lambda: self._has_ended, seconds)
+            self._changed.wait_for(lambda: self._has_ended, POLL_SECONDS)
             return True
 
-    def close(self) -> None:
-        self._pool.shutdown()
-
-    def _run(self, work: Callable[[T], None], item: T) -> None:
+    def _run(self, item: T) -> None:
         try:
-            work(item)
+            self.work(item)
         except Exception:
             traceback.print_exc(file=sys.stderr)
         finally:
@@ -132,38 +141,6 @@ class Places:
                 self._free += 1
                 self._has_ended = True
                 self._changed.notify_all()
-
-
-class ClaimingJob(BackgroundJob, Generic[T]):
-    """Claims pieces of work for free places, and does each on a thread."""
-
-    def __init__(self, context: Context, most: int, name: str) -> None:
-        self._context = context
-        self._places = Places(most, name)
-
-    def run_once(self) -> bool:
-        """Start what is due and has a place. Returns whether to look again at once."""
-        free = self._places.free()
-        engine, claimed = self._context.engine, list[T]()
-        if free and engine.read(self.is_waiting):
-            claimed = engine.write(lambda tx: self.claim(tx, free))
-        for item in claimed:
-            self._places.start(self.work, item)
-        return bool(claimed) or self._places.wait(POLL_SECONDS)
-
-    def close(self) -> None:
-        """Wait for the work under way."""
-        self._places.close()
-
-    @abstractmethod
-    def is_waiting(self, tx: Tx) -> bool:
-        """Whether `claim` would find anything."""
-
-    @abstractmethod
-    def claim(self, tx: Tx, most: int) -> list[T]: ...
-
-    @abstractmethod
-    def work(self, item: T) -> None: ...
 
 
 BATCH = 200
