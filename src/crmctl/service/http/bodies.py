@@ -101,65 +101,53 @@ MOST_FIELDS = 10_000
 _FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Integer:
-    name: str
-    default: int
-    smallest: int
-    largest: int
-    description: str = ""
-
-    def read(self, text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII) or not self.smallest <= int(text) <= self.largest:
-            raise bad_request(f"{self.name} must be an integer from {self.smallest} to {self.largest}", field=self.name)
-        return int(text)
-
-    def schema(self) -> Json:
-        return {"type": "integer", "minimum": self.smallest, "maximum": self.largest, "default": self.default}
+UUID_PATTERN = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 
 @dataclass(frozen=True)
-class Choice:
-    name: str
-    default: str
-    values: tuple[str, ...]
-    description: str = ""
-
-    def read(self, text: str) -> str:
-        if text not in self.values:
-            raise bad_request(f"{self.name} must be one of {', '.join(self.values)}", field=self.name)
-        return text
-
-    def schema(self) -> Json:
-        return {"type": "string", "enum": list(self.values), "default": self.default}
-
-
-@dataclass(frozen=True)
-class Identifier:
-    """The id of a resource, None by default."""
+class Parameter:
+    """A parameter of the query, whose `schema` is that of an integer, a choice, or the id of a resource."""
 
     name: str
+    schema: Json
     description: str = ""
-    default: None = None
 
-    def read(self, text: str) -> str:
-        if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
+    def read(self, text: str) -> int | str:
+        match self.schema:
+            case {"minimum": smallest, "maximum": largest}:
+                if not re.fullmatch(r"[+-]?[0-9]{1,20}", text, re.ASCII) or not smallest <= int(text) <= largest:
+                    raise bad_request(f"{self.name} must be an integer from {smallest} to {largest}", field=self.name)
+                return int(text)
+            case {"enum": values}:
+                if text not in values:
+                    raise bad_request(f"{self.name} must be one of {', '.join(values)}", field=self.name)
+                return text
+        if not re.fullmatch(UUID_PATTERN, text):
             raise bad_request(f"{self.name} must be a UUID", field=self.name)
         return text.lower()
 
-    def schema(self) -> Json:
-        return {"type": "string", "format": "uuid"}
+
+def integer(name: str, default: int, smallest: int, largest: int, description: str = "") -> Parameter:
+    return Parameter(name, {"type": "integer", "minimum": smallest, "maximum": largest, "default": default}, description)
 
 
-Parameter = Integer | Choice | Identifier
+def choice(name: str, values: Sequence[str], description: str = "") -> Parameter:
+    """Return a parameter with these values, the first by default."""
+    return Parameter(name, {"type": "string", "enum": list(values), "default": values[0]}, description)
+
+
+def identifier(name: str, description: str = "") -> Parameter:
+    return Parameter(name, {"type": "string", "format": "uuid"}, description)
+
+
 OPERATORS = tuple(str(operator) for operator in Operator)
-SORT = Choice("sort", "created_at", ("created_at", "updated_at"), "The timestamp to sort by; equal ones keep the order of creation.")
-ORDER = Choice("order", "desc", ("asc", "desc"))
-OFFSET = Integer("offset", 0, 0, LARGEST_OFFSET, "How many to skip.")
+SORT = choice("sort", ("created_at", "updated_at"), "The timestamp to sort by; equal ones keep the order of creation.")
+ORDER = choice("order", ("desc", "asc"))
+OFFSET = integer("offset", 0, 0, LARGEST_OFFSET, "How many to skip.")
 
 
-def page_parameters(default_limit: int = 50) -> tuple[Integer, Integer]:
-    return Integer("limit", default_limit, 1, PAGE_LIMIT, "How many to return."), OFFSET
+def page_parameters(default_limit: int = 50) -> tuple[Parameter, Parameter]:
+    return integer("limit", default_limit, 1, PAGE_LIMIT, "How many to return."), OFFSET
 
 
 def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: bool = False) -> Json:
@@ -167,7 +155,7 @@ def read_query(query_string: bytes, parameters: Sequence[Parameter], filters: bo
 
     Raises a 400 naming an unknown, repeated or wrong parameter: a misspelt filter must not select everything.
     """
-    values: Json = {parameter.name: parameter.default for parameter in parameters}
+    values: Json = {parameter.name: parameter.schema.get("default") for parameter in parameters}
     by_name = {parameter.name: parameter for parameter in parameters}
     conditions: list[dict[str, str]] = []
     seen: set[str] = set()
@@ -208,7 +196,7 @@ def _pairs(query_string: bytes) -> list[tuple[str, str]]:
 
 def document_parameters(parameters: Sequence[Parameter], filters: bool = False) -> list[Json]:
     documents = [
-        {"name": parameter.name, "in": "query", "required": False, "description": parameter.description, "schema": parameter.schema()}
+        {"name": parameter.name, "in": "query", "required": False, "description": parameter.description, "schema": parameter.schema}
         for parameter in parameters
     ]
     if filters:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import select
 import signal
 import socket
 import sys
@@ -263,15 +262,6 @@ def raise_file_limit(connections: int) -> int:
     return connections if soft == resource.RLIM_INFINITY else min(connections, max(soft - RESERVED_FILES, soft // 2))
 
 
-def _is_awaited(listener: socket.socket) -> bool:
-    """Whether a client waits to be accepted. Linux refuses an accept without a free descriptor before it looks."""
-    if not hasattr(select, "poll"):
-        return True
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    return bool(poll.poll(0))
-
-
 class ListeningServer(uvicorn.Server):
     """uvicorn's server with its own accept loops, one for each application. A signal ends it quietly."""
 
@@ -342,9 +332,8 @@ class ListeningServer(uvicorn.Server):
             except ConnectionError:
                 continue
             except OSError as error:
-                if _is_awaited(listener):
-                    FAILURES.tell(error, briefly=True)
-                    self._registry.evict()
+                FAILURES.tell(error, briefly=True)
+                self._registry.evict()
                 await asyncio.sleep(_PAUSE)
                 continue
             try:

@@ -95,7 +95,7 @@ class Metrics:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, value in self.figures().items():
-            yield GaugeMetricFamily(f"crm_{name}", FIGURES.get(name, name), value=value)
+            yield GaugeMetricFamily(f"crm_{name}", FIGURES[name][0], value=value)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

@@ -24,7 +24,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Body
 from crmctl.service.http import answers, bodies
 from crmctl.service.http.answers import JsonAnswer
-from crmctl.service.http.bodies import Parameter, document_parameters, read_query
+from crmctl.service.http.bodies import UUID_PATTERN, Parameter, document_parameters, read_query
 from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES
 from crmctl.service.store import logs
@@ -51,7 +51,7 @@ SLOWEST = 8 * 1024
 class _Id(Convertor[str]):
     """The id of a resource in a path: a UUID with its dashes, in either case."""
 
-    regex = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    regex = UUID_PATTERN
 
     def convert(self, value: str) -> str:
         return value.lower()

@@ -13,7 +13,7 @@ from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
 from crmctl.service.http.answers import present
-from crmctl.service.http.bodies import ORDER, SORT, Choice, Identifier, page_parameters
+from crmctl.service.http.bodies import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.http.endpoint import Call, Endpoint, Handler
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
@@ -93,7 +93,7 @@ def delete_object(tx: Tx, call: Call) -> Json:
 
 ATTRIBUTES = OBJECT + "/attributes"
 ATTRIBUTE = ATTRIBUTES + "/{attributeId:uuid}"
-INCLUDE_INACTIVE = Choice("includeInactive", "false", ("true", "false"), "With `true`, inactive attributes are listed too.")
+INCLUDE_INACTIVE = choice("includeInactive", ("false", "true"), "With `true`, inactive attributes are listed too.")
 NEW_ATTRIBUTE: Json = {"status": 201, "body": schemas.AttributeCreate, "conflicts": True, "is_long": True, "in_transaction": False}
 
 
@@ -161,7 +161,7 @@ def search_records(tx: Tx, call: Call) -> Json:
 
 
 def _page(tx: Tx, call: Call, query: Json) -> Json:
-    sorting = (query.get("sort") or SORT.default, query.get("order") or ORDER.default)
+    sorting = (query.get("sort") or SORT.schema["default"], query.get("order") or ORDER.schema["default"])
     page = records.Paging(*sorting, query.get("limit", 50), query.get("offset", 0))
     conditions = [_condition(condition) for condition in query.get("filters", ())]
     listed, total = records.list_records(tx, call.id("objectId"), conditions, page)
@@ -275,8 +275,8 @@ def _role_of(tx: Tx, call: Call) -> MemberRole:
 
 ACTIVITY = "/activities/{activityId:uuid}"
 LINKED_TO = (
-    Identifier("recordId", "Only activities linked to this record."),
-    Identifier("objectId", "Only activities linked to a record of this object."),
+    identifier("recordId", "Only activities linked to this record."),
+    identifier("objectId", "Only activities linked to a record of this object."),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store import change_log, logs
-from crmctl.service.store.tx import Ids, Row, Rows, Stamp, Tx, execute_in, required, table_of, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Row, Rows, Stamp, Tx, all_in, execute_in, required, table_of, to_micros, to_wire
 from crmctl.service.store.webhooks import get_endpoint, list_endpoints
 
 PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
@@ -60,29 +60,35 @@ def replay(tx: Tx, delivery_id: str, **stamp: Unpack[Stamp]) -> tuple[str, bool]
     """Deliver an event to the same endpoint again. Returns the delivery's id, and whether it is new: one that still waits is tried now
     instead. Raises NotFound."""
     delivery = get_delivery(tx, delivery_id)
-    _hold_endpoint(tx, delivery["endpointId"])
-    waiting = tx.one(
-        "SELECT id FROM webhook_delivery WHERE event_id = ? AND endpoint_id = ? AND state = 'pending' ORDER BY number LIMIT 1",
-        (delivery["eventId"], delivery["endpointId"]),
-    )
-    if waiting is not None:
-        _try_now(tx, delivery["endpointId"], [delivery["eventId"]], stamp["now"])
-        return str(waiting[0]), False
-    return _insert_deliveries(tx, [(delivery["endpointId"], delivery["eventId"], delivery["eventType"])], stamp["ids"], stamp["now"])[
-        0
-    ], True
+    endpoint, event = delivery["endpointId"], delivery["eventId"]
+    made = _replay(tx, endpoint, [(endpoint, event, delivery["eventType"])], **stamp)
+    if made:
+        return made[0], True
+    waiting = "event_id = ? AND endpoint_id = ? AND state = 'pending' ORDER BY number"
+    return str(required(tx.one(f"SELECT id FROM webhook_delivery WHERE {waiting} LIMIT 1", (event, endpoint)))[0]), False
 
 
 def replay_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool, **stamp: Unpack[Stamp]) -> int:
     """Replay every event delivered to an endpoint between two Unix times, once each; with `only_failed`, those that never succeeded.
     Waiting ones are tried now instead. Returns the number of events; raises NotFound."""
     endpoint = get_endpoint(tx, endpoint_id)["id"]
-    _hold_endpoint(tx, endpoint)
     events = _events_between(tx, endpoint, since, until, only_failed)
-    waiting = {row[0] for row in tx.all("SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending'", (endpoint,))}
-    _try_now(tx, endpoint, [event[1] for event in events if event[1] in waiting], stamp["now"])
-    _insert_deliveries(tx, [event for event in events if event[1] not in waiting], stamp["ids"], stamp["now"])
+    _replay(tx, endpoint, events, **stamp)
     return len(events)
+
+
+def _replay(tx: Tx, endpoint: str, events: Sequence[tuple[str, str, str]], **stamp: Unpack[Stamp]) -> list[str]:
+    """Deliver events, given as endpoint, id and type, or try those now that wait but are not being tried. Returns the new deliveries."""
+    # Locked, so that two replays do not create the same delivery twice.
+    tx.one(f"SELECT id FROM webhook_endpoint WHERE id = ?{tx.dialect.for_update}", (endpoint,))
+    sql = "SELECT event_id FROM webhook_delivery WHERE endpoint_id = ? AND state = 'pending' AND event_id IN {}"
+    waiting, at = {row[0] for row in all_in(tx, sql, [event[1] for event in events], [endpoint])}, to_micros(stamp["now"])
+    tx.execute_many(
+        "UPDATE webhook_delivery SET next_try_at = ? WHERE event_id = ? AND endpoint_id = ? AND state = 'pending' AND next_try_at > ? "
+        "AND lease_until <= ?",
+        [(at, event, endpoint, at, at) for event in sorted(waiting)],
+    )
+    return _insert_deliveries(tx, [event for event in events if event[1] not in waiting], stamp["ids"], stamp["now"])
 
 
 def count_range(tx: Tx, endpoint_id: str, since: float, until: float, *, only_failed: bool) -> int:
@@ -130,21 +136,6 @@ def get_delivery(tx: Tx, delivery_id: str) -> Json:
     return delivery | {"body": bytes(body).decode(), "history": history}
 
 
-def _hold_endpoint(tx: Tx, endpoint_id: str) -> None:
-    """Lock the endpoint, so that two replays do not create the same delivery twice."""
-    tx.one(f"SELECT id FROM webhook_endpoint WHERE id = ?{tx.dialect.for_update}", (endpoint_id,))
-
-
-def _try_now(tx: Tx, endpoint_id: str, events: Sequence[str], now: float) -> None:
-    """Bring forward the next try of a waiting delivery, unless it is being tried."""
-    at = to_micros(now)
-    tx.execute_many(
-        "UPDATE webhook_delivery SET next_try_at = ? WHERE event_id = ? AND endpoint_id = ? AND state = 'pending' AND next_try_at > ? "
-        "AND lease_until <= ?",
-        [(at, event, endpoint_id, at, at) for event in events],
-    )
-
-
 def _insert_deliveries(tx: Tx, deliveries: Sequence[Sequence[str]], ids: Ids, now: float) -> list[str]:
     at = to_micros(now)
     rows: list[tuple[Any, ...]] = [(ids(), *delivery, PENDING, 0, at, 0, at) for delivery in deliveries]
@@ -189,44 +180,50 @@ def _duration(millis: int) -> str:
 
 DAY = 24 * 3600.0
 
-FIGURES = {
-    "events_waiting": "Events that are not handed to endpoints and workflows yet.",
-    "events_oldest_seconds": "Age of the oldest of them.",
-    "deliveries_pending": "Webhook deliveries that are not settled.",
-    "deliveries_oldest_seconds": "Age of the oldest of them.",
-    "deliveries_failed_day": "Webhook deliveries that failed for good in the last 24 hours.",
-    "endpoints_failing": "Enabled webhook endpoints whose last attempt failed.",
-    "workflow_runs_waiting": "Workflow runs that have not ended.",
-    "workflow_runs_failed_day": "Workflow runs that failed in the last 24 hours.",
-    "database_bytes": "Size of the database.",
-    "database_connections": "Connections to the database that are open.",
-    "database_connections_used": "Those of them that are in use.",
-    "database_requests_waiting": "Transactions that wait for a connection.",
-    "request_log_dropped": "Requests that could not be written to the request log.",
+FIGURES: dict[str, tuple[str, str]] = {
+    "events_waiting": ("Events that are not handed to endpoints and workflows yet.", "SELECT count(*) FROM change_log WHERE waiting = 1"),
+    "events_oldest_seconds": (
+        "Age of the oldest of them.",
+        "SELECT (SELECT at FROM change_log WHERE waiting = 1 ORDER BY sequence LIMIT 1)",
+    ),
+    "deliveries_pending": (
+        "Webhook deliveries that are not settled.",
+        "SELECT count(*) FROM webhook_delivery WHERE state = 'pending'",
+    ),
+    "deliveries_oldest_seconds": (
+        "Age of the oldest of them.",
+        "SELECT min(created_at) FROM webhook_delivery WHERE state = 'pending'",
+    ),
+    "deliveries_failed_day": (
+        "Webhook deliveries that failed for good in the last 24 hours.",
+        "SELECT count(*) FROM webhook_delivery WHERE state = 'failed' AND settled_at >= ?",
+    ),
+    "endpoints_failing": (
+        "Enabled webhook endpoints whose last attempt failed.",
+        "SELECT count(*) FROM webhook_endpoint WHERE enabled = 1 AND failing_since IS NOT NULL",
+    ),
+    "workflow_runs_waiting": ("Workflow runs that have not ended.", "SELECT count(*) FROM workflow_run WHERE completed_at IS NULL"),
+    "workflow_runs_failed_day": (
+        "Workflow runs that failed in the last 24 hours.",
+        "SELECT count(*) FROM workflow_run WHERE status = 'failed' AND completed_at >= ?",
+    ),
+    "database_bytes": ("Size of the database.", ""),
+    "database_connections": ("Connections to the database that are open.", ""),
+    "database_connections_used": ("Those of them that are in use.", ""),
+    "database_requests_waiting": ("Transactions that wait for a connection.", ""),
+    "request_log_dropped": ("Requests that could not be written to the request log.", ""),
 }
+"""Each figure's description, and the query that reads it from an index. A parameter is the moment 24 hours ago; ages are read as times."""
 
 
 def read_figures(tx: Tx, *, now: float) -> dict[str, float]:
-    """Return the figures. Each comes from an index, whatever the amount of data."""
-    at, yesterday = to_micros(now), to_micros(now - DAY)
-
-    def one(sql: str, *params: int) -> float:
-        return float(required(tx.one(sql, params))[0])
-
-    def age(sql: str) -> float:
-        since = required(tx.one(sql))[0]
-        return 0.0 if since is None else max(0.0, (at - since) / 1_000_000)
-
-    return {
-        "events_waiting": one("SELECT count(*) FROM change_log WHERE waiting = 1"),
-        "events_oldest_seconds": age("SELECT (SELECT at FROM change_log WHERE waiting = 1 ORDER BY sequence LIMIT 1)"),
-        "deliveries_pending": one("SELECT count(*) FROM webhook_delivery WHERE state = 'pending'"),
-        "deliveries_oldest_seconds": age("SELECT min(created_at) FROM webhook_delivery WHERE state = 'pending'"),
-        "deliveries_failed_day": one("SELECT count(*) FROM webhook_delivery WHERE state = 'failed' AND settled_at >= ?", yesterday),
-        "endpoints_failing": one("SELECT count(*) FROM webhook_endpoint WHERE enabled = 1 AND failing_since IS NOT NULL"),
-        "workflow_runs_waiting": one("SELECT count(*) FROM workflow_run WHERE completed_at IS NULL"),
-        "workflow_runs_failed_day": one("SELECT count(*) FROM workflow_run WHERE status = 'failed' AND completed_at >= ?", yesterday),
-    }
+    yesterday, values = to_micros(now - DAY), dict[str, float]()
+    for name, (_, sql) in FIGURES.items():
+        if sql:
+            value = required(tx.one(sql, (yesterday,) * sql.count("?")))[0]
+            is_age = name.endswith("_seconds")
+            values[name] = (0.0 if value is None else max(0.0, now - value / 1_000_000)) if is_age else float(value)
+    return values
 
 
 DISABLED_EVENT = "webhook.disabled"
