@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def _root(tree: dict[str, Any]) -> str:
-    from crmctl.cli.help_text import ENVIRONMENT
+    from crmctl.cli.help_topics import ENVIRONMENT
     from crmctl.errors import EXIT_CODE_MEANINGS
 
     commands = [(f"{_name(item)}(1)", item["summary"]) for item in tree["commands"]]

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from crmctl.cli.app import CommandApp, command_help, common_option_rows
-from crmctl.cli.help_text import TOPIC_NAMES, TOPICS, WIDEST, HelpPage, Section, render
+from crmctl.cli.app import CommandApp, command_help
+from crmctl.cli.help_text import TOPIC_NAMES, WIDEST, render
 from crmctl.cli.registry import BY_NAME
-from crmctl.errors import EXIT_CODE_MEANINGS, UsageError
+from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion
 
 app = CommandApp()
@@ -43,26 +43,14 @@ def explain(
 
 def _page(words: list[str], width: int) -> str:
     topic = " ".join(words)
-    if topic == "exit-codes":
-        rows = [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]
-        return render(HelpPage(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)]), width)
-    if topic == "options":
-        usage = "crmctl [options] <command> [options]"
-        return render(HelpPage(usage=usage, sections=[Section("Common options", common_option_rows())]), width)
-    if topic in ("matching", "matching-words"):
-        from crmctl.cli.help_match import matching_page, words_page
-
-        return render(matching_page() if topic == "matching" else words_page(), width)
     if topic == "agents":
         from crmctl.cli.help_agents import skill_file
 
         return skill_file()
-    if topic in ("report-files", "workflow-files"):
-        from crmctl.cli.help_files import REPORT_FILES, WORKFLOW_FILES
+    if topic in TOPIC_NAMES:
+        from crmctl.cli.help_topics import PAGES
 
-        return render(REPORT_FILES if topic == "report-files" else WORKFLOW_FILES, width)
-    if topic in TOPICS:
-        return render(TOPICS[topic](), width)
+        return render(PAGES[topic](), width)
     page = command_help(words, width)
     if page is None:
         listing = f"crmctl --help lists the commands; topics: {', '.join(TOPIC_NAMES)}"

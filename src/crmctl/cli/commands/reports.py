@@ -67,7 +67,7 @@ def print_example(ctx: typer.Context) -> None:
 
     crmctl help report-files explains it, crmctl service load loads it into crmctl's own service. Sends no request.
     """
-    from crmctl.cli.help_files import REPORT_FILE
+    from crmctl.cli.help_topics import REPORT_FILE
 
     ctx.obj.streams.write_out(REPORT_FILE)
 
