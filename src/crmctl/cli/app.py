@@ -17,20 +17,19 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
 from typer.main import get_command_from_info as build_command
 
-from crmctl.cli import help_text
-from crmctl.cli.options import ADVANCED, common_options
-from crmctl.cli.preview import WouldSend
+from crmctl.cli.options import ADVANCED, WIDEST, common_options
 from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
 from crmctl.output.streams import Streams
 
 if TYPE_CHECKING:
+    from crmctl.cli.help_text import HelpPage
     from crmctl.models.jsontext import Json
 
 Parameter = TyperArgument | TyperOption
 HELP_ALL = "--help-all"
-CONTEXT = {"help_option_names": ["-h", "--help", HELP_ALL], "max_content_width": help_text.WIDEST}
+CONTEXT = {"help_option_names": ["-h", "--help", HELP_ALL], "max_content_width": WIDEST}
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -161,7 +160,9 @@ class Command(_StrictOptions, TyperCommand):
         return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(help_text.render(_command_page(self, ctx), formatter.width))
+        from crmctl.cli.help_text import render
+
+        formatter.write(render(_command_page(self, ctx), formatter.width))
 
 
 class CommandGroup(_StrictOptions, TyperGroup):
@@ -189,11 +190,13 @@ class CommandGroup(_StrictOptions, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from crmctl.cli.help_text import HelpPage, Section, render
+
         commands = sorted(self.commands.items())
-        page = help_text.HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
-        page.sections.append(help_text.Section("Commands", [(name, _summary(command)) for name, command in commands]))
+        page = HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
+        page.sections.append(Section("Commands", [(name, _summary(command)) for name, command in commands]))
         page.examples = [example for _, command in commands for example in _examples(command)[:1]]
-        formatter.write(help_text.render(page, formatter.width))
+        formatter.write(render(page, formatter.width))
 
 
 class RootGroup(CommandGroup):
@@ -206,8 +209,10 @@ class RootGroup(CommandGroup):
         return load_command(cmd_name) if cmd_name in BY_NAME else None
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from crmctl.cli.help_text import render, root_page
+
         usual, advanced = _rows_by_panel(_common_parameters())
-        formatter.write(help_text.render(help_text.root_page(COMMANDS, usual, advanced if _shows_all(ctx) else None), formatter.width))
+        formatter.write(render(root_page(COMMANDS, usual, advanced if _shows_all(ctx) else None), formatter.width))
 
 
 class CommandApp(typer.Typer):
@@ -372,21 +377,23 @@ def _rows_by_panel(parameters: Sequence[Any]) -> tuple[list[tuple[str, str]], li
     return _option_rows([parameter for parameter in parameters if parameter not in advanced]), _option_rows(advanced)
 
 
-def _command_page(command: Command, ctx: click.Context) -> help_text.HelpPage:
+def _command_page(command: Command, ctx: click.Context) -> HelpPage:
+    from crmctl.cli.help_text import EXAMPLES, HelpPage, Section
+
     arguments = [parameter for parameter in command.own_params if isinstance(parameter, TyperArgument) and not parameter.hidden]
     words = [_argument_usage(argument) for argument in arguments]
     usual, advanced = _rows_by_panel(command.own_params)
-    page = help_text.HelpPage(usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "")
+    page = HelpPage(usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "")
     rows = [(_metavar(argument), argument.help or "") for argument in arguments]
-    page.sections = [help_text.Section("Arguments", rows), help_text.Section("Options", usual)]
+    page.sections = [Section("Arguments", rows), Section("Options", usual)]
     page.examples = _examples(command)
     common = [parameter for parameter in command.params if isinstance(parameter, TyperOption) and parameter not in command.own_params]
     names = [max(parameter.opts, key=len) for parameter in common if parameter.rich_help_panel != ADVANCED]
     page.names["Common options (explained by: crmctl help options)"] = [*names, "..."]
     if _shows_all(ctx):
-        page.last = help_text.Section(ADVANCED, advanced)
+        page.last = Section(ADVANCED, advanced)
     else:
-        page.examples = page.examples[: help_text.EXAMPLES]
+        page.examples = page.examples[:EXAMPLES]
         page.names[f"Advanced options (explained by: {ctx.command_path} {HELP_ALL})"] = [row[0].split()[0] for row in advanced]
     return page
 
@@ -481,15 +488,17 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
         _tell_monitor(runtime, code)
         runtime.close()
         return code
-    except WouldSend as preview:
-        preview.show(runtime)
-        runtime.close()
-        return ExitCode.OK
     except KeyboardInterrupt:
         return _report(runtime, InterruptedByUser("interrupted"))
     except CrmctlError as error:
         return _report(runtime, error)
     except Exception as error:
+        from crmctl.cli.preview import WouldSend
+
+        if isinstance(error, WouldSend):
+            error.show(runtime)
+            runtime.close()
+            return ExitCode.OK
         if runtime.flags.get("debug"):
             import traceback
 

@@ -39,9 +39,8 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
         from crmctl.plan.import_records import preview_import
 
         preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request)
-        tell_findings(runtime, preview.findings, preview.error)
         text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
-        show(runtime, preview.to_document(), text, preview.error)
+        show(runtime, preview.to_document(), text, preview.error, preview.findings)
         return
     if report is not None:
         raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
@@ -129,8 +128,8 @@ _CHOICES_SHOWN, _VALUE_SHOWN = 20, 40
 def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each value that needed a choice."""
     from crmctl.models import jsontext
-    from crmctl.output.streams import clean
-    from crmctl.output.table import aligned, cell_width, pad
+    from crmctl.output.streams import cell_width
+    from crmctl.output.table import aligned, pad
 
     def said(value: Any) -> str:
         text = "-" if value in (None, "") else clean(value if isinstance(value, str) else jsontext.dumps(value))
@@ -210,11 +209,10 @@ def update_records(runtime: Runtime, given: Mapping[str, Any], ids_file: str | N
         preview = preview_update(RuntimeContext(runtime), request)
         from crmctl.output.progress import duration
 
-        tell_findings(runtime, preview.findings, preview.error)
         document = preview.to_document()
         writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
         text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
-        show(runtime, document, text, preview.error)
+        show(runtime, document, text, preview.error, preview.findings)
         return
     check_shown(runtime)
     if not runtime.prompter.can_ask or ids_file == "-":

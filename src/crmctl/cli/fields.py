@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from crmctl.cli.targets import find_record, known_attributes, on_object, on_record, read_json_object
-from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError, reason
+from crmctl.cli.targets import find_record, known_attributes, named_value, on_object, on_record, read_json_object
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ def read_activity_fields(
     participants: Sequence[str] | None,
 ) -> Fields:
     """Return the fields of --data, overridden by the other options, without links. Raises UsageError, NotFoundError."""
-    from crmctl.cli.targets import read_json_object
     from crmctl.values.moments import timestamp
 
     fields = read_json_object(runtime, data) if data is not None else {}
@@ -254,28 +253,18 @@ def body_of(fields: Sequence[str]) -> Json:
 
 def query_of(fields: Sequence[str]) -> list[tuple[str, str]]:
     """Return fields as query parameters. Raises UsageError."""
+    from crmctl.models import jsontext
+
     pairs = [_field(text) for text in fields]
-    return [(name, value if isinstance(value, str) else _json(value)) for name, value in pairs]
+    return [(name, value if isinstance(value, str) else jsontext.dumps(value)) for name, value in pairs]
 
 
 def _field(text: str) -> tuple[str, Any]:
-    from crmctl.models import jsontext
-
-    name, sign, value = text.partition("=")
-    if not sign or not name.strip(":") or "" in name.removesuffix(":").split("."):
-        raise UsageError(f"-f {text!r} is not key=value", hint="for example -f data.email=ada@acme.com, or -f data.score:=12")
-    if not name.endswith(":"):
-        return name, value
-    try:
-        return name[:-1], jsontext.loads(value, unique_keys=True)
-    except ValueError as error:
-        raise UsageError(f"-f {text!r}: what follows := is not JSON: {reason(error)}", hint=f"-f {name[:-1]}=... takes text") from error
-
-
-def _json(value: Any) -> str:
-    from crmctl.models import jsontext
-
-    return jsontext.dumps(value)
+    hint = "for example -f data.email=ada@acme.com, or -f data.score:=12"
+    name, value, _ = named_value("-f", text, "key=value", hint)
+    if "" in name.split("."):
+        raise UsageError(f"-f {text!r} is not key=value", hint=hint)
+    return name, value
 
 
 def _refuse_twice(name: str) -> NoReturn:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crmctl.cli.options import ADVANCED
+from crmctl.cli.options import ADVANCED, WIDEST
 from crmctl.cli.registry import CommandEntry
 
-WIDEST = 100
-"""Help is never set wider than this: long lines are hard to read."""
 EXAMPLES = 5
 """Examples on a page; --help-all shows them all."""
 TOPIC_NAMES = (

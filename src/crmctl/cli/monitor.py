@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from crmctl.config.settings import is_web_address
 from crmctl.errors import CrmctlError, UsageError
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ SECONDS = 10.0
 
 def start_ping(runtime: Runtime, url: str) -> None:
     """Tell the monitor that the command starts; `run` tells it the exit code. Raises UsageError for a bad URL."""
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
-    except ValueError:
-        is_address = False
-    if not is_address:
+    if not is_web_address(url):
         raise UsageError(f"--ping {url!r} is no web address", hint="for example --ping https://hc.example.com/ping/UUID")
     runtime.ping_url = url.rstrip("/")
     send_ping(runtime, "start")

@@ -10,6 +10,8 @@ from crmctl.config.output_formats import OUTPUT_FORMATS
 
 ADVANCED = "Advanced"
 """Options of this panel are explained by --help-all only."""
+WIDEST = 100
+"""Help is never set wider than this: long lines are hard to read."""
 
 
 def advanced(*names: str, **settings: Any) -> Any:

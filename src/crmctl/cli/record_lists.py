@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from crmctl.client.answers import Page
     from crmctl.client.query.clauses import FilterReader
     from crmctl.client.query.groups import Measures
-    from crmctl.client.query.record_filter import QueryContext, RecordFilter
+    from crmctl.client.query.record_filter import ListOrder, QueryContext, RecordFilter
     from crmctl.client.query.record_query import RecordQuery
     from crmctl.client.query.related_records import FieldLookups
     from crmctl.models.resources import Attribute, HistoryEntry, Record
@@ -384,10 +384,14 @@ def _named(runtime: Runtime, object_name: str, by: Sequence[str], rows: list[Jso
 def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReader, RecordQuery]:
     from crmctl.client.query.clauses import FilterReader, list_order, text_search
     from crmctl.client.query.record_query import RecordQuery
-    from crmctl.client.query.related_records import related_order
+
+    def related(sort: str, direction: str | None, attribute: Attribute) -> ListOrder:
+        from crmctl.client.query.related_records import related_order
+
+        return related_order(reader.context, sort, direction, attribute)
 
     reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
-    order = list_order(asked.sort, asked.order, lambda: reader.attributes, partial(related_order, reader.context))
+    order = list_order(asked.sort, asked.order, lambda: reader.attributes, related)
     wanted: RecordFilter = reader.read(asked.filters or ())
     if asked.text is not None:
         wanted = wanted & text_search(reader, asked.text)

@@ -93,26 +93,29 @@ def plain_fields(runtime: Runtime, given: Json, assignments: Sequence[str] | Non
     """
     fields = read_json_object(runtime, data) if data is not None else {}
     for text in assignments or ():
-        name, value = _plain_assignment(text)
-        fields[name] = value
+        name, value, is_json = named_value("--set", text, "FIELD=VALUE")
+        is_truth = not is_json and name.startswith("is") and value in ("true", "false")
+        fields[name] = value == "true" if is_truth else value
     fields |= {name: value for name, value in given.items() if value is not None}
     if not fields:
         raise UsageError("nothing to write", hint="--help shows the options that change something")
     return fields
 
 
-def _plain_assignment(text: str) -> tuple[str, Any]:
+def named_value(option: str, text: str, form: str = "NAME=VALUE", hint: str | None = None) -> tuple[str, Any, bool]:
+    """Return name and value of `name=text` or `name:=JSON`, and whether it was JSON. Raises UsageError."""
     from crmctl.models import jsontext
 
     name, sign, value = text.partition("=")
     if not sign or not name.strip(":"):
-        raise UsageError(f"--set {text!r} is not FIELD=VALUE")
+        raise UsageError(f"{option} {text!r} is not {form}", hint=hint)
     if not name.endswith(":"):
-        return name, value == "true" if name.startswith("is") and value in ("true", "false") else value
+        return name, value, False
     try:
-        return name[:-1], jsontext.loads(value, unique_keys=True)
+        return name[:-1], jsontext.loads(value, unique_keys=True), True
     except ValueError as error:
-        raise UsageError(f"--set {text!r}: what follows := is not JSON: {reason(error)}") from error
+        problem = f"{option} {text!r}: what follows := is not JSON: {reason(error)}"
+        raise UsageError(problem, hint=f"{option} {name[:-1]}=... takes text") from error
 
 
 def read_json_object(runtime: Runtime, given: str) -> Json:

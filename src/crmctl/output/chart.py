@@ -10,8 +10,8 @@ from typing import Any
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.output.streams import Streams, clean
-from crmctl.output.table import cell_width, pad
+from crmctl.output.streams import Streams, cell_width, clean
+from crmctl.output.table import pad
 
 Row = Json
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from crmctl.clock import Clock, SystemClock
-from crmctl.config.output_formats import OUTPUT_FORMATS
+from crmctl.config.output_formats import OUTPUT_FORMATS, OutputFormat
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, narrow
@@ -143,7 +143,7 @@ class Emitter:
         row = OUTPUT_FORMATS.get(format)
         if row is None:
             raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(OUTPUT_FORMATS)}")
-        self._writer: formats.FormatWriter = getattr(formats, row.writer)(row)
+        self._writer = _writer(row)
         self.streams = streams
         self.format = format
         self.fields = list(fields) if fields is not None else None
@@ -285,6 +285,15 @@ class Emitter:
             spool.seek(0)
             while text := spool.read(1 << 20):
                 yield text
+
+
+def _writer(row: OutputFormat) -> formats.FormatWriter:
+    if row.writer == "Table":
+        from crmctl.output.table import Table  # only people need it
+
+        return Table(row)
+    writer: formats.FormatWriter = getattr(formats, row.writer)(row)
+    return writer
 
 
 def _mapping(item: Item) -> Mapping[str, Any]:

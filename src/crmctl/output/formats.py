@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from crmctl.config.output_formats import OutputFormat
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row, value_at
-from crmctl.output import table
 from crmctl.output.streams import clean
 from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View, generic_view
@@ -35,19 +34,6 @@ class FormatWriter(ABC):
     @abstractmethod
     def value(self, value: Any, how: Rendering) -> str:
         """Write any JSON value."""
-
-
-class Table(FormatWriter):
-    """Columns for people. `output/table.py` draws them."""
-
-    def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
-        return table.items(pages, view, how)
-
-    def item(self, item: Item, view: View | None, how: Rendering) -> str:
-        return table.item(item, view, how)
-
-    def value(self, value: Any, how: Rendering) -> str:
-        return table.value(value, how)
 
 
 class JsonDocument(FormatWriter):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
-from crmctl.output.streams import Streams, clean, clean_lines
-from crmctl.output.table import wrapped
+from crmctl.output.streams import Streams, clean, clean_lines, wrapped
 
 COMMAND = "crmctl "
 """Lines with a command are not wrapped, so that users can copy them."""

@@ -254,3 +254,35 @@ def _shown(character: str) -> str:
     import unicodedata  # loaded only for unprintable text
 
     return {"Cs": "�", "Co": character, "Cn": character}.get(unicodedata.category(character), "")
+
+
+def cell_width(text: str) -> int:
+    """Return the terminal cells of a text: two per wide character, none per combining one."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+NARROWEST = 20
+"""Text in less room is left to the terminal to wrap."""
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Return a line wrapped to the width, with its blanks and its indent."""
+    if width is None or width < NARROWEST or cell_width(text) <= width:
+        return [text]
+    if indent := text[: len(text) - len(text.lstrip(" "))]:
+        first, *others = wrapped(text.lstrip(" "), width - 2 * len(indent))
+        return [indent + first, *(2 * indent + line for line in others)]
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and cell_width(longer) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = longer
+    return [*lines, line]

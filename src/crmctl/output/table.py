@@ -10,7 +10,8 @@ from typing import Any
 
 from crmctl.models.field_paths import value_at
 from crmctl.models.ids import is_uuid
-from crmctl.output.streams import clean, clean_lines
+from crmctl.output.formats import FormatWriter
+from crmctl.output.streams import cell_width, clean, clean_lines, wrapped
 from crmctl.output.value_text import Item, Rendering, shown, zones
 from crmctl.output.views import Column, View, generic_view
 
@@ -105,15 +106,6 @@ def _widths(columns: list[Cells], width: int | None) -> list[int]:
     return widths
 
 
-def cell_width(text: str) -> int:
-    """Return the terminal cells of a text: two per wide character, none per combining one."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
 def pad(text: str, width: int, right: bool) -> str:
     """Return the text in exactly `width` cells, shortened with an ellipsis if needed."""
     length = cell_width(text)
@@ -132,29 +124,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(pad(cell, width, False) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-NARROWEST = 20
-"""Text in less room is left to the terminal to wrap."""
-
-
-def wrapped(text: str, width: int | None) -> list[str]:
-    """Return a line wrapped to the width, with its blanks and its indent."""
-    if width is None or width < NARROWEST or cell_width(text) <= width:
-        return [text]
-    if indent := text[: len(text) - len(text.lstrip(" "))]:
-        first, *others = wrapped(text.lstrip(" "), width - 2 * len(indent))
-        return [indent + first, *(2 * indent + line for line in others)]
-    lines: list[str] = []
-    line = ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else word
-        if line and cell_width(longer) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = longer
-    return [*lines, line]
-
-
 _RIGHT = frozenset({"number", "currency"})
 _WRAPPED = frozenset({"sentence", "edits"})
 _NARROWER = {"sentence": 24, "edits": 24, "sample": 20}
@@ -163,35 +132,36 @@ _NARROWER = {"sentence": 24, "edits": 24, "sample": 20}
 _RIGID = frozenset({"id", "email", "number", "currency", "time", "date", "checkbox"})
 
 
-def items(pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
-    """Yield the whole table at once: its widths depend on every row."""
-    rows = [item for page in pages for item in page]
-    if rows:
-        yield _table(rows, view or generic_view(rows), how)
+class Table(FormatWriter):
+    """Columns for people."""
 
+    def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
+        """Yield the whole table at once: its widths depend on every row."""
+        rows = [item for page in pages for item in page]
+        if rows:
+            yield _table(rows, view or generic_view(rows), how)
 
-def item(item: Item, view: View | None, how: Rendering) -> str:
-    """Return one line per field, then the item's lists as tables."""
-    view = view or generic_view([item])
-    lists = {name: view.lists[name] for name in view.lists if isinstance(item.get(name), list)}
-    lines = _block([column for column in _block_columns(item, view, how) if column.header not in lists], item, how)
-    for name, inner in lists.items():
-        lines += f"\n{how.paint(name, 'header')}\n" + (_table(item[name], inner, how) if item[name] else "none\n")
-    return lines
+    def item(self, item: Item, view: View | None, how: Rendering) -> str:
+        """Return one line per field, then the item's lists as tables."""
+        view = view or generic_view([item])
+        lists = {name: view.lists[name] for name in view.lists if isinstance(item.get(name), list)}
+        lines = _block([column for column in _block_columns(item, view, how) if column.header not in lists], item, how)
+        for name, inner in lists.items():
+            lines += f"\n{how.paint(name, 'header')}\n" + (_table(item[name], inner, how) if item[name] else "none\n")
+        return lines
 
-
-def value(value: Any, how: Rendering) -> str:
-    """Return the result of a query as rows, a block or lines of text."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return item(value, None, how)
-    if isinstance(value, list) and value and all(isinstance(element, Mapping) for element in value):
-        return _table(value, generic_view(value), how)
-    if isinstance(value, list) and value and all(isinstance(element, list) for element in value):
-        rows: list[Item] = [{str(number): cell for number, cell in enumerate(element, 1)} for element in value]
-        return _table(rows, generic_view(rows), how)
-    return "".join(f"{shown(element, 'text', how)}\n" for element in (value if isinstance(value, list) else [value]))
+    def value(self, value: Any, how: Rendering) -> str:
+        """Return the result of a query as rows, a block or lines of text."""
+        if value is None:
+            return ""
+        if isinstance(value, Mapping):
+            return self.item(value, None, how)
+        if isinstance(value, list) and value and all(isinstance(element, Mapping) for element in value):
+            return _table(value, generic_view(value), how)
+        if isinstance(value, list) and value and all(isinstance(element, list) for element in value):
+            rows: list[Item] = [{str(number): cell for number, cell in enumerate(element, 1)} for element in value]
+            return _table(rows, generic_view(rows), how)
+        return "".join(f"{shown(element, 'text', how)}\n" for element in (value if isinstance(value, list) else [value]))
 
 
 SHORT_ID = 8

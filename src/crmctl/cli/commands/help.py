@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from crmctl.cli.app import CommandApp, command_help
-from crmctl.cli.help_text import TOPIC_NAMES, WIDEST, render
+from crmctl.cli.help_text import TOPIC_NAMES, render
+from crmctl.cli.options import WIDEST
 from crmctl.cli.registry import BY_NAME
 from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion

@@ -12,7 +12,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import counted
-from crmctl.errors import ExitCode, NotFoundError, UsageError, reason
+from crmctl.errors import ExitCode, NotFoundError, UsageError
 from crmctl.models.numbers import size_text
 
 if TYPE_CHECKING:
@@ -264,17 +264,12 @@ def _excluded(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _parameter(text: str) -> tuple[str, Any]:
     """Return name and value of a --param: a number if it looks like one, else text; behind `:=` JSON."""
+    from crmctl.cli.targets import named_value
     from crmctl.models import jsontext
 
-    name, sign, value = text.partition("=")
-    if not sign or not name.strip(":"):
-        raise UsageError(f"--param {text!r} is not NAME=VALUE")
-    if name.endswith(":"):
-        try:
-            document = jsontext.loads(value)
-        except ValueError as error:
-            raise UsageError(f"--param {text!r}: what follows := is not JSON: {reason(error)}") from error
-        return name[:-1], document if isinstance(document, int | float | str | None) else jsontext.dumps(document)
+    name, value, is_json = named_value("--param", text)
+    if is_json:
+        return name, value if isinstance(value, int | float | str | None) else jsontext.dumps(value)
     for kind in (int, float):
         try:
             number = kind(value)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
@@ -17,6 +16,7 @@ from crmctl.cli.app import CommandApp, environment_variable
 from crmctl.cli.ephemeral_service import DoubleOptions, serve_double, test_double_options
 from crmctl.cli.options import advanced
 from crmctl.cli.runtime import Runtime
+from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.ids import nearest, suggestion
@@ -199,12 +199,7 @@ def _source(ctx: typer.Context) -> tuple[Runtime, Callable[[str], str]]:
 def _public_url(option: str, said: str | None) -> str | None:
     if said is None:
         return None
-    try:
-        parts = urlsplit(said)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
-    except ValueError:
-        is_address = False
-    if not is_address or not said.isascii() or not said.isprintable() or " " in said:
+    if not is_web_address(said) or not said.isascii() or not said.isprintable() or " " in said:
         raise UsageError(f"{option} must be an address such as https://crm.example.com, not {said!r}", hint="crmctl serve --help")
     return said
 

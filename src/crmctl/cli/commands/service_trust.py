@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.service_data import opened, write
+from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,11 +131,6 @@ def _claim(text: str) -> tuple[str, str]:
 
 
 def _issuer(url: str, *, dev: bool) -> str:
-    try:
-        parts = urlsplit(url)
-        is_address = bool(parts.hostname) and not (parts.query or parts.fragment) and parts.scheme in ("https", *(["http"] if dev else []))
-    except ValueError:
-        is_address = False
-    if not is_address:
+    if not is_web_address(url, "https", *(["http"] if dev else [])):
         raise UsageError(f"--issuer must be an address with https, not {url!r}", hint="--dev allows http, for tests")
     return url

@@ -122,13 +122,9 @@ def listen_for_events(
 
 
 def _checked_address(url: str | None, option: str = "--forward") -> str | None:
-    from urllib.parse import urlsplit
+    from crmctl.config.settings import is_web_address
 
-    try:
-        good = url is None or (urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname))
-    except ValueError:
-        good = False
-    if not good:
+    if url is not None and not is_web_address(url, may_have_query=True):
         raise UsageError(f"{option} {url!r} is no web address", hint=f"for example {option} http://localhost:3000/hooks")
     return url
 
