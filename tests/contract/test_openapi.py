@@ -23,6 +23,7 @@ DEPENDS_ON_THE_DATA = (
     "create_activity",
     "update_activity",
     "create_upload_url",
+    "load_definitions",
 )
 
 EXCEPTION = """

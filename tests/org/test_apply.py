@@ -33,10 +33,15 @@ def by_new_ids(folder: Path, ids: dict[str, str]) -> dict[str, Any]:
         for old, new in ids.items():
             text = text.replace(old, new)
         content[path.relative_to(folder).as_posix()] = [json.loads(line) for line in text.split("\n") if line]
-    for rows in content.values():
+    for rows in [*content.values()]:
         for row in rows:
             row.get("links", []).sort()
         rows.sort(key=lambda row: row["id"])
+    for path in sorted(folder.rglob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        for old, new in ids.items():
+            text = text.replace(old, new)
+        content[path.relative_to(folder).as_posix()] = [line for line in text.split("\n") if "userId: " not in line]
     return content
 
 

@@ -26,9 +26,17 @@ def test_every_difference_is_found(crm: RunningService) -> None:
     for folder in ("crm", "other"):
         run_crmctl("org", "pull", folder).ok()
     assert drill_differences(OrgFolder(Path("crm")), OrgFolder(Path("other")), {}) == []
-    people = lines_of(Path("other/records/people.jsonl"))
-    people[0]["data"]["job_title"] = "Changed"
-    write_lines(Path("other/records/people.jsonl"), people[:-1])
+    people, activities = (Path("other", name) for name in ("records/people.jsonl", "activities.jsonl"))
+    lines = lines_of(people)
+    lines[0]["data"]["job_title"] = "Changed"
+    write_lines(people, lines)
+    gone, *kept = lines_of(activities)
+    write_lines(activities, kept)
+    report = next(Path("other/reports").iterdir())
+    report.write_text(report.read_text().replace("limit: 7", "limit: 8"))
     problems = drill_differences(OrgFolder(Path("crm")), OrgFolder(Path("other")), {})
-    assert [problem["problem"][:12] for problem in problems] == ["restored dif", "not restored", "not restored"]
-    assert {problem["place"] for problem in problems} == {"people", "records/people.jsonl:1", f"records/people.jsonl:{len(people)}"}
+    assert {(problem["place"], problem["problem"]) for problem in problems} == {
+        (f"people {lines[0]['id']}", "restored differently: job_title"),
+        (f"activities {gone['id']}", "not restored"),
+        ("reports People by name 42", "restored differently: limit"),
+    }

@@ -49,7 +49,29 @@ def furnish(service: RunningService, seed: int, records: int = 12) -> dict[str, 
         person = {"type": "person", "id": choose.choice(ids["people"])}
         about = {"title": f"Call {number} {choose.choice(WORDS)}", "summary": choose.choice(WORDS), "activityDate": "2026-03-01T10:00:00Z"}
         _post(service, "/activities", {**about, "linkedRecords": [link], "participants": [person] if number % 2 else []})
+    if _get(service, "/extensions").get("extensions"):
+        _post(service, "/definitions", _definitions(choose, seed, ids))
     return ids
+
+
+def _definitions(choose: random.Random, seed: int, ids: dict[str, list[str]]) -> dict[str, Any]:
+    """Return reports, workflows, webhook endpoints and members; some name records."""
+    greet: dict[str, Any] = {"type": "updateRecord", "data": {"job_title": "{{ record.data.job_title }}!"}}
+    if choose.random() < 0.5:
+        greet["recordId"] = choose.choice(ids["people"])
+    call = {"type": "callUrl", "url": "https://example.com/hook", "headers": {"Authorization": "secret"}, "body": {"seed": seed}}
+    reports = [{"name": f"People by name {seed}", "object": "people", "columns": ["name", "email"], "limit": 7}]
+    if choose.random() < 0.5:
+        reports.append({"name": f"People by  name {seed}!", "description": choose.choice(WORDS), "object": "deals", "groupBy": "stage"})
+    return {
+        "members": [
+            {"name": choose.choice(WORDS), "email": f"m{seed}-{n}@example.com", "role": choose.choice(["admin", "viewer"])}
+            for n in range(2)
+        ],
+        "reports": reports,
+        "workflows": [{"name": f"Greet {choose.choice(WORDS)}", "trigger": "record/created", "object": "people", "actions": [greet, call]}],
+        "webhooks": [{"url": "https://example.com/events", "description": choose.choice(WORDS), "eventTypes": ["record.created"]}],
+    }
 
 
 def _attributes(choose: random.Random) -> list[tuple[str, str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError, reason
+from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError, RejectedError, UsageError, reason
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -27,7 +27,8 @@ from crmctl.org.jobs import (
     write_sources,
 )
 from crmctl.org.pull import source_digest
-from crmctl.org.tables import ACTIVITY_ROWS, Side
+from crmctl.org.sections import read_sections, send_entry, takes_sections, to_send
+from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
 from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of
@@ -80,7 +81,8 @@ class ApplyPlan:
     folder: Path
     schema: Sequence[SchemaChange]
     records: dict[str, ObjectPlan]
-    activities: ObjectPlan
+    others: dict[str, ObjectPlan]
+    """Activities, and the sections that the folder holds."""
     coverage: Sequence[Json]
 
     @property
@@ -89,11 +91,11 @@ class ApplyPlan:
 
     @property
     def changes(self) -> int:
-        return sum(plan.changes for plan in (*self.records.values(), self.activities)) + len(self.schema_changes)
+        return sum(plan.changes for plan in (*self.records.values(), *self.others.values())) + len(self.schema_changes)
 
     @property
     def deletions(self) -> int:
-        return sum(plan.delete for plan in (*self.records.values(), self.activities))
+        return sum(plan.delete for plan in self.records.values())
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
@@ -102,7 +104,7 @@ class ApplyPlan:
             "changes": self.changes,
             "schema": [change.wire() for change in self.schema_changes],
             "records": {slug: vars(plan) for slug, plan in self.records.items()},
-            "activities": vars(self.activities),
+            **{name: vars(plan) for name, plan in self.others.items()},
             "notContained": [row["content"] for row in self.coverage],
         }
 
@@ -150,11 +152,12 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         compared, present = stack.enter_context(
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
         )
-        plan = plan_of(compared, request)
+        others = {ACTIVITY_ROWS: "activities"} | (SECTION_ROWS if takes_sections(context) else {})
+        plan = plan_of(compared, request, {slug: section for slug, section in others.items() if section in folder.parts})
         approve(plan)
         result = ApplyResult(plan)
         if request.dry_run or (not plan.changes and job is None):
-            _note_open_references(compared, result, folder.objects)
+            _note_left_out(compared, result, folder.objects)
             return result
         job = job or _held(stack, OrgJob.begin(context, request.folder))
         result.job = job.id
@@ -202,31 +205,30 @@ def _write_map(path: Path | None, known: Mapping[str, str]) -> None:
             file.write(jsontext.dumps(dict(sorted(known.items())), indent=0) + "\n")
 
 
-def plan_of(compared: OrgComparison, request: ApplyFolderRequest) -> ApplyPlan:
-    """Return what an apply would do. Raises RejectedError for a plan that must not run."""
+def plan_of(compared: OrgComparison, request: ApplyFolderRequest, others: Mapping[str, str]) -> ApplyPlan:
+    """Return what an apply would do; `others` are the rows besides records that the service takes. Raises RejectedError."""
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
     object_order(folder)
     records = {}
-    for slug in (*folder.objects, ACTIVITY_ROWS):
-        changed = compared.activity_changes() if slug == ACTIVITY_ROWS else compared.record_changes(slug, folder.objects)
+    for slug in (*folder.objects, *others):
         row = ObjectPlan(
             create=sum(1 for _ in tables.unpaired(Side.RIGHT, slug)),
-            update=sum(1 for change in changed if set_values(change.values)),
-            delete=sum(1 for _ in tables.unpaired(Side.LEFT, slug)) if request.prune else 0,
+            update=sum(1 for change in compared.changed(slug, folder.objects) if set_values(change.values)),
+            delete=sum(1 for _ in tables.unpaired(Side.LEFT, slug)) if request.prune and slug in folder.objects else 0,
         )
         row.unchanged = tables.count(Side.RIGHT, slug) - row.create - row.update
         records[slug] = row
         there = tables.count(Side.LEFT, slug)
-        if row.create and there and not tables.has_pairs(slug) and not request.new and not tables.has_keys(slug) and slug != ACTIVITY_ROWS:
+        if row.create and there and not tables.has_pairs(slug) and not request.new and not tables.has_keys(slug) and slug in folder.objects:
             raise RejectedError(
                 f"nothing tells which of the {there:,} records of {slug} in the service the folder means",
                 hint=f"--match {slug}=ATTR names an attribute that identifies them; --new creates the records all the same",
                 code="unmatched_records",
             )
-    activities = records.pop(ACTIVITY_ROWS)
+    rest = {section: records.pop(slug) for slug, section in others.items()}
     coverage = [row for row in folder.manifest.get("coverage", ()) if not row.get("contained")]
-    plan = ApplyPlan(folder.path, compared.schema, records, activities, coverage)
+    plan = ApplyPlan(folder.path, compared.schema, records, rest, coverage)
     if request.max_changes is not None and plan.changes > request.max_changes:
         raise RejectedError(
             f"{plan.changes:,} changes, --max-changes says {request.max_changes:,}; nothing was sent", hint="--dry-run shows them",
@@ -263,7 +265,11 @@ def object_order(folder: OrgFolder) -> list[str]:
     return order
 
 
-def _note_open_references(compared: OrgComparison, result: ApplyResult, pending: Collection[str] = ()) -> None:
+def _note_left_out(compared: OrgComparison, result: ApplyResult, pending: Collection[str] = ()) -> None:
+    """Name entries that the service does not take, and references to records that it does not have."""
+    for slug, section in SECTION_ROWS.items():
+        if section not in result.plan.others and (count := sum(1 for _ in compared.tables.unpaired(Side.RIGHT, slug))):
+            result.leave(section, f"{count:,} that this service does not take")
     for slug in compared.right.objects:
         for right, names in compared.open_references(slug, pending):
             result.leave(f"{slug} {right}", f"{', '.join(names)}: the record it refers to is not in the service")
@@ -292,10 +298,12 @@ class _Run:
             self._create(slug)
         for slug in order:
             self._update(slug)
+        for slug in SECTION_ROWS:
+            self._entries(slug)
         self._activities(prune=request.prune)
         for slug in reversed(order) if request.prune else ():
             self._delete(slug)
-        _note_open_references(self._compared, self._result)
+        _note_left_out(self._compared, self._result)
 
     def _schema(self) -> None:
         changes = self._result.plan.schema_changes
@@ -322,7 +330,7 @@ class _Run:
     def _new_rows(self, slug: str) -> Iterator[Json]:
         """Yield the new records without references to records that do not exist yet."""
         for record_id, data in self._tables.unpaired(Side.RIGHT, slug):
-            translated, open_names = self._compared.closed_record(slug, data)
+            translated, open_names = self._compared.translated(slug, data, ())
             if open_names:
                 self._deferred.setdefault(slug, set()).add(record_id)
             yield translated
@@ -334,13 +342,13 @@ class _Run:
 
     def _changed_values(self, slug: str) -> Iterator[tuple[str, Json]]:
         """Yield the id in the service and the new values of records that differ, and of new records with left out references."""
-        for change in self._compared.record_changes(slug, ()):
+        for change in self._compared.changed(slug, ()):
             yield change.id, set_values(change.values)
         references, deferred = references_of(self._folder.objects[slug]), self._deferred.get(slug, set())
         lefts = self._compared.lefts(slug)
         for record_id, data in self._tables.rows(Side.RIGHT, slug) if deferred else ():
             if record_id in deferred and record_id in lefts:
-                yield lefts[record_id], self._compared.closed_record(slug, {name: data[name] for name in data if name in references})[0]
+                yield lefts[record_id], self._compared.translated(slug, {name: data[name] for name in data if name in references}, ())[0]
 
     def _import(self, step: OrgStep, rows: Iterable[Json], mode: str) -> None:
         request = ImportRequest(
@@ -354,6 +362,24 @@ class _Run:
         for number, why in rows_failed(step, self._context.clock):
             self._result.leave(f"{step.object}, {mode}, row {number}", why)
 
+    def _entries(self, slug: str) -> None:
+        """Create and change the entries of a section, one request each."""
+        section, step = SECTION_ROWS[slug], None
+        sources = {line.document["id"]: line.document["data"] for line in self._folder.entries(section)}
+        wanted = [name for name, _ in self._tables.unpaired(Side.RIGHT, slug)]
+        wanted += [change.id for change in self._compared.changed(slug) if set_values(change.values)]
+        for name in wanted if section in self._result.plan.others else ():
+            step = step or self._job.step("entries", section)
+            before = self._compared.current.get(section, {}).get(name)
+            entry = to_send(section, self._compared.translated(slug, sources[name])[0], before)
+            step.note({"name": name, "sent": entry, "before": before})
+            try:
+                send_entry(self._context, section, entry, self._folder.path)
+            except (DeniedError, NotFoundError, RejectedError) as error:
+                self._result.leave(f"{section} {name}", error.message)
+        if step is not None and section == "members":
+            self._compared.match_users(read_sections(self._context, ("members",))[0]["members"].values())
+
     def _activities(self, *, prune: bool) -> None:
         step: OrgStep | None = None
         service = self._context.service
@@ -364,7 +390,7 @@ class _Run:
             step.note({"source": source, "sent": list(fields)})
             made = service.create_activity(fields)
             step.note({"source": source, "id": made.id, "sent": list(fields), "wire": made.wire, "before": None})
-        for change in self._compared.activity_changes():
+        for change in self._compared.changed(ACTIVITY_ROWS):
             if values := set_values(change.values):
                 step = step or self._job.step("activities", "")
                 fields = self._activity_fields(change.id, values)
@@ -388,7 +414,7 @@ class _Run:
 
     def _activity_fields(self, source: str, data: Json) -> Json:
         """Return the fields of a request. Links and participants that the service does not have are left out and named."""
-        translated, unknown = self._compared.closed_activity(data)
+        translated, unknown = self._compared.translated(ACTIVITY_ROWS, data, ())
         for what in unknown:
             self._result.leave(f"activity {source}", f"{what} is not in the service")
         fields: Json = {name: translated[name] for name in ("title", "summary", "activityDate") if name in translated}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -19,12 +20,16 @@ from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
-from crmctl.org.folder import OrgFolder, OrgLine, references_of
+from crmctl.org.folder import FILES, OrgFolder, OrgLine, references_of
 from crmctl.org.pull import Organization, sync_organization
-from crmctl.org.tables import ACTIVITY_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder
+from crmctl.org.sections import Entries, fetch_file, portable
+from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
-from crmctl.schema.schema_document import TARGET, AttributeSpec, Present, SchemaDocument
+from crmctl.schema.schema_document import Present, SchemaDocument
+from crmctl.values.object_spec import TARGET, AttributeSpec
 from crmctl.write.effect import alike
+
+UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True)
@@ -46,28 +51,40 @@ class OrgChange:
 
 
 class OrgComparison:
-    """Two sides of which `right` is the folder that shall be. Iterating over `changes` pairs nothing new."""
+    """Two sides of which `right` is the folder that shall be. Reading `changes` pairs nothing new."""
 
-    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange]) -> None:
+    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange], others: Collection[str]) -> None:
+        """`others`: the rows besides records that both sides show."""
         self.tables = tables
         self.right = right
         self.schema = schema
-        self.members: Mapping[str, str] = {}
+        self.others = others
+        self.current: Entries = {}
+        """The entries of the service."""
+        self.users: Mapping[str, str] = {}
         """User ids of the other side by user id of the folder."""
+        self.is_exact = False
+        """Whether values that mean the same differ if they are written differently."""
         self._lefts: dict[str, dict[str, str]] = {}
-        self.targets = {each.target or "" for spec in right.objects.values() for each in references_of(spec).values()}
-        self._attributes = {
-            slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()
-        }  # fmt: skip
+        self._references = {slug: references_of(spec) for slug, spec in right.objects.items()}
+        self._attributes = {slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()}
 
     def match(self) -> None:
-        """Pair records by id, known pair or key; then activities by id, known pair or content."""
+        """Pair rows by id, known pair or key; activities also by content, entries by name."""
         for slug in self.right.objects:
             self.tables.match(slug)
-        for slug in self.targets - self.right.objects.keys():
+        targets = {each.target or "" for references in self._references.values() for each in references.values()}
+        for slug in targets - self.right.objects.keys():
             self.tables.match_targets(slug)
-        self.tables.key_activities(self.activity)
-        self.tables.match(ACTIVITY_ROWS)
+        self.tables.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
+        for slug in self.others:
+            self.tables.match(slug)
+
+    def match_users(self, left: Iterable[Json]) -> None:
+        """Pair users by the e-mail addresses of the members."""
+        users = {member["email"]: member["userId"] for member in left}
+        members = [line.document["data"] for line in self.right.entries("members")]
+        self.users = {str(each.get("userId")): users[each["email"]] for each in members if each["email"] in users}
 
     def lefts(self, slug: str) -> dict[str, str]:
         """Map ids of the folder to ids of the other side."""
@@ -81,91 +98,78 @@ class OrgComparison:
             self.tables.pair(slug, left, right)
             self.lefts(slug)[right] = left
 
-    def record(self, slug: str, data: Json) -> Json:
-        """Return a record of the folder with the ids of the other side. Unpaired ids stay."""
-        translated = dict(data)
-        for name, attribute in references_of(self.right.objects[slug]).items():
-            if (value := ids_only(data.get(name))) is not None:
-                ids = self.lefts(attribute.target or "")
-                translated[name] = [ids.get(each, each) for each in value] if isinstance(value, list) else ids.get(value, value)
-        return translated
+    def translated(self, slug: str, data: Json, pending: Collection[str] | None = None) -> tuple[Json, list[str]]:
+        """Return a row of the folder with the ids of the other side, and the references in it to unpaired records.
 
-    def closed_record(self, slug: str, data: Json, pending: Collection[str] = ()) -> tuple[Json, list[str]]:
-        """Like `record`, without references to unpaired records; return also the attributes that have such references.
-
-        Records of the `pending` objects count as paired, because they will be.
+        Unpaired ids stay. With `pending` they are left out, unless they are of these objects: those will be paired.
         """
-        translated, open_names = self.record(slug, data), []
-        for name, attribute in references_of(self.right.objects[slug]).items():
-            value, ids = ids_only(data.get(name)), self.lefts(attribute.target or "")
-            listed = value if isinstance(value, list) else [value]
-            if value is None or attribute.target in pending or all(each in ids for each in listed):
+        if slug == ACTIVITY_ROWS:
+            return self._activity(data, is_closed=pending is not None)
+        if slug not in self._references:
+            return jsontext.loads(UUID.sub(lambda found: self._left(found[0]) or found[0], jsontext.dumps(data))), []
+        translated, open_names = dict(data), []
+        for name, attribute in self._references[slug].items():
+            if (value := ids_only(data.get(name))) is None:
                 continue
-            open_names.append(name)
-            kept = [ids[each] for each in listed if each in ids]
-            if kept:
-                translated[name] = kept
+            ids, listed = self.lefts(attribute.target or ""), value if isinstance(value, list) else [value]
+            is_closed = pending is not None and attribute.target not in pending
+            kept = [ids.get(each, each) for each in listed if not is_closed or each in ids]
+            if len(kept) < len(listed):
+                open_names.append(name)
+            if kept or not listed:
+                translated[name] = kept if isinstance(value, list) else kept[0]
             else:
                 del translated[name]
         return translated, open_names
 
-    def open_references(self, slug: str, pending: Collection[str] = ()) -> Iterator[tuple[str, list[str]]]:
-        """Yield each record of the folder that refers to unpaired records, with the attributes."""
-        if references_of(self.right.objects[slug]):
-            for record_id, data in self.tables.rows(Side.RIGHT, slug):
-                if open_names := self.closed_record(slug, data, pending)[1]:
-                    yield record_id, open_names
-
-    def activity(self, data: Json) -> Json:
-        """Return an activity of the folder with the ids of the other side. Unpaired ids stay."""
-        links = [f"{slug}/{self.lefts(slug).get(record_id, record_id)}" for slug, (record_id,) in activity_links(OrgLine("", data))]
-        participants = [dict(each) | {"id": self._participant(each) or each.get("id")} for each in data.get("participants", ())]
+    def _activity(self, data: Json, *, is_closed: bool) -> tuple[Json, list[str]]:
+        links, participants, unknown = list[str](), list[Json](), list[str]()
+        for slug, (record_id,) in activity_links(OrgLine("", data)):
+            if (left := self.lefts(slug).get(record_id)) is None and is_closed:
+                unknown.append(f"{slug}/{record_id}")
+            else:
+                links.append(f"{slug}/{left or record_id}")
+        for each in data.get("participants", ()):
+            record_id = str(each.get("id"))
+            left = self.users.get(record_id) if each.get("type") == "user" else self._left(record_id)
+            if left is None and is_closed:
+                unknown.append(f"participant {record_id}")
+            else:
+                participants.append(each | {"id": left or record_id})
         listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
-        return data | {name: value for name, value in listed.items() if value}
+        plain = {name: value for name, value in data.items() if name not in listed}
+        return plain | {name: value for name, value in listed.items() if value}, unknown
 
-    def closed_activity(self, data: Json) -> tuple[Json, list[str]]:
-        """Like `activity`, without unpaired links and participants; return also what was left out."""
-        links = [link for link in data.get("links", ()) if link.partition("/")[2] not in self.lefts(link.partition("/")[0])]
-        strangers = [each for each in data.get("participants", ()) if self._participant(each) is None]
-        kept = {
-            name: [each for each in data[name] if each not in (*links, *strangers)] for name in ("links", "participants") if name in data
-        }
-        return self.activity(data | kept), [*links, *(f"participant {each.get('id')}" for each in strangers)]
-
-    def _participant(self, participant: Json) -> str | None:
-        record_id = str(participant.get("id"))
-        if participant.get("type") == "user":
-            return self.members.get(record_id)
+    def _left(self, record_id: str) -> str | None:
         return next((found for slug in self.right.objects if (found := self.lefts(slug).get(record_id))), None)
 
-    def record_changes(self, slug: str, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
-        """Yield the pairs that differ. With `pending`, leave references to unpaired records of other objects out."""
-        attributes = self._attributes[slug]
+    def open_references(self, slug: str, pending: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield each record of the folder that refers to unpaired records, with the attributes."""
+        if self._references[slug]:
+            for record_id, data in self.tables.rows(Side.RIGHT, slug):
+                if open_names := self.translated(slug, data, pending)[1]:
+                    yield record_id, open_names
+
+    def changed(self, slug: str, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
+        """Yield the pairs that differ. `pending` is that of `translated`."""
         for left, before, right, after in self.tables.pairs(slug):
-            translated = self.record(slug, after) if pending is None else self.closed_record(slug, after, pending)[0]
-            names = [name for name in {**before, **translated} if not _alike(attributes, name, translated.get(name), before.get(name))]
+            wanted = self.translated(slug, after, pending)[0]
+            names = [name for name in {**before, **wanted} if not self._alike(slug, name, wanted.get(name), before.get(name))]
             if names:
-                yield OrgChange("changed", slug, left, right, {name: (before.get(name), translated.get(name)) for name in names})
+                yield OrgChange("changed", slug.strip(), left, right, {name: (before.get(name), wanted.get(name)) for name in names})
 
-    def activity_changes(self) -> Iterator[OrgChange]:
-        for left, before, right, after in self.tables.pairs(ACTIVITY_ROWS):
-            translated = self.activity(after)
-            if names := [name for name in {**before, **translated} if before.get(name) != translated.get(name)]:
-                values = {name: (before.get(name), translated.get(name)) for name in names}
-                yield OrgChange("changed", ACTIVITY_ROWS.strip(), left, right, values)
+    def _alike(self, slug: str, name: str, wanted: Any, current: Any) -> bool:
+        attribute = None if self.is_exact else self._attributes.get(slug, {}).get(name)
+        return bool(wanted == current) or (attribute is not None and wanted is not None and alike(attribute, wanted, current))
 
-    def changes(self) -> Iterator[OrgChange]:
-        """Yield every difference of records and activities."""
-        for slug in (*self.right.objects, ACTIVITY_ROWS):
+    def changes(self, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
+        """Yield every difference of records, activities and entries."""
+        for slug in (*self.right.objects, *self.others):
             for record_id, data in self.tables.unpaired(Side.RIGHT, slug):
                 yield OrgChange("added", slug.strip(), record_id, None, {name: (None, value) for name, value in data.items()})
             for record_id, data in self.tables.unpaired(Side.LEFT, slug):
                 yield OrgChange("removed", slug.strip(), record_id, None, {name: (value, None) for name, value in data.items()})
-            yield from self.activity_changes() if slug == ACTIVITY_ROWS else self.record_changes(slug)
-
-
-def _alike(attributes: Mapping[str, Attribute], slug: str, wanted: Any, current: Any) -> bool:
-    return bool(wanted == current) or (wanted is not None and alike(attributes.get(slug), wanted, current))
+            yield from self.changed(slug, pending)
 
 
 def attribute_of(spec: AttributeSpec) -> Attribute:
@@ -205,14 +209,18 @@ def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
 
 
 @contextmanager
-def folders_compared(before: OrgFolder, after: OrgFolder, matches: Mapping[str, str]) -> Iterator[OrgComparison]:
-    """Compare two folders."""
+def folders_compared(
+    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None
+) -> Iterator[OrgComparison]:
+    """Compare two folders. `known` maps ids of the second to ids of the first."""
     schema = compare(after.schema, present_of(before.schema), prune=True)
     keys = keys_of(after, matches)
     with OrgTables() as tables:
         check_folder(tables, Side.LEFT, before, keys, edited=True)
         check_folder(tables, Side.RIGHT, after, keys, edited=True)
-        compared = OrgComparison(tables, after, schema)
+        tables.know((left, right) for right, left in (known or {}).items())
+        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS))
+        compared.match_users(line.document["data"] for line in before.entries("members"))
         compared.match()
         yield compared
 
@@ -230,12 +238,12 @@ def service_compared(
         check_folder(tables, Side.RIGHT, folder, keys, edited=edited)
         organization = _read_service(context, folder)
         stack.enter_context(organization.copy)
-        _load_service(tables, organization, folder, keys)
+        _load_service(context, tables, organization, keys)
         tables.know((left, right) for right, left in (known or {}).items())
-        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present()))
-        users = {member.user.email: member.user.id for member in organization.members if member.user is not None}
-        emails = {str(member.get("userId")): member.get("email") for member in folder.members()}
-        compared.members = {user: there for user, email in emails.items() if (there := users.get(email)) is not None}
+        others = (ACTIVITY_ROWS, *(slug for slug, section in SECTION_ROWS.items() if section in organization.entries))
+        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present()), others)
+        compared.current = organization.entries
+        compared.match_users(organization.entries.get("members", {}).values())
         compared.match()
         yield compared, organization.present()
 
@@ -244,7 +252,7 @@ def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
     every = context.service.list_objects()
     targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
     chosen = [one for one in every if one.slug in folder.objects or one.slug in targets]
-    organization, _ = sync_organization(context, every, chosen, folder.settings.parts)
+    organization, _ = sync_organization(context, every, chosen, folder.parts)
     for one in organization.objects:
         state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
         excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
@@ -255,15 +263,20 @@ def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
     return organization
 
 
-def _load_service(tables: OrgTables, organization: Organization, folder: OrgFolder, keys: KeyOf) -> None:
+def _load_service(context: BulkContext, tables: OrgTables, organization: Organization, keys: KeyOf) -> None:
     for one, lines in organization.lines():
         slug = one.slug or one.id
         key = keys(slug)
         for document in lines:
             tables.add(Side.LEFT, slug, OrgLine("", document), key(document["data"]))
-    if "activities" in folder.settings.parts:
+    if "activities" in organization.parts:
         for document in organization.activities():
             tables.add(Side.LEFT, ACTIVITY_ROWS, OrgLine("", document))
+    for slug, section in SECTION_ROWS.items():
+        for name, entry in organization.entries.get(section, {}).items():
+            if section == FILES and tables.has(Side.RIGHT, slug, name):
+                entry = fetch_file(context, entry)
+            tables.add(Side.LEFT, slug, OrgLine("", {"id": name, "data": portable(section, entry)}))
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.models.resources import AttributeType
 from crmctl.org.replacement import finish_replacement
-from crmctl.schema.schema_document import AttributeSpec, ObjectSpec, SchemaDocument, read_schema
+from crmctl.schema.schema_document import SchemaDocument, read_schema
 from crmctl.values import yaml_text
+from crmctl.values.object_spec import AttributeSpec, ObjectSpec
 
 FORMAT = 1
 SETTINGS = "org.toml"
@@ -26,8 +27,19 @@ SCHEMA = "schema.yaml"
 MANIFEST = "MANIFEST.json"
 RECORDS = "records"
 ACTIVITIES = "activities.jsonl"
-MEMBERS = "members.yaml"
-DATA_NAMES = (RECORDS, ACTIVITIES, MEMBERS, SCHEMA, MANIFEST)
+FILES = "files"
+SECTIONS = {"members": "email", "reports": "name", "workflows": "name", "webhooks": "url", "files": "path"}
+"""The parts that are lists of entries, with the field that names an entry."""
+
+ENTRY_FILES = ("reports", "workflows")
+"""Sections with a file for each entry; the others are one file."""
+
+PARTS = ("activities", *SECTIONS)
+"""The parts that a folder can contain besides schema and records."""
+
+USUAL_PARTS = tuple(part for part in PARTS if part != FILES)
+LISTS = tuple(f"{section}.yaml" for section in SECTIONS if section not in ENTRY_FILES)
+DATA_NAMES = (RECORDS, ACTIVITIES, *ENTRY_FILES, *LISTS, FILES, SCHEMA, MANIFEST)
 """Files and folders that a pull replaces; the manifest comes last."""
 
 FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
@@ -37,9 +49,6 @@ SPLIT_BYTES = 64_000_000
 MOST_BYTES = 1 << 30
 MOST_LINE = 16_000_000
 MOST_PROBLEMS = 100
-PARTS = ("activities", "members")
-"""The parts that a folder can contain besides schema and records."""
-
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _HINT = "crmctl org verify DIR names every problem"
 
@@ -64,7 +73,7 @@ class OrgSettings:
     """The content of `org.toml`. `objects` is empty for all. `keep` names attributes that a mask leaves alone."""
 
     objects: tuple[str, ...] = ()
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = USUAL_PARTS
     keys: Mapping[str, str] = field(default_factory=dict)
     keep: frozenset[str] = frozenset()
 
@@ -80,7 +89,7 @@ class OrgSettings:
         mask = document.get("mask", {})
         settings = cls(
             tuple(document.get("objects", ())),
-            tuple(document.get("with", PARTS)),
+            tuple(document.get("with", USUAL_PARTS)),
             document.get("keys", {}),
             frozenset(mask.get("keep", ()) if isinstance(mask, dict) else ()),
         )
@@ -102,7 +111,7 @@ class OrgSettings:
                 "# Settings of this folder. crmctl org pull writes this file once; edit it as you like.",
                 f"format = {FORMAT}",
                 "",
-                "# Objects to pull; [] means all. The parts to pull besides records: activities, members.",
+                "# Objects to pull; [] means all. The parts to pull besides records: " + ", ".join(PARTS) + ".",
                 f"objects = {listed(self.objects)}",
                 f"with = {listed(self.parts)}",
                 "",
@@ -138,6 +147,12 @@ class OrgFolder:
     @cached_property
     def objects(self) -> dict[str, ObjectSpec]:
         return {spec.slug: spec for spec in self.schema.objects}
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts that the folder holds."""
+        held = {"activities": (ACTIVITIES,), **{section: (f"{section}.yaml", section) for section in SECTIONS}}
+        return [part for part, names in held.items() if any((self.path / name).exists() for name in names)]
 
     @property
     def is_masked(self) -> bool:
@@ -202,17 +217,25 @@ class OrgFolder:
         if (self.path / ACTIVITIES).exists():
             yield from self._lines(ACTIVITIES)
 
-    def members(self) -> list[Json]:
-        path = self._file(MEMBERS)
-        if not path.exists():
-            return []
-        try:
-            members = yaml_text.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            refuse(MEMBERS, reason(error))
-        if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
-            refuse(MEMBERS, "must be a list of members")
-        return members
+    def entries(self, section: str) -> Iterator[OrgLine]:
+        """Yield the entries of a section, with their names as ids."""
+        key, is_list = SECTIONS[section], section not in ENTRY_FILES
+        names = [f"{section}.yaml"] if is_list else [f"{section}/{path.name}" for path in (self.path / section).glob("*.yaml")]
+        for name in sorted(names):
+            if not self._file(name).exists():
+                continue
+            try:
+                content = yaml_text.loads(self._file(name).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                refuse(name, reason(error))
+            if isinstance(content, list) is not is_list:
+                refuse(name, "must be a list" if is_list else "must be one entry")
+            for entry in content if is_list else [content]:
+                if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
+                    refuse(name, f"an entry has no {key}")
+                if section == FILES and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))):
+                    refuse(name, f"{entry[key]} has no sha256")
+                yield OrgLine(name, {"id": entry[key], "data": entry})
 
     def _lines(self, name: str) -> Iterator[OrgLine]:
         with self._file(name).open("rb") as file:

@@ -14,6 +14,7 @@ from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.org.sections import take_back
 from crmctl.plan.requests import store_of
 from crmctl.plan.resume import ResumeRequest, check_service, choose_job, resume
 from crmctl.plan.undo import UndoRequest, undo
@@ -208,6 +209,7 @@ class OrgUndo:
     job: str
     records: int = 0
     activities: int = 0
+    entries: int = 0
     schema: int = 0
     steps: list[Json] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -219,7 +221,7 @@ class OrgUndo:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        names = ("job", "records", "activities", "schema", "steps", "left")
+        names = ("job", "records", "activities", "entries", "schema", "steps", "left")
         return {name: getattr(self, name) for name in names}
 
 
@@ -232,6 +234,8 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
         for step in reversed(steps_of(job.folder)):
             if step.kind == "schema":
                 _undo_schema(context, step, result, dry_run=dry_run)
+            elif step.kind == "entries":
+                _undo_entries(context, step, result, dry_run=dry_run)
             elif step.kind == "activities":
                 _undo_activities(context, step, result, dry_run=dry_run)
             else:
@@ -283,6 +287,13 @@ def _undo_activities(context: BulkContext, step: OrgStep, result: OrgUndo, *, dr
         except NotFoundError:
             pass
         step.note({"undone": entry["id"]})
+
+
+def _undo_entries(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
+    for entry in reversed(step.entries()):
+        result.entries += 1
+        if not dry_run and (why := take_back(context, step.object, entry["name"], entry["sent"], entry["before"])) is not None:
+            result.left.append(f"{step.object} {entry['name']}: {why}")
 
 
 def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:

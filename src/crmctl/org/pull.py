@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.directory import find_object
-from crmctl.errors import DeniedError, ServiceError, UsageError
+from crmctl.errors import ServiceError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.match.references import ids_only
 from crmctl.mirror.file import writing_turn
@@ -19,16 +19,16 @@ from crmctl.mirror.local_copy import LocalCopy
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Activity, Attribute, AttributeType, Member, Object, Record
+from crmctl.models.resources import Activity, Attribute, AttributeType, Object, Record
 from crmctl.org.folder import (
     ACTIVITIES,
     DATA_NAMES,
     FORMAT,
     MANIFEST,
-    MEMBERS,
     PARTS,
     RECORDS,
     SCHEMA,
+    SECTIONS,
     SETTINGS,
     SPLIT_BYTES,
     OrgFolder,
@@ -40,6 +40,7 @@ from crmctl.org.folder import (
 )
 from crmctl.org.mask import HARMLESS, Mask, scan, texts_in
 from crmctl.org.replacement import finish_replacement, new_content, replace_content
+from crmctl.org.sections import Entries, coverage, read_sections, write_sections
 from crmctl.org.subset import Chosen, choose_subset, refuse_too_many
 from crmctl.schema.schema_document import Present, to_document
 from crmctl.values import yaml_text
@@ -50,7 +51,6 @@ NEVER_CONTAINED = (
     ("history", "the interface has no history; crmctl mirror changes emits it from now on"),
     ("times and authors of records", "the service sets them"),
     ("API keys and webhook secrets", "secrets never leave the service"),
-    ("reports, workflows, webhooks and files", "the interface does not show their content"),
 )
 
 
@@ -80,7 +80,7 @@ class PullReport:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        names = ("asOf", "masked", "subset", "records", "activities", "members", "coverage")
+        names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
         return {
             "folder": str(self.folder), "changed": self.is_changed, "requests": self.requests, "added": dict(self.added),
             **{name: self.manifest[name] for name in names},
@@ -89,14 +89,14 @@ class PullReport:
 
 @dataclass
 class Organization:
-    """The contents of a pull: a mirror as of one moment, the chosen objects with their active attributes, and members."""
+    """The contents of a pull: a mirror as of one moment, the chosen objects with their active attributes, and entries."""
 
     copy: LocalCopy
     objects: Sequence[Object]
     every_object: Sequence[Object]
     parts: Sequence[str]
-    members: Sequence[Member] = ()
-    notes: list[Json] = field(default_factory=list)
+    entries: Entries
+    notes: list[Json]
     chosen: Chosen | None = None
     """Ids of the records of a subset, by object id."""
     mask: Mask | None = None
@@ -143,13 +143,15 @@ class Organization:
             texts = {name: self.mask.text(each[name]) for name in ("title", "summary") if name in each} if self.mask else {}
             yield each | texts
 
-    def masked_members(self) -> list[Json]:
-        """Return the members as the folder may hold them."""
-        members = [_member(member) for member in self.members]
-        if self.mask is not None:
-            for member in members:
-                member |= {"email": self.mask.email(member["email"]), "name": member["name"] and self.mask.name(member["name"])}
-        return members
+    def masked_entries(self) -> Entries:
+        """Return the entries as the folder may hold them."""
+        if (mask := self.mask) is None:
+            return self.entries
+        members = (
+            each | {"email": mask.email(each["email"]), "name": each["name"] and mask.name(each["name"])}
+            for each in self.entries.get("members", {}).values()
+        )
+        return {"members": {each["email"]: each for each in members}} if "members" in self.entries else {}
 
     def see_sources(self) -> None:
         """Show the mask every value that it will replace, and those that are harmless."""
@@ -171,8 +173,8 @@ class Organization:
                     mask.see(line["data"][slug], known)
         for activity in self.activities():
             mask.see([activity.get("title"), activity.get("summary")], known)
-        for member in self.members:
-            mask.see([_member(member)["email"], _member(member)["name"]], known)
+        for member in self.entries.get("members", {}).values():
+            mask.see([member["email"], member["name"]], known)
 
     def written_texts(self, place: Path) -> Iterator[tuple[str, str]]:
         """Yield the texts in the written files that a person could have entered, with their places."""
@@ -187,8 +189,9 @@ class Organization:
             for number, line in enumerate((place / ACTIVITIES).open(encoding="utf-8"), 1):
                 document = jsontext.loads(line)
                 yield from ((f"{ACTIVITIES}, line {number}", document[name]) for name in ("title", "summary") if name in document)
-        for member in yaml_text.loads((place / MEMBERS).read_text(encoding="utf-8")) if (place / MEMBERS).exists() else ():
-            yield from ((MEMBERS, text) for text in (member["email"], member["name"]) if text)
+        for path in place.glob("members.yaml"):
+            for member in yaml_text.loads(path.read_text(encoding="utf-8")):
+                yield from ((path.name, text) for text in (member["email"], member["name"]) if text)
 
     def present(self) -> Present:
         """Return the schema: the chosen objects with attributes, the others only by name."""
@@ -213,7 +216,7 @@ def pull(context: BulkContext, request: PullRequest) -> PullReport:
             organization.copy.hold_still()
             added = _restrict(organization, request, mask)
             with new_content(folder) as place:
-                manifest = write_folder(organization, place) | {"source": source_digest(context.origin)}
+                manifest = write_folder(context, organization, place) | {"source": source_digest(context.origin)}
                 if mask is not None:
                     scan(mask, organization.written_texts(place))
                 is_changed = _store(folder, place, manifest, _proposed(settings, request, organization))
@@ -275,15 +278,12 @@ def sync_organization(
     context: BulkContext, every: Sequence[Object], chosen: Sequence[Object], parts: Sequence[str]
 ) -> tuple[Organization, SyncReport]:
     """Sync the chosen objects and open the mirror. Raises ServiceError if the mirror cannot be proven."""
-    notes: list[Json] = []
-    members: list[Member] = []
-    if "members" in parts:
-        try:
-            members = sorted(context.service.list_members(), key=lambda member: (_email(member), member.id))
-        except DeniedError as error:
-            notes.append(coverage("members", None, error.message))
+    entries, notes = read_sections(context, parts)
+    slugs = {None, *(one.slug for one in chosen)}
+    for section in entries.keys() & {"reports", "workflows"}:
+        entries[section] = {name: entry for name, entry in entries[section].items() if entry.get("object") in slugs}
     report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in parts))
-    report.requests += 1 + ("members" in parts)
+    report.requests += 1 + len(entries)
     for result in report.results:
         if not result.state.proven:
             problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
@@ -291,15 +291,10 @@ def sync_organization(
     copy = LocalCopy.find(context)
     if copy is None:
         raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
-    return Organization(copy, sorted(chosen, key=lambda one: one.slug or one.id), every, parts, members, notes), report
+    return Organization(copy, sorted(chosen, key=lambda one: one.slug or one.id), every, parts, entries, notes), report
 
 
-def coverage(content: str, count: int | None, note: str = "") -> Json:
-    """Return a row of the coverage table; `count` None means that the folder does not contain this."""
-    return {"content": content, "contained": count is not None, "count": count, "note": note or None}
-
-
-def write_folder(organization: Organization, place: Path) -> Json:
+def write_folder(context: BulkContext, organization: Organization, place: Path) -> Json:
     """Write every data file into an empty folder and return the manifest."""
     copy = organization.copy
     document = to_document(organization.present(), [one.id for one in organization.objects])
@@ -316,9 +311,10 @@ def write_folder(organization: Organization, place: Path) -> Json:
     if "activities" in organization.parts:
         activities = _write_lines(place / ACTIVITIES, organization.masked_activities())
     rows.append(coverage("activities", activities, "" if activities is not None else "not chosen"))
-    if organization.members:
-        (place / MEMBERS).write_text(yaml_text.dumps(organization.masked_members()), encoding="utf-8")
-        rows.append(coverage("members", len(organization.members), "apply does not create members"))
+    entries = organization.masked_entries()
+    rows += write_sections(context, entries, place)
+    rows += [coverage(section, None, "left out of a masked folder") for section in organization.entries if section not in entries]
+    rows += [coverage(section, None, "not chosen") for section in SECTIONS if section not in organization.parts]
     rows += [*organization.notes, *(coverage(content, None, note) for content, note in NEVER_CONTAINED)]
     states = [copy.state(one.id) for one in organization.objects]
     return {
@@ -328,7 +324,8 @@ def write_folder(organization: Organization, place: Path) -> Json:
         "subset": organization.chosen is not None,
         "records": counts,
         "activities": activities or 0,
-        "members": len(organization.members),
+        "members": len(entries.get("members", ())),
+        "sections": {section: len(by_name) for section, by_name in entries.items()},
         "proof": {state.slug: state.proof for state in states if state is not None},
         "coverage": rows,
         "files": {name: file_facts(place / name) for name in data_files(place)},
@@ -379,15 +376,6 @@ def activity_document(activity: Activity, slugs: Mapping[str, str]) -> Json:
     facts: Json = {"title": activity.title, "summary": activity.summary, "activityDate": activity.activity_date}
     listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
     return {"id": activity.id, **{name: value for name, value in (facts | listed).items() if value not in (None, [])}}
-
-
-def _email(member: Member) -> str:
-    return (member.user.email or "") if member.user is not None else ""
-
-
-def _member(member: Member) -> Json:
-    user = member.user
-    return {"email": _email(member), "name": user.name if user else None, "role": member.role, "userId": user.id if user else None}
 
 
 def _left_out(organization: Organization, crm_object: Object, lines: RecordLines) -> Iterator[Json]:

@@ -12,10 +12,14 @@ from crmctl.files.whole_files import Spill
 from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.folder import ACTIVITIES, MOST_PROBLEMS, SCHEMA, OrgFolder, OrgLine, references_of
+from crmctl.org.folder import ACTIVITIES, FILES, MOST_PROBLEMS, SCHEMA, SECTIONS, OrgFolder, OrgLine, references_of
+from crmctl.org.sections import portable
 
 ACTIVITY_ROWS = " activities"
 """The activities among the objects; the blank keeps the name free of slugs."""
+
+SECTION_ROWS = {f" {section}": section for section in SECTIONS}
+"""The sections among the objects."""
 
 Problem = tuple[str, str]
 
@@ -63,6 +67,10 @@ class OrgTables(Spill):
             )
             for place, what, target in self._db.execute(query, (side, slug)):
                 yield place, f"{what} refers to {slug} {target}, which the folder does not hold"
+
+    def has(self, side: Side, slug: str, row_id: str) -> bool:
+        query = "SELECT 1 FROM item WHERE side = ? AND object = ? AND id = ?"
+        return self._db.execute(query, (side, slug, row_id)).fetchone() is not None
 
     def count(self, side: Side, slug: str) -> int:
         return int(self._db.execute("SELECT COUNT(*) FROM item WHERE side = ? AND object = ?", (side, slug)).fetchone()[0])
@@ -183,6 +191,14 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = 
             yield line.place, f"the id {line.document['id']} is also in {other}"
         for link in activity_links(line):
             tables.add_links(side, line.place, "links", *link)
+    for slug, section in SECTION_ROWS.items():
+        for line in folder.entries(section):
+            entry = line.document["data"]
+            named = OrgLine(line.place, {"id": line.document["id"], "data": portable(section, entry)})
+            if tables.add(side, slug, named) is not None:
+                yield line.place, f"{line.document['id']} is there twice"
+            if section == FILES and not (folder.path / FILES / entry["sha256"]).is_file():
+                yield line.place, f"{line.document['id']} is missing: {FILES}/{entry['sha256']}"
     yield from tables.open_links(side, folder.objects)
     counts = {slug: tables.count(side, slug) for slug in folder.objects} | {ACTIVITIES: tables.count(side, ACTIVITY_ROWS)}
     told: Mapping[str, Any] = folder.manifest.get("records", {}) | {ACTIVITIES: folder.manifest.get("activities", 0)}

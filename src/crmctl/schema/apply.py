@@ -12,7 +12,8 @@ from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
-from crmctl.schema.schema_document import TARGET, AttributeSpec, ObjectSpec, Present, SchemaDocument, portable_config, read_service
+from crmctl.schema.schema_document import Present, SchemaDocument, portable_config, read_service
+from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
 
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
@@ -96,6 +97,8 @@ def _object(spec: ObjectSpec, present: Present, known: set[str]) -> Iterator[Sch
         yield SchemaChange(ChangeAction.CONFLICT if unchangeable else ChangeAction.UPDATE, spec.slug, details=details, reason=reason)
     there = present.attributes.get(spec.slug, {})
     for attribute in spec.attributes:
+        if attribute.is_active is False:
+            continue
         if attribute.target is not None and attribute.target.lower() not in known and attribute.target not in known:
             yield SchemaChange(
                 ChangeAction.CONFLICT, spec.slug, attribute.slug, reason=f"it points to {attribute.target}, which is nowhere"

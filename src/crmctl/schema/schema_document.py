@@ -6,76 +6,28 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, ValidationError, field_validator
 
 from crmctl.errors import NotFoundError, RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Attribute, AttributeType, Object
+from crmctl.models.resources import Attribute, Object
 from crmctl.values import yaml_text
+from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec, SpecPart, unique_slugs
 
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
 
 VERSION = 1
-TARGET = "allowed_object"
-"""In the file's `config` of a reference: the slug of the target object."""
-
+OTHER_SECTIONS = ("members", "reports", "workflows", "webhooks")
+"""Sections of a definitions file that are not about the schema."""
 
 _HINT = "crmctl schema pull -o yaml shows the form"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, strict=True)
-
-
-def _unique(parts: list[Any]) -> list[Any]:
-    slugs = [part.slug for part in parts]
-    if twice := sorted({slug for slug in slugs if slugs.count(slug) > 1}):
-        raise ValueError(f"given twice: {', '.join(twice)}")
-    return parts
-
-
-class AttributeSpec(_Part):
-    """The wanted state of one attribute. Missing flags are false."""
-
-    slug: str = Field(min_length=1)
-    name: str | None = None
-    type: str
-    is_required: bool = False
-    is_unique: bool = False
-    is_list: bool = False
-    config: Json | None = None
-
-    @model_validator(mode="after")
-    def _has_its_config(self) -> AttributeSpec:
-        config = self.config or {}
-        if self.type == AttributeType.SELECT and not isinstance(config.get("options"), list):
-            raise ValueError("a select needs config.options, a list")
-        if self.type == AttributeType.REFERENCE and not isinstance(config.get(TARGET), str):
-            raise ValueError(f"a reference needs config.{TARGET}, the slug of an object")
-        return self
-
-    @property
-    def target(self) -> str | None:
-        return (self.config or {}).get(TARGET)
-
-
-class ObjectSpec(_Part):
-    """The wanted state of one object. `type` is informative: standard objects cannot be created."""
-
-    slug: str = Field(min_length=1)
-    type: str | None = None
-    singular_name: str | None = None
-    plural_name: str | None = None
-    description: str | None = None
-    attributes: Annotated[list[AttributeSpec], AfterValidator(_unique)] = []
-
-
-class SchemaDocument(_Part):
+class SchemaDocument(SpecPart):
     version: int = VERSION
-    objects: Annotated[list[ObjectSpec], AfterValidator(_unique)]
+    objects: Annotated[list[ObjectSpec], AfterValidator(unique_slugs)]
 
     @field_validator("version")
     @classmethod
@@ -99,7 +51,7 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
     if not isinstance(value, Mapping):
         raise RejectedError(f"{name} holds no schema: it must be an object with `objects`", hint=_HINT)
     try:
-        return SchemaDocument.model_validate(dict(value))
+        return SchemaDocument.model_validate({name: part for name, part in value.items() if name not in OTHER_SECTIONS})
     except ValidationError as error:
         problems = [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

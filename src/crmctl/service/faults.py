@@ -161,7 +161,8 @@ def check_shape(model: type[Body], document: Any) -> Body:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = _path(problem["loc"])
-        saying = _SAYINGS.get(problem["type"], problem["msg"][:1].lower() + problem["msg"][1:])
+        message = problem["msg"].removeprefix("Value error, ")
+        saying = _SAYINGS.get(problem["type"], message[:1].lower() + message[1:])
         raise BadRequest(f"{field} {saying}", {"field": field}) from None
 
 

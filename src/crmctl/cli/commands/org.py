@@ -43,7 +43,8 @@ def pull_org(
         str | None, typer.Option("--objects", metavar="A,B", help="Only these objects; by default those of org.toml.")
     ] = None,
     parts: Annotated[
-        str | None, typer.Option("--with", metavar="A,B", help="Besides records: activities, members; '' for neither.")
+        str | None,
+        typer.Option("--with", metavar="A,B", help="Of activities, members, reports, workflows, webhooks, files; '' for none."),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -122,7 +123,6 @@ def _drill(runtime: Runtime, folder: OrgFolder) -> list[Json]:
     from crmctl.org.verify import drill_differences
 
     source = str(folder.path.resolve())
-    parts = [part for part in folder.settings.parts if part != "members"]
     with tempfile.TemporaryDirectory(prefix="crmctl-drill-") as place:
         stage = Stage(Path(place), runtime.streams, "stderr", runtime.environ)
         with stage.background("serve", "--data", "service", "--port", "0", "--dev", "--rate-limit", "0") as service:
@@ -130,7 +130,7 @@ def _drill(runtime: Runtime, folder: OrgFolder) -> list[Json]:
             environment = stage.environment() | {"CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
             for command in (
                 ("org", "apply", source, "--edited", "--map", "ids.json"),
-                ("org", "pull", "restored", "--objects", ",".join(folder.objects), "--with", ",".join(parts)),
+                ("org", "pull", "restored", "--objects", ",".join(folder.objects), "--with", ",".join(folder.parts)),
             ):
                 stage.show(command)
                 done = subprocess.run([*CRMCTL, *command], cwd=place, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
@@ -266,7 +266,7 @@ def apply_org(
 def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
     for change in plan.schema_changes:
         yield f"{change.action} {change.place}: {change.summary}"
-    for name, part in (*plan.records.items(), ("activities", plan.activities)):
+    for name, part in (*plan.records.items(), *plan.others.items()):
         said = [
             f"{count:,} to {word}" for word, count in (("create", part.create), ("update", part.update), ("delete", part.delete)) if count
         ]

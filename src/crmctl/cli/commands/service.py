@@ -402,28 +402,36 @@ def console(
 @app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
 def load_definitions(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The definitions file, - for stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A definitions file, - for stdin, or a folder of crmctl org pull.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
-    """Apply a YAML file of members, objects, attributes, reports and workflows.
+    """Apply a YAML file of members, objects, reports, workflows and webhook endpoints.
 
-    Creates what is missing and renames what has another name; never deletes. The file is loaded completely or not at all; loading it again
-    changes nothing. --dry-run shows what would happen.
+    The file of crmctl schema pull is one, too. Creates what is missing and renames what has another name; never deletes. The file is loaded
+    completely or not at all; loading it again changes nothing. --dry-run shows what would happen.
     """
     runtime: Runtime = ctx.obj
-    text = _read_text(runtime, file)
+    content: str | Json
+    if Path(file).is_dir():
+        from crmctl.org.folder import OrgFolder
+        from crmctl.org.sections import definitions_of
+
+        content = definitions_of(OrgFolder(Path(file)))
+    else:
+        content = _read_text(runtime, file)
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
-        from crmctl.service.definitions.definitions_file import load_document, parse_document
+        from crmctl.service.definitions.definitions_file import load_document, parse_document, parse_sections
 
-        summary = load_document(engine, parse_document(text), clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
+        document = parse_document(content) if isinstance(content, str) else parse_sections(content)
+        summary = load_document(engine, document, clock=runtime.clock, ids=new_id, dry_run=runtime.dry_run)
     runtime.emitter.emit_result(summary, text="\n".join(f"{section:<12}{_counted(counts)}" for section, counts in summary.items()))
 
 
 @app.command("dump", examples=["crmctl service dump > crm.yaml"])
 def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """Print members, objects, attributes, reports and workflows as YAML for load."""
+    """Print members, objects, reports, workflows and webhook endpoints as YAML for load."""
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.definitions.definitions_file import dump_sections, format_document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, TypeVar, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Unpack
 
 from pydantic import Field
 
@@ -13,14 +13,17 @@ from crmctl.clock import Clock
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
 from crmctl.service.jobs.worker import after_removal
+from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
-from crmctl.service.store import attributes, members, objects, reports, workflows
+from crmctl.service.store import attributes, members, objects, reports, webhooks, workflows
 from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.logs import OPERATOR
+from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Ids, Stamp, Tx
 from crmctl.service.workflows.workflow_definition import WorkflowDefinition, check_workflow, next_due
 from crmctl.values import yaml_text
+from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
 
 
 class MemberDefinition(Body):
@@ -30,32 +33,33 @@ class MemberDefinition(Body):
     image: str | None = None
 
 
-class AttributeDefinition(Body):
-    """In `config`, a reference names its object by slug as `allowed_object`, so that a file fits any service."""
+class WebhookDefinition(Body):
+    """An endpoint that receives events. Its secret is in no file."""
 
-    name: str
-    slug: str
-    type: str
-    config: Json | None = None
-    is_required: bool = False
-    is_unique: bool = False
-    is_list: bool = False
-    is_active: bool = True
-
-
-class ObjectDefinition(Body):
-    slug: str
-    plural_name: str
-    singular_name: str | None = None
-    description: str | None = None
-    attributes: list[AttributeDefinition] = Field(default_factory=list)
+    url: str
+    description: str = ""
+    event_types: list[str] | None = None
+    enabled: bool = True
 
 
 class Document(Body):
+    """A schema file with further sections."""
+
+    version: Literal[1] = 1
     members: list[MemberDefinition] = Field(default_factory=list)
-    objects: list[ObjectDefinition] = Field(default_factory=list)
+    objects: list[ObjectSpec] = Field(default_factory=list)
     reports: list[ReportDefinition] = Field(default_factory=list)
     workflows: list[WorkflowDefinition] = Field(default_factory=list)
+    webhooks: list[WebhookDefinition] = Field(default_factory=list)
+
+
+class EntryNames(Body):
+    """Entries to delete: members by address, reports and workflows by name, webhook endpoints by URL."""
+
+    members: list[str] = Field(default_factory=list)
+    reports: list[str] = Field(default_factory=list)
+    workflows: list[str] = Field(default_factory=list)
+    webhooks: list[str] = Field(default_factory=list)
 
 
 def load_yaml(text: str) -> Any:
@@ -73,14 +77,17 @@ def parse_document(text: str) -> Document:
         return Document()
     if not isinstance(raw, dict):
         raise BadRequest("the file must hold sections such as members: and objects:")
-    document = check_shape(Document, {section: entries or [] for section, entries in raw.items()})
+    return parse_sections({section: entries or [] for section, entries in raw.items()})
+
+
+def parse_sections(sections: Json) -> Document:
+    """Check the sections of a definitions file. Raises BadRequest with the path of a wrong field."""
+    document = check_shape(Document, sections)
     assert isinstance(document, Document)
     _refuse_repeats("members", [member.email for member in document.members])
     _refuse_repeats("objects", [each.slug for each in document.objects])
     _refuse_repeats("reports", [each.name for each in document.reports])
     _refuse_repeats("workflows", [each.name for each in document.workflows])
-    for each in document.objects:
-        _refuse_repeats(f"objects[{each.slug}].attributes", [attribute.slug for attribute in each.attributes])
     return document
 
 
@@ -152,7 +159,7 @@ def _heading(wire: Json) -> Json:
 
 
 Summary = dict[str, dict[str, int]]
-SECTIONS = ("members", "objects", "attributes", "reports", "workflows")
+SECTIONS = ("members", "objects", "attributes", "reports", "workflows", "webhooks")
 REMOVAL_SECONDS = 600.0
 """How long a file may wait until the values of a deleted attribute, whose slug it reuses, are removed."""
 
@@ -166,16 +173,41 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
     """
 
     def load(tx: Tx) -> Summary:
-        return _Loading(tx, ids, clock.now()).load(document)
+        return load_sections(tx, document, ids=ids, now=clock.now())
 
     return rehearse(engine, load, by=OPERATOR) if dry_run else after_removal(engine, load, within=REMOVAL_SECONDS, by=OPERATOR)
 
 
+def load_sections(tx: Tx, document: Document, **stamp: Unpack[Stamp]) -> Summary:
+    """Like `load_document`, in a transaction of the caller."""
+    return _Loading(tx, stamp).load(document)
+
+
+def delete_entries(tx: Tx, names: Mapping[str, Sequence[str]], *, now: float) -> int:
+    """Delete the entries that exist; return their number. Raises Conflict for the last owner."""
+    count = 0
+    for section, list_entries, key, delete in (
+        ("reports", reports.list_reports, "name", reports.delete_report),
+        ("workflows", workflows.list_workflows, "name", workflows.delete_workflow),
+        ("webhooks", webhooks.list_endpoints, "url", webhooks.delete_endpoint),
+    ):
+        for entry in list_entries(tx):
+            if entry[key] in names.get(section, ()):
+                delete(tx, entry["id"])
+                count += 1
+    for member in members.list_members(tx):
+        if member["user"]["email"] in names.get("members", ()):
+            members.check_change(tx, member, MemberRole.OWNER)
+            members.remove_member(tx, member["id"], now=now)
+            count += 1
+    return count
+
+
 class _Loading:
-    def __init__(self, tx: Tx, ids: Ids, now: float) -> None:
+    def __init__(self, tx: Tx, stamp: Stamp) -> None:
         self.tx = tx
-        self.stamp: Stamp = {"ids": ids, "now": now}
-        self.now = now
+        self.stamp = stamp
+        self.now = stamp["now"]
 
     def load(self, document: Document) -> Summary:
         counts: dict[str, Counter[str]] = {section: Counter() for section in SECTIONS}
@@ -198,6 +230,12 @@ class _Loading:
         for workflow in document.workflows:
             with _named(f"workflow {workflow.name}"):
                 counts["workflows"][store_workflow(self.tx, workflow, **self.stamp)] += 1
+        endpoints = webhooks.list_endpoints(self.tx)
+        for webhook in document.webhooks:
+            known = next((each for each in endpoints if each["url"] == webhook.url), None)
+            endpoints = [each for each in endpoints if each is not known]
+            with _named(f"webhook {webhook.url}"):
+                counts["webhooks"][self._webhook(webhook, known)] += 1
         return {section: {outcome: counted[outcome] for outcome in OUTCOMES} for section, counted in counts.items()}
 
     def _member(self, definition: MemberDefinition) -> str:
@@ -208,14 +246,34 @@ class _Loading:
             return "created"
         if fields == {"name": member["user"]["name"], "role": member["role"], "image": member["user"]["image"]}:
             return "unchanged"
+        if definition.role != member["role"]:
+            members.check_change(self.tx, member, MemberRole.OWNER, role_of(definition.role))
         members.update_member(self.tx, member["id"], **fields)
         return "updated"
 
-    def _object(self, definition: ObjectDefinition) -> str:
+    def _webhook(self, definition: WebhookDefinition, existing: Json | None) -> str:
+        try:
+            check_form(definition.url)
+        except ForbiddenTargetError as error:
+            raise BadRequest(str(error), {"field": "url"}) from error
+        wanted: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}
+        if existing is None:
+            existing = webhooks.create_endpoint(
+                self.tx, url=definition.url, description=definition.description, event_types=definition.event_types, **self.stamp
+            )
+            outcome = "created"
+        else:
+            outcome = "updated"
+        if wanted == {field: existing[field] for field in wanted}:
+            return outcome if outcome == "created" else "unchanged"
+        webhooks.update_endpoint(self.tx, existing["id"], wanted, now=self.now)
+        return outcome
+
+    def _object(self, definition: ObjectSpec) -> str:
         crm_object = objects.find_object_by_slug(self.tx, definition.slug)
         if crm_object is None:
             names: Json = {
-                "plural_name": definition.plural_name,
+                "plural_name": definition.plural_name or definition.singular_name or definition.slug,
                 "singular_name": definition.singular_name,
                 "description": definition.description,
             }
@@ -230,7 +288,8 @@ class _Loading:
         objects.update_object(self.tx, crm_object["id"], changes, now=self.now)
         return "updated"
 
-    def _attribute(self, object_id: str, definition: AttributeDefinition, existing: Json | None) -> str:
+    def _attribute(self, object_id: str, definition: AttributeSpec, existing: Json | None) -> str:
+        name, is_active = definition.name or definition.slug, definition.is_active is not False
         fixed: Json = {
             "type": definition.type,
             "is_required": definition.is_required,
@@ -239,25 +298,25 @@ class _Loading:
         }
         fixed["config"] = self._config(definition)
         if existing is None:
-            new = attributes.NewAttribute(name=definition.name, slug=definition.slug, **fixed)
+            new = attributes.NewAttribute(name=name, slug=definition.slug, **fixed)
             made = attributes.create_attribute(self.tx, object_id, new, **self.stamp)
-            if not definition.is_active:
+            if not is_active:
                 attributes.set_active(self.tx, object_id, made["id"], False, now=self.now)
             return "created"
         for field, value in fixed.items():
             wire = {"is_required": "isRequired", "is_unique": "isUnique", "is_list": "isList"}.get(field, field)
             if value != existing[wire]:
                 raise Conflict(f"{wire} cannot be changed; delete the attribute and its values first")
-        if (definition.name, definition.is_active) == (existing["name"], existing["isActive"]):
+        if (name, is_active) == (existing["name"], existing["isActive"]):
             return "unchanged"
-        attributes.update_attribute(self.tx, object_id, existing["id"], name=definition.name, now=self.now)
-        attributes.set_active(self.tx, object_id, existing["id"], definition.is_active, now=self.now)
+        attributes.update_attribute(self.tx, object_id, existing["id"], name=name, now=self.now)
+        attributes.set_active(self.tx, object_id, existing["id"], is_active, now=self.now)
         return "updated"
 
-    def _config(self, definition: AttributeDefinition) -> Json | None:
+    def _config(self, definition: AttributeSpec) -> Json | None:
         """Return the config on the wire: the slug `allowed_object` becomes `allowed_object_id`, and an empty config None."""
         config = dict(definition.config or {})
-        slug = config.pop("allowed_object", None)
+        slug = config.pop(TARGET, None)
         if slug is not None:
             config["allowed_object_id"] = objects.id_of_slug(self.tx, slug, "config.allowed_object")
         return config or None
@@ -275,20 +334,26 @@ _FLAGS = ("isRequired", "isUnique", "isList")
 
 
 def dump_sections(tx: Tx) -> Json:
-    """Return `{"members": [...], "objects": [...], "reports": [...], "workflows": [...]}` without defaults.
+    """Return a document without defaults. Its webhook endpoints have no secrets.
 
     Reports and workflows of deleted objects are left out: they could not be loaded again.
     """
     active = objects.list_objects(tx)
     slugs = {crm_object["id"]: crm_object["slug"] for crm_object in active}
     return {
+        "version": 1,
         "members": [_member(member) for member in members.list_members(tx)],
         "objects": [
             _object(crm_object, attributes.list_attributes(tx, crm_object["id"], include_inactive=True), slugs) for crm_object in active
         ],
         "reports": _reports(tx, slugs),
         "workflows": _workflows(tx, slugs),
+        "webhooks": [_webhook(endpoint) for endpoint in webhooks.list_endpoints(tx)],
     }
+
+
+def _webhook(endpoint: Json) -> Json:
+    return {field: endpoint[field] for field in ("url", "description", "eventTypes", "enabled") if endpoint[field] not in (None, "", True)}
 
 
 def _reports(tx: Tx, slugs: dict[str, str]) -> list[Json]:
@@ -322,6 +387,6 @@ def _attribute(wire: Json, slugs: dict[str, str]) -> Json:
     config = dict(wire["config"] or {})
     target = slugs.get(config.get("allowed_object_id", ""))
     if target is not None:
-        config = {"allowed_object": target}
+        config = {TARGET: target}
     flags = {flag: True for flag in _FLAGS if wire[flag]} | ({} if wire["isActive"] else {"isActive": False})
     return entry | ({"config": config} if config else {}) | flags

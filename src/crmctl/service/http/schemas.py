@@ -146,6 +146,9 @@ HISTORY = shape("RecordHistory", changes=_list(_CHANGE), pagination=PAGINATION, 
 _TRUST = {"name": _TEXT, "issuer": _TEXT, "claims": _DOCUMENT, "scopes": _list(_TEXT), "ttl": _WHOLE, "development": _FLAG}
 TRUST = shape("Trust", id=_ID, **_TRUST, createdAt=_TIME)
 EXTENSIONS = resource(resources.Extensions)
+_SECTIONS = {name: _list(_DOCUMENT) for name in ("members", "objects", "reports", "workflows", "webhooks")}
+DEFINITIONS = shape("Definitions", set(_SECTIONS), version=_WHOLE, **_SECTIONS)
+DEFINED = shape("DefinitionCounts", **dict.fromkeys((*_SECTIONS, "attributes"), _DOCUMENT))
 STORED_FILE = resource(resources.StoredFile)
 REPLAY = resource(resources.Replay)
 UPLOAD_URL = resource(resources.UploadUrl)

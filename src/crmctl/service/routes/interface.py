@@ -9,6 +9,14 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
 from crmctl.service.context import FILES_FOLDER
+from crmctl.service.definitions.definitions_file import (
+    Document,
+    EntryNames,
+    delete_entries,
+    dump_sections,
+    load_sections,
+    parse_sections,
+)
 from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
 from crmctl.service.http import schemas
@@ -260,6 +268,33 @@ def remove_member(tx: Tx, call: Call) -> Json:
     member = members.get_member(tx, call.id("memberId"))
     members.check_change(tx, member, _role_of(tx, call))
     return DELETED | {"keys": members.remove_member(tx, member["id"], now=call.now())}
+
+
+@endpoint("GET", "/definitions", "objects:read", schemas.DEFINITIONS, is_addition=True)
+def get_definitions(tx: Tx, call: Call) -> Json:
+    """Get what a definitions file holds, as far as the key's scopes allow."""
+    scopes = {"members": "members:read", "objects": "attributes:read", "webhooks": "webhooks:manage"}
+    scopes |= {"reports": "reports:read", "workflows": "workflows:read"}
+    return {name: part for name, part in dump_sections(tx).items() if name not in scopes or call.key.allows(scopes[name])}
+
+
+@endpoint("POST", "/definitions", "objects:write", schemas.DEFINED, body=Document, conflicts=True, is_long=True, is_addition=True)
+def load_definitions(tx: Tx, call: Call) -> Json:
+    """Create and change what a definitions file holds; the key needs full access."""
+    _require_owner(tx, call)
+    return load_sections(tx, parse_sections(call.body), **call.stamp())
+
+
+@endpoint("DELETE", "/definitions", "objects:write", schemas.DELETED_COUNT, body=EntryNames, conflicts=True, is_addition=True)
+def delete_definitions(tx: Tx, call: Call) -> Json:
+    """Delete members, reports, workflows and webhook endpoints; the key needs full access."""
+    _require_owner(tx, call)
+    return {"deleted": delete_entries(tx, call.body, now=call.now())}
+
+
+def _require_owner(tx: Tx, call: Call) -> None:
+    if _role_of(tx, call) is not MemberRole.OWNER:
+        raise Forbidden("this needs an API key with full access that an owner made")
 
 
 def _role_of(tx: Tx, call: Call) -> MemberRole:

@@ -1,0 +1,99 @@
+"""Members, reports, workflows, webhook endpoints and files of an organization, through the installed program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crmctl.values import yaml_text
+from tests.org.test_apply import at, other
+from tests.support.cli import run_crmctl
+from tests.support.organizations import furnish
+from tests.support.service import RunningService
+
+__all__ = ["other"]
+
+
+def test_entries_arrive_disabled_and_keep_what_only_the_service_has(crm: RunningService, other: RunningService) -> None:
+    furnish(crm, 51)
+    run_crmctl("org", "pull", "crm").ok()
+    assert "secret" not in "".join(path.read_text() for path in Path("crm").rglob("*.*") if path.is_file() and path.name != "MANIFEST.json")
+    applied = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()
+    assert (applied["workflows"]["create"], applied["webhooks"]["create"], applied["left"]) == (1, 1, [])
+    there = other.client.get("/api/v1/definitions").json()
+    assert [entry["enabled"] for entry in (*there["workflows"], *there["webhooks"])] == [False, False]
+    assert {member["email"] for member in there["members"]} > {"m51-0@example.com", "m51-1@example.com"}
+    [workflow] = there["workflows"]
+    workflow["enabled"] = True
+    workflow["actions"][1]["headers"] = {"Authorization": "mine"}
+    other.client.post("/api/v1/definitions", json={"workflows": [workflow]})
+    again = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()
+    assert (again["changes"], again["job"]) == (0, None)
+    [path] = Path("crm/workflows").iterdir()
+    path.write_text(path.read_text().replace("record.data.job_title }}!", "record.data.job_title }}?"))
+    [row] = run_crmctl("org", "diff", "crm", env=at(other)).ok().json()
+    assert (row["change"], row["object"], row["id"]) == ("changed", "workflows", workflow["name"])
+    job = run_crmctl("org", "apply", "crm", "--edited", env=at(other)).ok().json()["job"]
+    [changed] = other.client.get("/api/v1/definitions").json()["workflows"]
+    assert (changed["enabled"], changed["actions"][1]["headers"]) == (True, {"Authorization": "mine"})
+    assert changed["actions"][0]["data"]["job_title"].endswith("?")
+    run_crmctl("bulk", "undo", job, "--yes", env=at(other)).ok()
+    assert other.client.get("/api/v1/definitions").json()["workflows"] == [workflow]
+
+
+def test_an_undo_keeps_entries_that_somebody_changed(crm: RunningService, other: RunningService) -> None:
+    furnish(crm, 52)
+    run_crmctl("org", "pull", "crm").ok()
+    job = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"]
+    other.client.post("/api/v1/definitions", json={"webhooks": [{"url": "https://example.com/events"}]})
+    left = run_crmctl("bulk", "undo", job, "--yes", env=at(other)).exits(10).json()["left"]
+    assert left == ["webhooks https://example.com/events: it has changed since"]
+    assert other.client.get("/api/v1/definitions").json()["reports"] == []
+
+
+def test_a_refused_entry_and_a_restricted_key_are_named(crm: RunningService, other: RunningService) -> None:
+    furnish(crm, 53)
+    run_crmctl("org", "pull", "crm").ok()
+    report = next(Path("crm/reports").iterdir())
+    report.write_text(report.read_text() + "sort:\n- field: nothing\n")
+    done = run_crmctl("org", "apply", "crm", "--edited", env=at(other)).exits(10).json()
+    assert ["reports" in entry["place"] for entry in done["left"]] == [True]
+    key = crm.key_for({"objects:read", "attributes:read", "records:read", "activities:read", "members:read", "reports:read"})
+    coverage = run_crmctl("org", "pull", "some", env=at(crm) | {"CRMCTL_API_KEY": key}).ok().json()["coverage"]
+    missing = {row["content"]: row["note"] for row in coverage if not row["contained"]}
+    assert missing["workflows"] == missing["webhooks"] == "the key lacks the scope"
+    assert "reports" not in missing
+
+
+def test_files_are_pulled_compared_and_applied(crm: RunningService, other: RunningService) -> None:
+    Path("notes.txt").write_text("hello")
+    for bucket in ("docs", "more"):
+        run_crmctl("files", "upload", "notes.txt", "--bucket", bucket).ok()
+    parts = ("--with", "files")
+    assert run_crmctl("org", "pull", "crm", *parts).ok().json()["sections"] == {"files": 2}
+    assert [path.read_text() for path in Path("crm/files").iterdir()] == ["hello"]
+    run_crmctl("org", "verify", "crm").ok()
+    run_crmctl("org", "verify", "crm", "--drill").ok()
+    assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["files"]["create"] == 2
+    assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["changes"] == 0
+    Path("notes.txt").write_text("HELLO")
+    run_crmctl("files", "upload", "notes.txt", "--bucket", "docs", env=at(other)).ok()
+    [row] = run_crmctl("org", "diff", "crm", env=at(other)).ok().json()
+    assert (row["change"], row["object"], row["id"]) == ("changed", "files", "docs/notes.txt")
+    next(Path("crm/files").iterdir()).unlink()
+    assert "is missing" in run_crmctl("org", "verify", "crm").exits(11).out
+
+
+def test_one_format_for_schema_files_definitions_files_and_folders(crm: RunningService, other: RunningService, tmp_path: Path) -> None:
+    furnish(crm, 54)
+    run_crmctl("org", "pull", "crm").ok()
+    loaded = run_crmctl("service", "load", "crm", "--data", str(tmp_path / "third")).ok().json()
+    assert (loaded["workflows"]["created"], loaded["members"]["created"]) == (1, 2)
+    Path("schema.yaml").write_text(run_crmctl("schema", "pull", "-o", "yaml").ok().out)
+    again = run_crmctl("service", "load", "schema.yaml", "--data", str(tmp_path / "third")).ok().json()
+    assert {outcome for counts in again.values() for outcome, count in counts.items() if count} == {"unchanged"}
+    Path("crm.yaml").write_text(run_crmctl("service", "dump", "--data", str(tmp_path / "third")).ok().out)
+    assert run_crmctl("schema", "diff", "crm.yaml", "--exit-code").ok().json() == []
+    assert yaml_text.loads(Path("crm.yaml").read_text())["webhooks"] == [
+        {"url": "https://example.com/events", **entry, "eventTypes": ["record.created"], "enabled": False}
+        for entry in [{"description": yaml_text.loads(Path("crm/webhooks.yaml").read_text())[0]["description"]}]
+    ]
