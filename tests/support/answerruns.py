@@ -23,7 +23,7 @@ from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal
 from tests.support.bulkjobs import Prepared, Silent, header
-from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look_back
+from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look_back, repeatable_turns
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
 
 Data = dict[str, Any]
@@ -214,6 +214,11 @@ def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
 
 
 def play(told: AnswerPlay) -> AnswerOutcome:
+    with repeatable_turns():
+        return _play(told)
+
+
+def _play(told: AnswerPlay) -> AnswerOutcome:
     clock = MovingClock()
     rows = rows_of_play(told)
     service = AnsweringService(clock, told)

@@ -25,7 +25,7 @@ from crmctl.write.jobs import JobStore
 from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCH, LISTS
 from tests.support.bulkcontext import QuietListener
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, ChangingService, Data, Kept, data_of
-from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of
+from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, repeatable_turns
 from tests.support.mishaps import deadly
 
 SEEDED = 8
@@ -342,7 +342,7 @@ def small_batches() -> Iterator[None]:
 
 
 def play_change(told: ChangePlay) -> ChangeOutcome:
-    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches():
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(), repeatable_turns():
         stage = Stage(told, Path(name))
         seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
         for n in seeded:

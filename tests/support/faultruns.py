@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
@@ -25,6 +26,7 @@ from crmctl.read.read_back import Reader
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, RowEntry
+from crmctl.write.sender import Delivery, Task
 from tests.support.bulkjobs import Prepared, Silent, header
 from tests.support.clock import START, FakeClock
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
@@ -52,6 +54,24 @@ class MovingClock(FakeClock):
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
         assert super().now() < START + MOST_SECONDS, "the job waits for what never comes"
+
+
+@contextmanager
+def repeatable_turns() -> Iterator[None]:
+    """Let the thread that looks after rows in doubt wait for the thread that sends, so that a play is the same each time."""
+
+    def and_wait(work: Callable[..., None]) -> Callable[..., None]:
+        def work_and_wait(delivery: Delivery, *given: Task | None) -> None:
+            work(delivery, *given)
+            answered = delivery._queue.all_tasks_done
+            with answered:
+                while given != (None,) and delivery._queue.unfinished_tasks and any(thread.is_alive() for thread in delivery._threads):
+                    answered.wait(0.01)
+
+        return work_and_wait
+
+    with patch.object(Delivery, "_put", and_wait(Delivery._put)), patch.object(Delivery, "_tend", and_wait(Delivery._tend)):
+        yield
 
 
 class Killed(BaseException):

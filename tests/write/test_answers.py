@@ -192,3 +192,8 @@ def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> 
     with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
         assert run(client_of(service, clock), journal, prepared(1000), clock=clock).error is None
     assert service.reads <= 2 + 1010 // 99 + 1
+
+
+def test_a_play_is_the_same_each_time() -> None:
+    told = AnswerPlay("capitals", "lowers text", None, ((1, "no answer, applied half"), (2, "503, applied to the last rows")), "5 s late")
+    assert play(told) == play(told)
