@@ -114,6 +114,17 @@ PLAYS = {
         kill=("before settle", 2),
         seed=505,
     ),
+    "a person edits a record before the repeated request is refused because it exists": ChangePlay(
+        "keyed",
+        "trims text",
+        3,
+        ((0, "404, applied all"), (3, "429, applied all")),
+        writer="edits",
+        total=False,
+        unique=True,
+        kill=("after begin", 1),
+        seed=132,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

@@ -16,7 +16,7 @@ from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
-from crmctl.match.agreement import pair_altered
+from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import Recognition, by_content, is_untouched, may_be_row, pair_but_for_blanks, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
@@ -387,7 +387,10 @@ class _Ledger:
         self._pair_altered(created=False)
 
     def _match_keys(self) -> None:
-        """Match created rows with records that a person changed since: they still have the marker, key or unique value of the row."""
+        """Match rows with records that a person changed since: they still have the marker, key or unique value of the row.
+
+        A refused row may have been created by an earlier request. Then its record also holds most of its values.
+        """
         for recognition in recognitions(self._journal.header):
             by_key: dict[str, list[Record]] = defaultdict(list)
             for record in self.unexplained:
@@ -395,9 +398,12 @@ class _Ledger:
                     continue  # another client may have created it
                 by_key[recognition.key(record.data) or ""].append(record)
             for ordinal, entry in self.rows.items():
-                is_missing = ordinal not in self.found and self.states[ordinal] is RowState.CREATED
-                if is_missing and (key := recognition.key(entry.data)) and by_key.get(key):
-                    self.found[ordinal] = by_key[key].pop(0)
+                records = by_key.get(recognition.key(entry.data) or "", [])
+                if ordinal in self.found or not records or not recognition.key(entry.data):
+                    continue
+                is_refused = self.states[ordinal] is RowState.FAILED and _holds_most(records[0], entry)
+                if is_refused or self.states[ordinal] is RowState.CREATED:
+                    self.found[ordinal] = records.pop(0)
         taken = {record.id for record in self.found.values() if record is not None}
         self.unexplained = [record for record in self.unexplained if record.id not in taken]
 
@@ -484,6 +490,12 @@ class _Ledger:
             self.surplus[row] += ids
         taken = agreed.ids.union(*agreed.extra.values())
         self.unexplained = self._find_surplus(record for record in records if record.id not in taken)
+
+
+def _holds_most(record: Record, entry: Entry) -> bool:
+    """Whether a record has more than half of the values of a row."""
+    same = [canonical(value) == canonical(record.data.get(slug)) for slug, value in entry.data.items()]
+    return 2 * sum(same) > len(same)
 
 
 def _content(record: Record) -> str:
