@@ -25,7 +25,7 @@ from crmctl.plan.feed import Feed, FeedBases
 from crmctl.plan.import_plan import BeforeImages, PlannedInput, must_be_read
 from crmctl.plan.job_start import ImportTarget, with_references
 from crmctl.plan.plan_file import Decisions
-from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, looking_afterwards, resolver_of
+from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
 from crmctl.plan.three_way import ChosenValue
 from crmctl.read.read_back import Reader
 from crmctl.read.records import FEW, reading_cost
@@ -156,9 +156,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
             newest = target.newest.if_new(clock) if target.newest is not None else None
             found, lookups = _look_up(_KeyedInput(planned, resolver, target, newest), forecast, report)
             reads += lookups
-        later = (
-            looking_afterwards(resolver, forecast.creates) if resolver is not None else int(forecast.creates + forecast.updates > 0)
-        )  # the baseline
+        later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
             if read := forecast.updates if keeps_all else forecast.merges:

@@ -101,9 +101,10 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
                 return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
             journal.record_rivals(comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
-        return replace(ended, note=ended.note or (count.why if ledger.surplus or evidence.was_doubted else None))
+        is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
+        return replace(ended, note=ended.note or (count.why if is_told else None))
     except (CrmctlError, Unusable) as error:
-        return Conclusion(note=f"the records could not be compared with what was written: {error}" if evidence.was_doubted else None)
+        return Conclusion(note=f"the records could not be compared with what was written: {error}")
 
 
 def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
@@ -286,18 +287,26 @@ class _Comparison:
         return ledger if any_even or ledger.found or not self._journal.records_made() else None
 
     def rivals(self, ledger: _Ledger) -> Iterator[tuple[int, str, str]]:
-        """Yield rows whose key an unexplained record has too, as sent or as stored: row, id and key of each record."""
+        """Yield rows whose key another client's record may have too, as sent or as stored: row, id and key of each record."""
         if not self._journal.header.keys:
             return
+        for row, ids in ledger.surplus.items() if self._journal.header.marker is None else ():
+            record, name = ledger.found.get(row), self._name(ledger.rows[row].data)
+            every = ids if record is None else [record.id, *ids]
+            yield from ((row, record_id, _spelled(name)) for record_id in every)
         own = [(self._name(record.data), row, record.id) for row, record in ledger.found.items() if record is not None]
         self._db.executemany("INSERT INTO names VALUES (?, ?, ?)", own)
         for record in ledger.unexplained:
             name = self._name(record.data)
             for row, record_id in self._db.execute("SELECT ordinal, id FROM names WHERE name = ?", (name,)).fetchall():
-                yield from ((row, one, ", ".join(jsontext.loads(str(name)))) for one in (record.id, record_id) if one is not None)
+                yield from ((row, one, _spelled(name)) for one in (record.id, record_id) if one is not None)
 
     def _open_rows(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, RowEntry]]:
         return open_rows(self._journal, entries, self._refused)
+
+
+def _spelled(name: str | None) -> str:
+    return ", ".join(jsontext.loads(name or "[]"))
 
 
 def _hashes(slugs: frozenset[str], data: Mapping[str, Any]) -> tuple[bytes, bytes]:
@@ -494,8 +503,8 @@ class _Ledger:
 
 def _holds_most(record: Record, entry: Entry) -> bool:
     """Whether a record has more than half of the values of a row."""
-    same = [canonical(value) == canonical(record.data.get(slug)) for slug, value in entry.data.items()]
-    return 2 * sum(same) > len(same)
+    same = [slug for slug, value in entry.data.items() if canonical(value) == canonical(record.data.get(slug))]
+    return 2 * len(same) > len(entry.data)
 
 
 def _content(record: Record) -> str:

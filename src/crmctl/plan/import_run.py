@@ -280,14 +280,12 @@ def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
         again = deliver(run, rows)
         result = replace(again, notes=(*result.notes, *again.notes))
     counts = journal.counts()
-    if counts[RowState.UNSENT] or journal.recall(UNVERIFIED):
+    if counts[RowState.UNSENT] or counts[RowState.IN_DOUBT] or journal.recall(UNVERIFIED):
         return result
     try:
-        run.hooks.find_rivals(run)
-        if not counts[RowState.IN_DOUBT]:
-            run.hooks.after_rows(run)
-            EntrySpool.discard(journal.folder)
-            journal.set_state(JobState.FINISHED)
+        run.hooks.after_rows(run)
+        EntrySpool.discard(journal.folder)
+        journal.set_state(JobState.FINISHED)
     except CrmctlError as error:
         return replace(result, error=result.error or error)
     return result

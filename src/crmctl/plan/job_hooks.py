@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.client.crm import Crm
-from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, StorageError, UsageError, reason
+from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Entry, Payload
 from crmctl.files.whole_files import whole_bytes
@@ -31,7 +31,7 @@ from crmctl.plan.import_plan import (
 )
 from crmctl.plan.import_run import chunks, rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
-from crmctl.plan.row_actions import RIVALS_UNKNOWN, KeyConflicts, RowAction
+from crmctl.plan.row_actions import KeyConflicts, RowAction
 from crmctl.read.read_back import Reader
 from crmctl.read.records import KnownRecords, read_known
 from crmctl.values.composites import Merger
@@ -150,16 +150,6 @@ class JobHooks(Hooks):
         except CrmctlError as failure:
             journal.note("not looked again", failure.message)
         return False
-
-    def find_rivals(self, run: ImportRun) -> None:
-        if run.resolver is None:
-            return
-        try:
-            KeyConflicts(run.resolver, self.job.journal, run.reader(), self.job.input.payloads).find_rivals()
-        except InterruptedByUser:
-            raise
-        except CrmctlError as failure:
-            self.job.journal.remember(RIVALS_UNKNOWN, failure.message)
 
     def after_rows(self, run: ImportRun) -> None:
         references = self.job.input.references

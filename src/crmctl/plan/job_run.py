@@ -22,7 +22,7 @@ from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
 from crmctl.plan.result_files import write_results
 from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words
-from crmctl.plan.row_actions import RIVALS_UNKNOWN, resolver_of
+from crmctl.plan.row_actions import resolver_of
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions
@@ -143,8 +143,6 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
     if journal.state is not JobState.FINISHED:
         return []
     notes = []
-    if (unknown := journal.recall(RIVALS_UNKNOWN)) is not None:
-        notes.append(f"crmctl cannot tell whether another client created records with the same keys meanwhile: {unknown}")
     reader = Reader(service, journal.header.object_id)
     again = rows_of(journal, job.rows)
     try:

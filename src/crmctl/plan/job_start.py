@@ -291,9 +291,6 @@ class Hooks:
         """Whether refused rows may be sent again after all rows were sent."""
         return False
 
-    def find_rivals(self, run: ImportRun) -> None:
-        """Find records of other clients with the keys of created rows, after all rows were sent."""
-
     def after_rows(self, run: ImportRun) -> None:
         """Complete the job when every row has its outcome."""
 

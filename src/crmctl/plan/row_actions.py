@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.client.directory import Lister
-from crmctl.clock import Backoff
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
 from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
-from crmctl.match.record_match import Recognition
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
-from crmctl.models.resources import BULK_LIMIT, Attribute
+from crmctl.models.resources import Attribute
 from crmctl.plan.feed import Feed, KeptValues
 from crmctl.plan.import_plan import PlannedInput, before_image, finding_of_merge
 from crmctl.plan.three_way import Merge
-from crmctl.read.read_back import Baseline, Reader
-from crmctl.read.records import PAGE_STEP, fetch, reading_cost
+from crmctl.read.read_back import Reader
+from crmctl.read.records import fetch, reading_cost
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.composites import Merger
 from crmctl.write.database import RowState
@@ -262,17 +260,8 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
     return rejected
 
 
-RIVALS_UNKNOWN = "rivals unknown"
-"""Journal key: why crmctl cannot tell whether another client used a key meanwhile."""
-
 MOST_READS = 200
 """Maximum number of requests to read the records of refused updates."""
-
-
-LOOKS = 4
-"""Number of looks for the keys of created rows; GAPS are the seconds between them."""
-
-GAPS = Backoff(longest=4.0, jitter=0.0)
 
 
 @dataclass(frozen=True)
@@ -292,13 +281,16 @@ class KeyConflicts:
         if not self.journal.counts()[RowState.FAILED]:
             return 0
         with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
-            for row, target in self._rows(RowState.FAILED, in_full=True):
+            for row, target in self._refused():
                 index.want(row.ordinal, row.data, row.parts)
                 if target is not None:
                     updated.add(target.lower())
             if not index.key_count:
                 return 0
-            self._look(index)
+            lookup = self.resolver.lookup(self.reader, lambda: False)
+            lookup.as_of = self.journal.recall(SINCE) or 0
+            if not lookup.refresh(index.see):
+                raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
             if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
                 for page in fetch(self.reader, updated):
                     for record in page:
@@ -315,61 +307,14 @@ class KeyConflicts:
                 freed += len(chosen)
             return freed
 
-    def find_rivals(self) -> None:
-        """Journal rows whose key another client used for a new record at the same time, and store the ids of other created rows.
-
-        Raises read errors, and ServiceError if the service cannot list new records.
-        """
-        created = self.journal.counts()[RowState.CREATED]
-        if not looking_afterwards(self.resolver, created) or (_is_kept_unique(self.resolver) and not self._are_too_many()):
-            return
-        with KeyIndex(self.resolver.rule) as index:
-            for row, target in self._rows(RowState.CREATED):
-                if target is None:
-                    index.want(row.ordinal, row.data)
-            self._look(index, last=created)
-            found = self._found(index)
-            while chunk := list(islice(found, CHUNK_ROWS)):
-                self.journal.name_rows({row.ordinal: records[0][0] for row, records in chunk if _is_its_own(row, records)})
-                shared = [(row, records) for row, records in chunk if len(records) > 1]
-                self.journal.record_rivals((row.ordinal, one[0], self._spelling(row)) for row, records in shared for one in records)
-
-    def _are_too_many(self) -> bool:
-        """Whether there are more records than before plus those this import created. If so, the service does not enforce its unique key."""
-        before = Baseline.from_document(self.journal.recall("baseline"))
-        now = self.reader.list_records(self.reader.object_id, limit=1).total
-        return (
-            before is not None and None not in (before.total, now) and int(now or 0) > int(before.total or 0) + self.journal.records_made()
-        )
-
-    @staticmethod
-    def _found(index: KeyIndex) -> Iterator[tuple[Wanted, list[tuple[str, dict[str, Any]]]]]:
-        """Yield every row with the records that have its key."""
-        return ((row, index.found(row.key)) for row in index.rows() if row.key is not None)
-
-    def _rows(self, state: RowState, *, in_full: bool = False) -> Iterator[tuple[Payload, str | None]]:
-        """Yield the rows in a state, each with the id of the record it updates."""
-        payloads = iter(self.payloads(in_full=True) if in_full else self.payloads())
+    def _refused(self) -> Iterator[tuple[Payload, str | None]]:
+        """Yield every refused row with the id of the record it updates."""
+        payloads = iter(self.payloads(in_full=True))
         while chunk := list(islice(payloads, CHUNK_ROWS)):
             known = self.journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
             for row in chunk:
-                if (entry := known.get(row.ordinal)) is not None and entry.state is state:
+                if (entry := known.get(row.ordinal)) is not None and entry.state is RowState.FAILED:
                     yield row, self.journal.target(row.ordinal)
-
-    def _look(self, index: KeyIndex, last: int = 0) -> None:
-        """Show the index every record that is new since the import first looked up its keys.
-
-        Late lists lack some of the `last` rows; crmctl looks again for a few seconds.
-        """
-        lookup = self.resolver.lookup(self.reader, lambda: False)
-        lookup.as_of = self.journal.recall(SINCE) or 0
-        for look in range(1, LOOKS + 1):
-            if not lookup.refresh(index.see):
-                raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
-            newest = islice(self._found(index), max(0, last - BULK_LIMIT), last)
-            if look == LOOKS or all(records for _, records in newest):
-                return
-            self.journal.clock.sleep(GAPS.gap(look))
 
     def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
         """Whether a refused row would now get another action."""
@@ -381,24 +326,3 @@ class KeyConflicts:
             return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
         follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if self.resolver.creates else {RowAction.SKIP})
         return target.lower() not in there and outcome.action in follows
-
-    def _spelling(self, row: Wanted) -> str:
-        return ", ".join(str(row.data.get(slug)) for slug in self.resolver.rule.slugs)
-
-
-def looking_afterwards(resolver: Resolver, created: int) -> int:
-    """Estimate the requests needed to check whether another client used the keys of that many new records."""
-    if _is_kept_unique(resolver):
-        return int(created > BULK_LIMIT)  # one request for a count; records created in a single request are not checked
-    return 0 if not created else -(-created // PAGE_STEP) + (created % PAGE_STEP == 0)
-
-
-def _is_kept_unique(resolver: Resolver) -> bool:
-    """Whether the service declares part of the key unique, so that it should refuse a second record."""
-    return any(attribute.is_unique for attribute in resolver.rule.attributes)
-
-
-def _is_its_own(row: Wanted, records: Sequence[tuple[str, dict[str, Any]]]) -> bool:
-    """Whether only one record has the row's key and it holds the row's values."""
-    content = Recognition(frozenset(row.data), unique=False)
-    return len(records) == 1 and content.key(row.data) == content.key(records[0][1])
