@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from crmctl.client.answers import (
@@ -28,22 +28,23 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
 from crmctl.errors import CrmctlError, NotFoundError
-from crmctl.models.resources import Attribute, BulkResult, HistoryEntry, Object, Record
-
-if TYPE_CHECKING:
-    from crmctl.models.resources import (
-        Activity,
-        Extensions,
-        Member,
-        Report,
-        ReportRun,
-        UploadUrl,
-        Webhooks,
-        Workflow,
-        WorkflowRun,
-        WorkflowStart,
-    )
-
+from crmctl.models.resources import (
+    Activity,
+    Attribute,
+    BulkResult,
+    Extensions,
+    HistoryEntry,
+    Member,
+    Object,
+    Record,
+    Report,
+    ReportRun,
+    UploadUrl,
+    Webhooks,
+    Workflow,
+    WorkflowRun,
+    WorkflowStart,
+)
 
 Fields = Mapping[str, Any]
 
@@ -180,24 +181,16 @@ class Crm:
     def list_activities(
         self, *, record_id: str | None = None, object_id: str | None = None, limit: int = 50, offset: int = 0
     ) -> Page[Activity]:
-        from crmctl.models.resources import Activity
-
         pairs = _given(recordId=record_id, objectId=object_id)
         return self._page("/activities", Activity, limit, offset, pairs, key="activities")
 
     def get_activity(self, activity_id: str) -> Activity:
-        from crmctl.models.resources import Activity
-
         return read_one(self.session.request("GET", path_of("activities", activity_id)), "activity", Activity)
 
     def create_activity(self, fields: Fields) -> Activity:
-        from crmctl.models.resources import Activity
-
         return read_made(self.session.request("POST", "/activities", body=fields), "activity", Activity, fields)
 
     def update_activity(self, activity_id: str, fields: Fields) -> Activity:
-        from crmctl.models.resources import Activity
-
         answer = self.session.request("PATCH", path_of("activities", activity_id), body=fields)
         return self.get_activity(activity_id) if answer.is_empty else read_one(answer, "activity", Activity)
 
@@ -205,65 +198,43 @@ class Crm:
         self.session.request("DELETE", path_of("activities", activity_id))
 
     def list_members(self) -> list[Member]:
-        from crmctl.models.resources import Member
-
         return read_list(self.session.request("GET", "/members"), "members", Member)
 
     def list_reports(self) -> list[Report]:
-        from crmctl.models.resources import Report
-
         return read_list(self.session.request("GET", "/reports"), "reports", Report)
 
     def get_report(self, report_id: str) -> Report:
-        from crmctl.models.resources import Report
-
         return read_one(self.session.request("GET", path_of("reports", report_id)), "report", Report)
 
     def run_report(self, report_id: str) -> ReportRun:
-        from crmctl.models.resources import ReportRun
-
         return read_one(self.session.request("POST", path_of("reports", report_id, "run")), "run", ReportRun)
 
     def list_report_runs(self, report_id: str, *, limit: int = 20, offset: int = 0) -> Page[ReportRun]:
-        from crmctl.models.resources import ReportRun
-
         return self._page(path_of("reports", report_id, "runs"), ReportRun, limit, offset, key="runs")
 
     def get_report_run(self, report_id: str, run_id: str) -> ReportRun:
         """Return the run; its results have no fixed shape and are in `wire`."""
-        from crmctl.models.resources import ReportRun
-
         return read_one(self.session.request("GET", path_of("reports", report_id, "runs", run_id)), "run", ReportRun, whole=True)
 
     def list_workflows(self) -> list[Workflow]:
-        from crmctl.models.resources import Workflow
-
         return read_list(self.session.request("GET", "/workflows"), "workflows", Workflow)
 
     def get_workflow(self, workflow_id: str) -> Workflow:
-        from crmctl.models.resources import Workflow
-
         return read_one(self.session.request("GET", path_of("workflows", workflow_id)), "workflow", Workflow)
 
     def run_workflow(
         self, workflow_id: str, data: Fields | None = None, *, watch: AttemptObserver | None = None
     ) -> tuple[WorkflowStart, str | None]:
         """Return the acknowledgement, which names no run, and its Date header. `watch` hears of every attempt before it is sent."""
-        from crmctl.models.resources import WorkflowStart
-
         body = None if data is None else {"data": data}
         answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body, watch=watch)
         return read_loose(answer, WorkflowStart, "workflowId", "workflowName", "message"), answer.headers.get("date")
 
     def list_workflow_runs(self, workflow_id: str, *, limit: int = 20, offset: int = 0) -> Page[WorkflowRun]:
-        from crmctl.models.resources import WorkflowRun
-
         return self._page(path_of("workflows", workflow_id, "runs"), WorkflowRun, limit, offset, key="runs")
 
     def upload_url(self, path: str, bucket: str) -> UploadUrl:
         """Return a signed address for an upload. The request stores nothing, so it may be repeated."""
-        from crmctl.models.resources import UploadUrl
-
         body = {"path": path, "bucket": bucket}
         return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
 
@@ -273,8 +244,6 @@ class Crm:
 
     def extensions(self) -> Extensions | None:
         """Return what the service offers beyond the interface; None if it is not crmctl's own."""
-        from crmctl.models.resources import Extensions
-
         try:
             return read_holder(self.session.request("GET", "/extensions"), Extensions, "extensions", "consoleUrl")
         except CrmctlError as error:
@@ -283,8 +252,6 @@ class Crm:
             raise
 
     def webhooks(self) -> Webhooks:
-        from crmctl.models.resources import Webhooks
-
         return read_holder(self.session.request("GET", "/webhooks"), Webhooks, "portalUrl", "eventTypes")
 
 
