@@ -139,18 +139,10 @@ def read(pieces: list[bytes], encoding: str = "", bound: int = MIB) -> bytes:
     return read_body(pieces, {"content-encoding": encoding}, bound, 200)
 
 
-def raw_deflate(body: bytes) -> bytes:
-    made = zlib.compressobj(wbits=-15)
-    return made.compress(body) + made.flush()
-
-
 @pytest.mark.parametrize(
     ("encoding", "pack"),
-    [
-        ("", bytes), ("identity", bytes), ("gzip", gzip.compress), ("X-GZIP", gzip.compress), ("deflate", zlib.compress),
-        ("deflate", raw_deflate),
-    ],
-)  # fmt: skip
+    [("", bytes), ("identity", bytes), ("GZIP", gzip.compress)],
+)
 def test_every_encoding_that_is_asked_for_is_read_in_pieces_of_any_size(encoding: str, pack: Callable[[bytes], bytes]) -> None:
     for body in (b"", b"{}", bytes(range(256)) * 3000, b" " * MIB):
         wire = pack(body)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ CONNECT_TIMEOUT = 10.0
 KEEPALIVE_SECONDS = 1.5
 """An idle connection is not reused after this time: servers close them after 2 s or more, which leaves a POST in doubt."""
 
-_OWN_HEADERS = (("Accept-Encoding", "gzip, deflate"), ("Connection", "keep-alive"))
+_OWN_HEADERS = (("Accept-Encoding", "gzip"), ("Connection", "keep-alive"))
 
 
 def open_client(authorities: ssl.SSLContext | None) -> httpx.Client:
@@ -111,6 +111,8 @@ class _Stream(httpcore.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self.until = None
+        if buffer and not buffer.startswith(b"CONNECT "):  # a proxy's tunnel is not the request itself
+            _progress.bytes_left = True
         self._stream.write(buffer, timeout)
 
     def close(self) -> None:
@@ -125,17 +127,14 @@ class _Stream(httpcore.NetworkStream):
         return self._stream.get_extra_info(info)
 
 
-@dataclass
-class _Progress:
-    """The progress of one exchange. A proxy's CONNECT is not the request itself."""
+class _Progress(threading.local):
+    """The progress of this thread's exchange."""
 
     bytes_left: bool = False
     is_answering: bool = False
 
-    def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event == "http11.send_request_headers.started" and info["request"].method != b"CONNECT":
-            self.bytes_left = True
 
+_progress = _Progress()
 
 _FAILURES = (httpcore.ProtocolError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProxyError, httpcore.UnsupportedProtocol)
 
@@ -146,7 +145,7 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
 
     Raises NetworkError, ServiceError, UsageError and ConfigError, also for failures inside the context.
     """
-    progress = _Progress()
+    _progress.bytes_left = _progress.is_answering = False
     connect = min(request.timeout, CONNECT_TIMEOUT)
     limits = {"connect": connect, "read": request.timeout, "write": request.timeout, "pool": None}
     try:
@@ -160,11 +159,11 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
                 httpcore.URL(scheme=address.raw_scheme, host=address.raw_host, port=address.port, target=address.raw_path),
                 headers=_headers(request, address, sized=body is None),
                 content=request.body if body is None else body,
-                extensions={"timeout": limits, "trace": progress.trace},
+                extensions={"timeout": limits},
             )
         )
         try:
-            progress.is_answering = True
+            _progress.is_answering = True
             stream = answer.extensions.get("network_stream")
             if isinstance(stream, _Stream):
                 stream.until = None  # the body has its own deadline
@@ -174,7 +173,7 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
     except UnicodeEncodeError as error:
         raise _unsendable() from error
     except _FAILURES as error:
-        raise _explain(error, _place(request.url), request.timeout, progress) from error
+        raise _explain(error, _place(request.url), request.timeout) from error
 
 
 def _headers(request: Request, address: httpx.URL, *, sized: bool) -> list[tuple[bytes, bytes]]:
@@ -206,21 +205,21 @@ def _unsendable() -> UsageError:
     return UsageError("the request cannot be sent: a header or the path holds characters that HTTP does not allow")
 
 
-def _explain(error: Exception, place: str, timeout: float, progress: _Progress) -> CrmctlError:
+def _explain(error: Exception, place: str, timeout: float) -> CrmctlError:
     """Return the error that a failure of httpcore means."""
     causes = tuple(_causes(error))
     if isinstance(error, httpcore.LocalProtocolError):
         return _unsendable()
     malformed = isinstance(error, httpcore.RemoteProtocolError) and any(type(cause).__module__.startswith("h11") for cause in causes)
-    if malformed and not progress.is_answering:
+    if malformed and not _progress.is_answering:
         return ServiceError(
             f"{place} sent an answer that is not readable HTTP",
             code="unreadable_answer",
             hint="does the base URL name the service itself?",
-            outcome_unknown=progress.bytes_left,
+            outcome_unknown=_progress.bytes_left,
         )
     code, message, way_out, transient = _network_failure(error, causes, place, timeout)
-    return NetworkError(message, code=code, hint=way_out, retryable=transient, outcome_unknown=progress.bytes_left)
+    return NetworkError(message, code=code, hint=way_out, retryable=transient, outcome_unknown=_progress.bytes_left)
 
 
 def _network_failure(error: Exception, causes: Sequence[BaseException], place: str, timeout: float) -> tuple[str, str, str | None, bool]:

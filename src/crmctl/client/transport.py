@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,6 @@ MAX_ANSWER_MB = 128
 VARIABLE = "CRMCTL_MAX_ANSWER_MB"
 
 _PIECE = 256 * 1024
-_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 def answer_bound(environ: Mapping[str, str]) -> int:
@@ -85,37 +83,30 @@ def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, stat
     stated = headers.get("content-length", "")
     if not encodings and stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) > bound:
         raise _too_large(bound, status)
-    if len(encodings) > 1 or any(name not in _WINDOWS for name in encodings):
+    if encodings not in ([], ["gzip"]):
         raise _unreadable(f"an answer compressed as {', '.join(encodings)[:80]}, which was not asked for", status)
     body = bytearray()
     try:
-        for piece in _inflated(raw, encodings[0]) if encodings else raw:
+        for piece in _unpacked(raw) if encodings else raw:
             if len(body) + len(piece) > bound:
                 raise _too_large(bound, status)
             body += piece
     except zlib.error as error:
-        raise _unreadable(f"an answer that is not {encodings[0]}, as it says", status) from error
+        raise _unreadable("an answer that is not gzip, as it says", status) from error
     return bytes(body)
 
 
-def _inflated(raw: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Decompress in pieces of bounded size. Raises zlib.error."""
-    pieces, start = iter(raw), b""
-    while len(start) < 2 and (piece := next(pieces, None)) is not None:
-        start += piece
-    if not start:
-        return
-    # some servers omit the two header bytes of deflate, whose sum 31 divides
-    bare = encoding == "deflate" and (start[0] & 15 != 8 or int.from_bytes(start[:2], "big") % 31)
-    inflater = zlib.decompressobj(-15 if bare else _WINDOWS[encoding])
-    for piece in chain([start], pieces):
-        rest = piece
+def _unpacked(raw: Iterable[bytes]) -> Iterator[bytes]:
+    """Decompress gzip in pieces of bounded size. Raises zlib.error."""
+    inflater, is_empty = zlib.decompressobj(31), True
+    for piece in raw:
+        rest, is_empty = piece, is_empty and not piece
         while rest and not inflater.eof:
             if out := inflater.decompress(rest, _PIECE):
                 yield out
             rest = inflater.unconsumed_tail
     yield inflater.flush()
-    if not inflater.eof:
+    if not inflater.eof and not is_empty:
         raise zlib.error("incomplete")
 
 

@@ -207,19 +207,14 @@ def _mail(text: str, _present: datetime) -> datetime | None:
 MICROS = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
-_TOLERANT = re.compile(
-    r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?\s*(Z|UTC|GMT|([+-])(\d\d):?(\d\d)?(?::?(\d\d))?)?",
-    re.IGNORECASE,
-)
 
 
 def moment_of(timestamp: str | None) -> datetime | None:
     """Return the moment of a timestamp, in UTC unless it names a zone; None for any other text. Fractions end at microseconds."""
-    text = (timestamp or "").strip()
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat((timestamp or "").strip().upper().replace(" UTC", "Z").replace(" +", "+"))
     except ValueError:
-        return _tolerant(text)
+        return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -248,22 +243,6 @@ def micros_of_date(header: str | None) -> int | None:
 def to_timestamp(micros: int) -> str:
     """Return the ISO 8601 form, with microseconds unless it is a whole second."""
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
-
-
-def _tolerant(text: str) -> datetime | None:
-    """Read forms that `fromisoformat` refuses on some Pythons: `24:00`, a leap second, a small `z`, `UTC`, a blank before the zone."""
-    match = _TOLERANT.fullmatch(text)
-    if match is None:
-        return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    if minute > 59 or second > 60 or hour > 24 or (hour == 24 and (minute or second)):
-        return None
-    offset = timedelta(hours=int(match[10] or 0), minutes=int(match[11] or 0), seconds=int(match[12] or 0))
-    within = timedelta(hours=hour, minutes=minute, seconds=second, microseconds=int((match[7] or "0")[:6].ljust(6, "0")))
-    try:
-        return datetime(year, month, day, tzinfo=UTC) + within - (-offset if match[9] == "-" else offset)
-    except (ValueError, OverflowError):
-        return None
 
 
 def in_a_sentence(timestamp: str, now: float) -> str:
