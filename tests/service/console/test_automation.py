@@ -52,7 +52,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
         "sort": {"field": "sum_amount", "order": "desc"},
     }
     assert definition(service, report) == asked
-    assert visitor.send("/console/reports", **form).status_code == 400, "a name is taken once"
+    assert visitor.send("/console/reports", **form).status_code == 409, "a name is taken once"
     ran = visitor.follow(visitor.send(f"{path}/run"))
     assert "2,000.50" in ran.text
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Currency", "Sum of Amount", "Number of records"]
@@ -77,7 +77,7 @@ def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_a
 ) -> None:
     form: dict[str, Any] = {"name": "Greet", "trigger": "record/created", "object": "people", "enabled": "true"}
     assert "at least one action" in visitor.send("/console/workflows", **form).text
-    first = {"a1:type": "updateRecord", "a1:object": "", "a1:slug": ["score", "notes"], "a1:f:score": "5", "a1:f:notes": "{{ data.a }}: 7"}
+    first = {"a1:type": "updateRecord", "a1:object": "", "a1:f:score": "5", "a1:f:notes": "{{ data.a }}: 7"}
     second = {"a2:type": "callUrl", "a2:url": "https://example.com/x", "a2:body": '{"a": [1]}', "a2:headers": "a: b\nc: d: e"}
     made = visitor.send("/console/workflows", **form, **first, **second, action=["1", "2"])
     path = made.headers["location"].partition("?")[0]
@@ -237,4 +237,4 @@ def test_an_action_that_sets_nothing_is_refused(visitor: Visitor) -> None:
     action = {"action": "1", "a1:type": "updateRecord", "a1:kept": "{}", "a1:object": ""}
     refused = visitor.send("/console/workflows", name="Nothing", trigger="record/created", object="people", **action)
     assert refused.status_code == 400
-    assert "Action 1: add a value to set" in refused.text
+    assert "Action 1: give at least one attribute a value" in refused.text

@@ -24,7 +24,7 @@ NASTY = '<script>alert("1")</script>&amp;\'"><img src=x onerror=alert(1)>'
 
 CONSOLE_PAGES = [
     *("", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/objects", "/reports", "/workflows", "/sign-out-everywhere"),
-    *("/members", "/members/new", "/sessions", "/account"),
+    *("/members", "/members/new", "/members/sessions", "/account"),
 ]
 
 

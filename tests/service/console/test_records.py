@@ -84,7 +84,7 @@ def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Vi
     save(member, f"{path}/edit", name="Acme, saved meanwhile")
     refused = member.send(f"{path}/delete", version=looked_at[1])
     assert refused.status_code == 409
-    assert "Someone saved this record meanwhile" in refused.text
+    assert re.search(r"saved this record meanwhile\.", refused.text)
     assert "Acme, saved meanwhile" in member.get(path).text
     now = re.search(r'name="version" value="([0-9a-f]+)"', refused.text)
     assert now

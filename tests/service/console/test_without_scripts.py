@@ -103,19 +103,19 @@ def work_with_records(reader: PlainReader) -> None:
 
 
 def change_actions(reader: PlainReader) -> None:
-    reader.follow("Edit").press("Add the action", {"What it is to do": "Change the record"})
-    reader.press("Add the value", {"A value of": "Company"}).press("Save", {"Company": "nobody at all"})
+    reader.follow("Edit").press("Add the action", {"New action": "Change the record"}).press("Save", {"Company": "nobody at all"})
     assert "Action 2: Company: no record has this name" in html.unescape(reader.text)
-    reader.press("Add the value", {"Company": "acme", "Another value": "Name"}).press("Move up", {"Name: First": "{{ data.first }}"})
+    reader.press("Move up", {"Company": "acme", "Name: First": "{{ data.first }}"})
     assert 'Move up<span class="hidden"> action 2' in reader.text
-    # What is chosen is shown before it is saved, and no part of the form is left out in silence.
-    reader.press("Save", {"Another value": "Score"}).press("Save", {"Score": "many"})
+    reader.press("Save", {"Score": "many"})
     assert "Action 1: Score: " in html.unescape(reader.text)
     reader.press("Save", {"Score": "12.50"})
     page = re.sub(r"<[^>]+>", " ", html.unescape(reader.text))
-    assert re.search(r"1\. Change the record\s+of People\s+Record\s+the one the run is about\s+Company\s+Acme\s+Name", page)
-    assert re.search(r"{{ data.first }}\s+Score\s+12.5\s+2\. Add an activity\s+Title\s+Call\s+Linked to", page)
-    reader.follow("Edit").press("Leave out Name").press("Show its fields").press("Remove the action").press("Save")
+    assert re.search(r"1\. Change the record\s+of People\s+Record\s+the triggering record\s+Name\s+{{ data.first }}", page)
+    assert re.search(r"Company\s+Acme\s+Score\s+12.5\s+2\. Add an activity\s+Title of the activity\s+Call", page)
+    reader.follow("Edit").press("Save", {"Name: First": ""})
+    assert "data.first" not in reader.text
+    reader.follow("Edit").press("Show fields").press("Remove the action").press("Save")
     assert "Change the record" not in reader.text
     assert "Add an activity" in reader.text
 
@@ -129,7 +129,7 @@ def automate(reader: PlainReader) -> None:
     reader.open("/console/reports").follow("By industry").follow("Delete").press("Delete the report")
     assert "The report is deleted" in reader.text
     reader.follow("Workflows").follow("New workflow")
-    reader.press("Add the action", {"Name": "Call them", "What it is to do": "Add an activity", "Object": "People"})
+    reader.press("Add the action", {"Name": "Call them", "New action": "Add an activity", "Object": "People"})
     reader.press("Save", {"Title of the activity": "Call"})
     change_actions(reader)
     reader.press("Enable").press("Run", {"Data": "{}"})
@@ -162,7 +162,7 @@ def test_every_form_of_the_console_is_sent_as_its_page_shows_it(service: Running
     assert "The login is approved" in approved.text
     member.open("/console/account").press("End")
     assert "Sign in" in member.open("/console").text
-    operator.open(link_to(service)).open("/console/sessions").follow("Sign out everywhere").press("Sign out everywhere")
+    operator.open(link_to(service)).open("/console/members/sessions").follow("Sign out everywhere").press("Sign out everywhere")
     sent = {path.removeprefix("/console") for reader in (operator, member) for method, path in reader.sent if method == "post"}
     routes = [route.path for route in page_tables(service)[0].routes if route.method == "POST"]
     assert [path for path in routes if not any(compile_path(path)[0].match(each) for each in sent)] == []
@@ -175,6 +175,7 @@ EDITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("/webhooks/{id:uuid}/edit", {"Description": "Theirs"}, {"All event types": True}),
     ("/reports/{id:uuid}/edit", {"Description": "Theirs"}, {"At most": "7"}),
     ("/workflows/{id:uuid}/edit", {"Description": "Theirs"}, {"Name": "Mine"}),
+    ("/settings", {"Name": "Theirs"}, {"Default currency": "EUR"}),
 ]
 """A page, what the one changes, what the other does."""
 

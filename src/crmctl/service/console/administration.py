@@ -16,7 +16,7 @@ from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, webhooks, workflow_runs, workflows
+from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, settings, webhooks, workflow_runs, workflows
 from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.members import MEANINGS, MemberRole, role_of
@@ -68,7 +68,7 @@ def change_member(tx: Tx, visit: Visit, member: Json) -> Outcome:
 
 def password_link(tx: Tx, visit: Visit, member: Json) -> Outcome:
     link = make_password_link(tx, visit.context.settings.address, member["id"], now=visit.now())
-    return ConsolePage("member_link.html", {"section": "members", "member": member, "link": link.url})
+    return ConsolePage("member_link.html", {"member": member, "link": link.url})
 
 
 def lock(tx: Tx, _visit: Visit, member: Json) -> None:
@@ -121,7 +121,7 @@ def create_key(tx: Tx, visit: Visit) -> Outcome:
         ids=lambda: key_id,
         now=now,
     )
-    values = {"section": "keys", "key": _key(key, now), "value": value, "address": visit.context.settings.address}
+    values = {"key": _key(key, now), "value": value, "address": visit.context.settings.address}
     return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
 
 
@@ -133,7 +133,7 @@ def rotate_key(tx: Tx, visit: Visit, key: Json) -> Outcome:
     if hours not in ROTATION_HOURS:
         raise BadRequest("choose how long the old key works", {"field": "hours"})
     fresh, value = keys.rotate_key(tx, key["id"], until=now + int(hours) * 3600, created_by=visit.session.member_id, **visit.stamp())
-    values = {"section": "keys", "key": _key(fresh, now), "value": value, "address": visit.context.settings.address}
+    values = {"key": _key(fresh, now), "value": value, "address": visit.context.settings.address}
     return ConsolePage("key_created.html", values, HTTPStatus.CREATED)
 
 
@@ -155,7 +155,12 @@ def end_session(tx: Tx, visit: Visit, session: Json) -> Outcome:
         raise Forbidden("this session belongs to no member")
     if not members.end_session(tx, session["id"], None if of_all else visit.session.member_id):
         raise NotFound("this session has already ended")
-    return Redirect("/sessions" if of_all and visit.text("from") == "all" else "/account", "session-ended")
+    return Redirect("/members/sessions" if of_all and visit.text("from") == "all" else "/account", "session-ended")
+
+
+def change_settings(tx: Tx, visit: Visit, stored: Json) -> Outcome:
+    settings.change_settings(tx, {name: visit.text(name) for name in stored}, now=visit.now())
+    return Redirect("/settings", "saved")
 
 
 def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> NounPage:
@@ -229,7 +234,6 @@ def add_overview(pages: Pages) -> None:
         disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
         counts = [deliveries.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
         values = {
-            "section": "overview",
             "organisation": members.get_organisation(tx),
             "address": visit.context.settings.address,
             "endpoints": len(endpoints),

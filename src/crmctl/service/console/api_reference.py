@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Visit
+from crmctl.service.faults import NotFound
 
 Document = Mapping[str, Any]
 
@@ -59,12 +59,11 @@ Row = tuple[str, str, str, bool, int]
 
 
 def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
-    pages.navigation.append(NavigationLink("Administration", "api", "/api", "API"))
+    pages.navigation.append(NavigationLink("Administration", "/api", "API"))
 
     @pages.get("/api")
     def show_calls(_tx: object, visit: Visit) -> ConsolePage:
         values = {
-            "section": "api",
             "groups": calls_of(document(), visit.context.settings.address),
             "address": visit.context.settings.address,
         }
@@ -74,8 +73,8 @@ def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
     def show_noun(_tx: object, visit: Visit) -> ConsolePage:
         calls = calls_of(document(), visit.context.settings.address).get(str(visit.path["tag"]))
         if calls is None:
-            return ConsolePage("error.html", {"message": "there are no calls of this name", "code": 404}, HTTPStatus.NOT_FOUND)
-        return ConsolePage("api_noun.html", {"section": "api", "tag": visit.path["tag"], "calls": calls})
+            raise NotFound("there are no calls of this name")
+        return ConsolePage("api_noun.html", {"tag": visit.path["tag"], "calls": calls})
 
 
 def calls_of(document: Document, address: str) -> dict[str, list[Json]]:

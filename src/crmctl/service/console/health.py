@@ -22,7 +22,7 @@ MOST_SLOW, PIECE = 10, 1 << 20
 
 def add_pages(pages: Pages) -> None:
     """Add the page, and the making and download of a backup."""
-    pages.navigation.append(NavigationLink("Administration", "health", "/health", "Health", MemberRole.ADMIN))
+    pages.navigation.append(NavigationLink("Administration", "/health", "Health", MemberRole.ADMIN))
 
     @pages.get("/health", needs=MemberRole.ADMIN, is_slow=True)
     def show_health(tx: Tx, visit: Visit) -> ConsolePage:
@@ -30,7 +30,6 @@ def add_pages(pages: Pages) -> None:
         backup = _backup_file(visit)
         made = backup.stat() if backup.is_file() else None
         values = {
-            "section": "health",
             "facts": {
                 "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
                 "Events to hand over": counted_up_to(*change_log.count_waiting(tx)),

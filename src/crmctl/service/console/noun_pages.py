@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,9 +12,9 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.pages import FORM_LIMIT, NavigationLink, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, TurnedBack, Visit, moment
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.definitions.definitions_file import format_document
-from crmctl.service.faults import BadRequest, Conflict, Fault
+from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.store import logs
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
@@ -188,14 +187,14 @@ class ConsoleNoun:
     path: str
     plural: str
     singular: str
-    columns: Sequence[NounColumn]
-    list: Callable[[Tx, Visit, NounQuery], NounPage | Sequence[Json]]
-    empty: str
+    columns: Sequence[NounColumn] = ()
+    list: Callable[[Tx, Visit, NounQuery], NounPage | Sequence[Json]] | None = None
+    """None where there is one such thing; its form is the page at `path`."""
+    empty: str = ""
     group: str = ""
     """Of the navigation; a noun without a group has no link there."""
     link_text: str = ""
     """In the navigation; the plural if empty."""
-    section: str = ""
     needs: MemberRole = MemberRole.VIEWER
     hint: Callable[[Visit], str] = lambda _visit: ""
     per_page: int = 0
@@ -224,12 +223,8 @@ class ConsoleNoun:
     children: ConsoleNoun | None = None
     """Listed on the thing's page."""
 
-    @property
-    def active_section(self) -> str:
-        return self.section or self.path[1:]
-
     def path_of(self, visit: Visit, thing: Json) -> str:
-        return f"{self.list_path(visit)}/{thing['id']}"
+        return f"{self.list_path(visit)}/{thing['id']}" if self.list else self.path
 
     def list_path(self, visit: Visit) -> str:
         return self.base.replace("{objectId:uuid}", str(visit.path.get("objectId") or visit.path.get("id"))) + self.path
@@ -241,8 +236,8 @@ class ConsoleNoun:
 def add_noun(pages: Pages, noun: ConsoleNoun) -> None:
     """Register the pages of a noun and its link in the navigation."""
     if noun.group:
-        pages.navigation.append(NavigationLink(noun.group, noun.active_section, noun.path, noun.link_text or noun.plural, noun.needs))
-    if not noun.base:
+        pages.navigation.append(NavigationLink(noun.group, noun.path, noun.link_text or noun.plural, noun.needs))
+    if noun.list and not noun.base:
         pages.get(noun.path, needs=noun.needs, is_slow=noun.is_slow)(lambda tx, visit: _list_page(tx, visit, noun))
     if noun.form:
         _add_form(pages, noun, noun.form)
@@ -261,7 +256,6 @@ def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
     query = {name: text for name, text in (chosen | {"all": "1" if is_complete else ""}).items() if text}
     things = listing.things[:limit]
     values = {
-        "section": noun.active_section,
         "noun": noun,
         "rows": table_rows(visit, noun, things),
         "filters": [(each, dict(each.options(tx)) if each.options else None, chosen[each.name]) for each in noun.filters],
@@ -276,6 +270,7 @@ def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
 
 
 def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> NounPage:
+    assert noun.list is not None
     listing = noun.list(tx, visit, asked)
     return listing if isinstance(listing, NounPage) else NounPage(listing)
 
@@ -287,21 +282,18 @@ def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[N
 
 
 def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
-    list_path, thing_path = noun.base + noun.path, f"{noun.base}{noun.path}/{{id:uuid}}{form.edit_path}"
+    list_path = noun.base + noun.path
+    thing_path = f"{list_path}/{{id:uuid}}{form.edit_path}" if noun.list else list_path
     if create := form.create:
 
         @pages.get(f"{list_path}/new", needs=form.needs)
         def new_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun)
 
-        @pages.post(list_path, needs=form.needs, form_limit=form.limit)
+        @pages.post(list_path, needs=form.needs, form_limit=form.limit, back=new_thing)
         def create_thing(tx: Tx, visit: Visit) -> Outcome:
-            if pressed := form.pressed(tx, visit):
-                return form_page(tx, visit, noun, None, None, pressed)
-            try:
-                return create(tx, visit)
-            except (BadRequest, Conflict) as error:
-                raise TurnedBack(form_page(tx, visit, noun, None, error)) from error
+            pressed = form.pressed(tx, visit)
+            return form_page(tx, visit, noun, None, pressed) if pressed else create(tx, visit)
 
     if (change := form.change) and (get := noun.get):
 
@@ -309,30 +301,25 @@ def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
         def edit_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun, get(tx, visit))
 
-        @pages.post(thing_path, needs=form.needs, form_limit=form.limit)
+        @pages.post(thing_path, needs=form.needs, form_limit=form.limit, back=edit_thing)
         def change_thing(tx: Tx, visit: Visit) -> Outcome:
             thing = get(tx, visit)
             if pressed := form.pressed(tx, visit):
-                return form_page(tx, visit, noun, thing, None, pressed)
-            try:
-                _refuse_if_saved_meanwhile(tx, visit, form.stored(thing), form.subject(thing))
-                return change(tx, visit, thing)
-            except (BadRequest, Conflict) as error:
-                raise TurnedBack(form_page(tx, visit, noun, thing, error)) from error
+                return form_page(tx, visit, noun, thing, pressed)
+            _refuse_if_saved_meanwhile(tx, visit, form.stored(thing), form.subject(thing))
+            return change(tx, visit, thing)
 
 
-def form_page(
-    tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, error: Fault | None = None, pressed: Json | None = None
-) -> ConsolePage:
+def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, pressed: Json | None = None) -> ConsolePage:
     """Return the form of a new thing or of this one; after an error or a pressed button with the values as the visitor typed them."""
     form = noun.form
     assert form is not None
-    stored, is_sent = form.stored(thing) if thing else {}, error is not None or pressed is not None
+    stored, is_sent = form.stored(thing) if thing else {}, bool(visit.error or pressed)
     fields = [field for field in form.fields if field.is_on(new=thing is None)]
     texts: Json = {}
     for field in fields:
         if field.boxes:
-            kept = None if thing is None or error else (field.boxes.everything if stored[field.name] is None else field.boxes.only)
+            kept = None if thing is None or visit.error else (field.boxes.everything if stored[field.name] is None else field.boxes.only)
             texts[field.name] = field.boxes.shown(visit, field.name) if kept is None else kept
             texts[field.boxes.box] = visit.chosen(field.boxes.box) if kept is None else stored[field.name] or []
         else:
@@ -342,7 +329,6 @@ def form_page(
     path = noun.path_of(visit, thing) if thing else noun.list_path(visit)
     trail = list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)]
     values = {
-        "section": noun.active_section,
         "noun": noun,
         "form": form,
         "thing": thing,
@@ -353,19 +339,16 @@ def form_page(
         "form_id": visit.form_id(),
         "path": path,
         "action": f"{path}{form.edit_path}" if thing else path,
-        "back": path if thing and form.edit_path else trail[-1][0],
+        "back": path if thing and form.edit_path else trail[-1][0] if trail else "",
         "facts": form.facts(tx, visit, thing) if thing else (),
         "actions": offered(visit, noun, thing) if thing and not form.edit_path else [],
         "may_save": visit.may(form.needs),
     }
-    is_stale = isinstance(error, SavedMeanwhile)
     values |= {
         "version": "" if thing is None else visit.text("version") if pressed else _version(stored),
-        "saved": format_document(dict(stored)) if is_stale else "",
-        "error": error.message if error else None,
+        "saved": format_document(dict(stored)) if isinstance(visit.error, SavedMeanwhile) else "",
     }
-    status = HTTPStatus.CONFLICT if is_stale else HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK
-    return ConsolePage(form.template, values | form.values(tx, visit, stored, is_sent) | (pressed or {}), status)
+    return ConsolePage(form.template, values | form.values(tx, visit, stored, is_sent) | (pressed or {}))
 
 
 def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None) -> ConsolePage:
@@ -375,22 +358,19 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
     thing = noun.get(tx, visit)
     path = noun.path_of(visit, thing)
     values = {
-        "section": noun.active_section,
         "noun": noun,
         "thing": thing,
         "path": path,
         "trail_parts": list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)],
         "actions": offered(visit, noun, thing, *noun.header_actions),
         "may_edit": noun.form is not None and bool(noun.form.edit_path) and visit.may(noun.form.needs),
-        "error": None,
         "facts": (),
         "children": noun.children,
         "child_rows": table_rows(visit, noun.children, _listed(tx, visit, noun.children, NounQuery(10_000, 0, {})).things)
         if noun.children
         else [],
     }
-    values |= noun.show(tx, visit, thing) | (more or {})
-    return ConsolePage(noun.template, values, HTTPStatus.BAD_REQUEST if values["error"] else HTTPStatus.OK)
+    return ConsolePage(noun.template, values | noun.show(tx, visit, thing) | (more or {}))
 
 
 def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[tuple[Json, list[ListCell], list[NounAction]]]:
@@ -406,13 +386,13 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
     path = f"{noun.base}{noun.path}/{{id:uuid}}/{action.name}"
     get = noun.get
     assert get is not None
+    back: Callable[[Tx, Visit], Outcome] | None = (lambda tx, visit: thing_page(tx, visit, noun)) if noun.show else None
     if action.text:
+        back = pages.get(path, needs=action.needs, is_slow=action.is_slow)(
+            lambda tx, visit: confirmation(tx, visit, noun, action, get(tx, visit))
+        )
 
-        @pages.get(path, needs=action.needs, is_slow=action.is_slow)
-        def confirm(tx: Tx, visit: Visit) -> ConsolePage:
-            return confirmation(tx, visit, noun, action, get(tx, visit))
-
-    @pages.post(path, needs=action.needs)
+    @pages.post(path, needs=action.needs, back=back)
     def act(tx: Tx, visit: Visit) -> Outcome:
         thing = get(tx, visit)
         outcome = action.act(tx, visit, thing)
@@ -428,7 +408,6 @@ def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, th
     """Return the page that asks before the action."""
     path, title = noun.path_of(visit, thing), action.title(thing) if action.title else f"Delete {noun.name(thing)}"
     values = {
-        "section": noun.active_section,
         "title": title,
         "text": action.text if isinstance(action.text, str) else action.text(tx, thing),
         "action": f"{path}/{action.name}",

@@ -17,7 +17,7 @@ from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
-from crmctl.service.store import attributes, keys, reports, workflow_runs, workflows
+from crmctl.service.store import attributes, keys, reports, settings, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store.attributes import options_of
 from crmctl.service.store.members import MEANINGS, MemberRole
@@ -269,7 +269,6 @@ ENDPOINTS = ConsoleNoun(
 ATTRIBUTES = ConsoleNoun(
     base="/objects/{objectId:uuid}",
     path="/attributes",
-    section="objects",
     plural="Attributes",
     singular="attribute",
     columns=(
@@ -384,7 +383,7 @@ MEMBERS = ConsoleNoun(
     name=lambda member: str(member["user"]["name"]),
     opens=lambda visit, member: visit.may_administer and (member["role"] != "owner" or visit.may(MemberRole.OWNER)),
     state=lambda member: member["access"],
-    links=(("Sessions", "/sessions", MemberRole.ADMIN),),
+    links=(("Sessions", "/members/sessions", MemberRole.ADMIN),),
     facts_title="Roles",
     facts=lambda _visit: {role.label: meaning for role, meaning in MEANINGS.items()},
     form=NounForm(
@@ -485,10 +484,9 @@ KEYS = ConsoleNoun(
 )
 
 SESSIONS = ConsoleNoun(
-    path="/sessions",
+    path="/members/sessions",
     plural="Sessions",
     singular="session",
-    section="members",
     needs=MemberRole.ADMIN,
     hint=lambda _visit: "Sessions of the console and the webhook portal. A session lasts eight hours; a new password ends all others.",
     columns=(
@@ -576,5 +574,33 @@ AUDIT = ConsoleNoun(
     filters=(NounFilter("about", "Target", lambda _tx: {name: name.capitalize() for name in administration.SUBJECTS}),),
 )
 
-NOUNS = (ACTIVITIES, REPORTS, WORKFLOWS, ENDPOINTS, OBJECTS, ATTRIBUTES, MEMBERS, KEYS, SESSIONS, REQUESTS, AUDIT)
+SETTINGS = ConsoleNoun(
+    path="/settings",
+    plural="Settings",
+    singular="settings",
+    group="Administration",
+    needs=MemberRole.ADMIN,
+    get=lambda tx, _visit: settings.get_settings(tx),
+    name=lambda _settings: "Settings",
+    trail=lambda _tx, _visit: (),
+    form=NounForm(
+        fields=(
+            NAME,
+            NounField(
+                "timeZone",
+                "Time zone",
+                is_required=True,
+                longest=60,
+                placeholder="Europe/Berlin",
+                hint="A name such as Europe/Berlin. Browsers show their own time zone; without scripts pages show this one.",
+            ),
+            NounField("currency", "Default currency", longest=3, placeholder="EUR", hint="Forms preselect it for new amounts."),
+        ),
+        stored=dict,
+        change=administration.change_settings,
+        subject=lambda _settings: "settings",
+    ),
+)
+
+NOUNS = (ACTIVITIES, REPORTS, WORKFLOWS, ENDPOINTS, OBJECTS, ATTRIBUTES, MEMBERS, KEYS, SESSIONS, REQUESTS, AUDIT, SETTINGS)
 PORTAL_NOUNS = (ENDPOINTS,)

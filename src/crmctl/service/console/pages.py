@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -22,7 +22,6 @@ from crmctl.service.console.visits import (
     Outcome,
     Redirect,
     SignedIn,
-    TurnedBack,
     Visit,
     boundary_of,
     in_zone,
@@ -31,7 +30,7 @@ from crmctl.service.console.visits import (
     split_parts,
 )
 from crmctl.service.context import Context
-from crmctl.service.faults import FAILURES, Fault, Forbidden
+from crmctl.service.faults import FAILURES, BadRequest, Conflict, Fault, Forbidden, OverQuota
 from crmctl.service.http.answers import answer_for
 from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoint import NamedRoute, read_body
@@ -48,10 +47,9 @@ GROUPS = ("Work", "Automation", "Administration")
 
 @dataclass(frozen=True)
 class NavigationLink:
-    """`section` is the name a page uses to mark its link as current."""
+    """One link of a group; it is the current one on every page below its path."""
 
     group: str
-    section: str
     path: str
     text: str
     needs: MemberRole = MemberRole.VIEWER
@@ -60,16 +58,20 @@ class NavigationLink:
 def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[str, list[NavigationLink]]]:
     """Return the links this visitor may follow, by group."""
     if visit.area != CONSOLE:
-        return [("", [NavigationLink("", "webhooks", "/webhooks", "Endpoints")])]
-    records = [
-        NavigationLink("Records", f"records-{known['slug']}", f"/records/{known['slug']}", known["pluralName"])
-        for known in visit.objects[:MOST_OBJECTS]
-    ]
+        return [("", [NavigationLink("", "/webhooks", "Endpoints")])]
+    records = [NavigationLink("Records", f"/records/{known['slug']}", known["pluralName"]) for known in visit.objects[:MOST_OBJECTS]]
     if len(visit.objects) > MOST_OBJECTS:
-        records.append(NavigationLink("Records", "objects-all", "/objects", f"All {len(visit.objects)} objects"))
-    groups = [("", [NavigationLink("", "overview", "", "Overview")]), ("Records", records)]
+        records.append(NavigationLink("Records", "/objects", f"All {len(visit.objects)} objects"))
+    groups = [("", [NavigationLink("", "", "Overview")]), ("Records", records)]
     allowed = ((group, [link for link in links if link.group == group and visit.may(link.needs)]) for group in GROUPS)
     return groups + [(group, chosen) for group, chosen in allowed if chosen]
+
+
+def _current(visit: Visit, groups: Sequence[tuple[str, Sequence[NavigationLink]]]) -> NavigationLink | None:
+    """Return the link to this page, or to the list that it belongs to."""
+    links = [link for _, chosen in groups for link in chosen]
+    leading = [link for link in links if visit.place == link.path or (link.path and visit.place.startswith(f"{link.path}/"))]
+    return max(leading, key=lambda link: len(link.path), default=None)
 
 
 ZONE_COOKIE = "crm_zone"
@@ -110,6 +112,8 @@ class PageRoute:
     in_transaction: bool = True
     is_slow: bool = False
     form_limit: int = FORM_LIMIT
+    back: Handler | None = None
+    """The page with the form; it shows the form again if the service refuses it."""
 
 
 class Pages:
@@ -139,13 +143,19 @@ class Pages:
         return self._register(PageRoute("GET", path, needs, is_slow=is_slow))
 
     def post(
-        self, path: str, *, needs: MemberRole = MemberRole.ADMIN, in_transaction: bool = True, form_limit: int = FORM_LIMIT
+        self,
+        path: str,
+        *,
+        needs: MemberRole = MemberRole.ADMIN,
+        in_transaction: bool = True,
+        form_limit: int = FORM_LIMIT,
+        back: Handler | None = None,
     ) -> Callable[[Handler], Handler]:
         """Decorator: register the handler of a form, which needs the session's token. It runs in a writing transaction, or in none.
 
-        The default role is admin, so that a form without a declared role opens nothing.
+        The default role is admin, so that a form without a declared role opens nothing. A refusal rolls everything back and leads `back`.
         """
-        return self._register(PageRoute("POST", path, needs, in_transaction, False, form_limit))
+        return self._register(PageRoute("POST", path, needs, in_transaction, False, form_limit, back))
 
     def _register(self, route: PageRoute) -> Callable[[Handler], Handler]:
         def register(handler: Handler) -> Handler:
@@ -201,7 +211,15 @@ class Pages:
             raise Forbidden(f"this needs the role {route.needs.label} of the organization; yours is {mine}, and {giver} can change it")
         if route.method == "POST" and not visit.session.owns(visit.text("token")):
             raise Forbidden("this form was not sent by a page of this session; open the page again")
-        return self._response(_outcome(visit, route, handler), visit, request)
+        try:
+            outcome = _outcome(visit, route, handler)
+        except (BadRequest, Conflict, OverQuota) as error:
+            if (back := route.back) is None:
+                raise
+            visit = replace(visit, error=error)
+            shown = visit
+            outcome = self.context.engine.read(lambda tx: back(tx, shown), within=PAGE_SECONDS)
+        return self._response(outcome, visit, request)
 
     def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
         """Return the visit of a signed-in visitor, or of a visitor whose temporary session only serves the sign-in form."""
@@ -213,7 +231,8 @@ class Pages:
         agent = request.headers.get("user-agent", "")
         chosen = settings.get_settings(tx)
         zone = settings.zone_of(request.cookies.get(ZONE_COOKIE, "")) or settings.zone_of(chosen["timeZone"]) or UTC
-        about = (known, _address(request), agent, form.files, zone, chosen["currency"])
+        place = request.url.path.partition(f"/{self.area}")[2].rstrip("/")
+        about = (known, _address(request), agent, form.files, zone, chosen["currency"], place)
         return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
 
     def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:
@@ -259,17 +278,22 @@ class Pages:
         return page
 
     def _page(self, page: ConsolePage, visit: Visit | None) -> Response:
+        navigation = navigation_for(visit, self.navigation) if visit and visit.session.role is not MemberRole.NOBODY else []
         values = {
             "area": self.area,
             "base": self._base,
             "home": f"{self._base}/{self.area}",
             "is_console": self.area == CONSOLE,
             "visit": visit,
-            "navigation": navigation_for(visit, self.navigation) if visit and visit.session.role is not MemberRole.NOBODY else [],
+            "navigation": navigation,
+            "current": _current(visit, navigation) if visit else None,
             "notice": visit.query.get("notice") if visit else None,
+            "error": visit.error.message if visit and visit.error else None,
             **page.values,
         }
-        answer = HTMLResponse(render(page.template, values), page.status, HEADERS)
+        refused = answer_for(visit.error).status_code if visit and visit.error else HTTPStatus.BAD_REQUEST
+        status = page.status or (refused if values["error"] else HTTPStatus.OK)
+        answer = HTMLResponse(render(page.template, values), status, HEADERS)
         if page.refresh is not None:
             answer.headers["Refresh"] = str(page.refresh)
         return answer
@@ -277,21 +301,18 @@ class Pages:
 
 def _outcome(visit: Visit, route: PageRoute, handler: Handler) -> Outcome:
     engine = visit.context.engine
-    try:
-        if not route.in_transaction:
-            return handler(visit)
-        if route.method == "POST":
-            return engine.write(lambda tx: handler(tx, visit), within=PAGE_SECONDS, by=visit.actor)
-        return engine.read(lambda tx: handler(tx, visit), within=PAGE_SECONDS)
-    except TurnedBack as turned:
-        return turned.page
+    if not route.in_transaction:
+        return handler(visit)
+    if route.method == "POST":
+        return engine.write(lambda tx: handler(tx, visit), within=PAGE_SECONDS, by=visit.actor)
+    return engine.read(lambda tx: handler(tx, visit), within=PAGE_SECONDS)
 
 
 def _welcome(request: Request, area: str) -> Json:
     """Return the values of the sign-in page; `next` is the requested page, opened after signing in."""
     path = request.url.path.partition(f"/{area}")[2] if request.method == "GET" else ""
     query = f"?{request.url.query}" if path and request.url.query else ""
-    return {"next": f"{path}{query}", "email": "", "error": None}
+    return {"next": f"{path}{query}", "email": ""}
 
 
 def _address(request: Request) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from http import HTTPStatus
+from dataclasses import replace
 from typing import Any
 
 from crmctl.models.jsontext import Json
@@ -20,12 +20,13 @@ from crmctl.service.console.record_list import (
     is_as_seen,
     is_changeable,
     labels_of_records,
+    list_page,
     object_of,
     question_of,
 )
-from crmctl.service.console.record_merge import merge_selected, unlink_activities
+from crmctl.service.console.record_merge import merge_form, merge_selected, unlink_activities
 from crmctl.service.console.record_page import read_form
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, TurnedBack, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
@@ -43,23 +44,15 @@ ADD, REMOVE = "add", "remove"
 def add_pages(pages: Pages) -> None:
     """Add the pages that change selected records, list deleted ones, and undo a change."""
 
-    @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
+    @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM, back=_ask_again)
     def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
         known = object_of(tx, visit)
         selected = _selected(tx, visit, known)
-        if visit.text("do") == "delete":
-            return _delete(tx, visit, known, selected)
+        if visit.text("step") != "apply":
+            return _ask(tx, visit, known, selected)
         if visit.text("do") == "merge":
             return merge_selected(tx, visit, known, selected)
-        found = {each["slug"]: each for each in form_attributes(tx, visit, known["id"])}
-        if visit.text("do") == "csv":
-            ids = tuple(record["id"] for record in selected)
-            chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
-            return csv_of(tx, visit, known, question_of(visit.form, list(found.values())), [], [chosen])
-        attribute = found.get(visit.text("attribute"))
-        if attribute is None or not is_changeable(attribute):
-            raise BadRequest("choose the attribute to change", {"field": "attribute"})
-        return _change(tx, visit, known, selected, attribute)
+        return (_delete if visit.text("do") == "delete" else _change)(tx, visit, known, selected)
 
     @pages.get("/records/{slug}/deleted", needs=MemberRole.MEMBER, is_slow=True)
     def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
@@ -67,7 +60,7 @@ def add_pages(pages: Pages) -> None:
         deleted = deleted_records(tx, known["id"], MOST_SHOWN + 1, (page - 1) * MOST_SHOWN)
         rows = list(zip(deleted, labels_of_records(tx, known, deleted), strict=True))[:MOST_SHOWN]
         values = {"object": known, "rows": rows, "page": page, "has_older": len(deleted) > MOST_SHOWN, "actor_name": actor_name}
-        return ConsolePage("deleted.html", {"section": f"records-{known['slug']}", **values})
+        return ConsolePage("deleted.html", values)
 
     @pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)
     def restore_deleted(tx: Tx, visit: Visit) -> Redirect:
@@ -137,9 +130,41 @@ def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
     return selected
 
 
-def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Redirect:
-    if visit.text("step") != "apply":
+def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Download:
+    """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
+    if visit.text("do") == "delete":
         return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete"})
+    if visit.text("do") == "merge":
+        return merge_form(tx, visit, known, selected)
+    if visit.text("do") == "csv":
+        ids = tuple(record["id"] for record in selected)
+        chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
+        return csv_of(tx, visit, known, question_of(visit.form, form_attributes(tx, visit, known["id"])), [], [chosen])
+    attribute, data, filled, problem = _typed_change(tx, visit, known)
+    values = {
+        "title": f"Change {attribute['name']} of {_counted(len(selected))}",
+        "attribute": attribute,
+        "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST,
+        "field": filled[0],
+        "how": visit.text("how") or ADD,
+    }
+    if problem or visit.error or not visit.text("step"):
+        return _page(tx, known, selected, values | {"step": "form"} | ({"error": problem} if problem else {}), visit)
+    wanted = _wanted(visit, selected, attribute["slug"], data)
+    changing = [record for record in selected if record["id"] in wanted]
+    after = [{"data": {attribute["slug"]: wanted[record["id"]]}} for record in changing[:MOST_SHOWN]]
+    cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
+    more = {"step": "preview", "changing": len(changing), "cells": list(zip(*cells, strict=True))}
+    return _page(tx, known, changing, values | more, visit)
+
+
+def _ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
+    """Return the refused form, or the list if the selection itself was refused."""
+    known = object_of(tx, visit)
+    return _ask(tx, visit, known, _selected(tx, visit, known)) if visit.text("step") else list_page(tx, replace(visit, queries=visit.form))
+
+
+def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
     fresh = [record["id"] for record in selected if is_as_seen(visit, record)]
     stamp = visit.stamp()
     for start in range(0, len(fresh), BULK_LIMIT):
@@ -147,35 +172,36 @@ def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Cons
     return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
 
 
-def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], attribute: Json) -> ConsolePage | Redirect:
-    blank = fields_for([attribute], {}, {})
-    title = f"Change {attribute['name']} of {_counted(len(selected))}"
-    values = {"title": title, "attribute": attribute, "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST}
-    how = visit.text("how")
-    step = visit.text("step")
-    if not step:
-        return _page(tx, known, selected, values | {"step": "form", "field": blank[0], "how": ADD}, visit)
-    data, filled, problem = read_form(tx, [attribute], {}, (blank, submitted(blank, visit.form)))
+def _typed_change(tx: Tx, visit: Visit, known: Json) -> tuple[Json, Json, list[FormField], str | None]:
+    """Return the chosen attribute, its data and form as typed, and a problem. Raises BadRequest for an attribute that cannot be chosen."""
+    found = [each for each in form_attributes(tx, visit, known["id"]) if each["slug"] == visit.text("attribute") and is_changeable(each)]
+    if not found:
+        raise BadRequest("choose the attribute to change", {"field": "attribute"})
+    blank = fields_for(found, {}, {})
+    return found[0], *read_form(tx, found, {}, (blank, submitted(blank, visit.form)))
+
+
+def _wanted(visit: Visit, selected: Sequence[Json], slug: str, data: Json) -> Json:
+    """Return the new values by record, of those that the change gives another value."""
+    wanted = {record["id"]: _new_value(record["data"].get(slug), data.get(slug), visit.text("how")) for record in selected}
+    return {record["id"]: wanted[record["id"]] for record in selected if wanted[record["id"]] != record["data"].get(slug)}
+
+
+def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
+    """Write the change of the preview, except in records that changed since. Raises BadRequest if one record refuses its value."""
+    attribute, data, _, problem = _typed_change(tx, visit, known)
     if problem:
-        return _page(tx, known, selected, values | {"step": "form", "field": filled[0], "how": how, "error": problem}, visit)
-    slug = attribute["slug"]
-    wanted = {record["id"]: _new_value(record["data"].get(slug), data.get(slug), how) for record in selected}
-    changing = [record for record in selected if wanted[record["id"]] != record["data"].get(slug)]
-    if step != "apply":
-        after = [{"data": {slug: wanted[record["id"]]}} for record in changing[:MOST_SHOWN]]
-        cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
-        more = {"step": "preview", "field": filled[0], "how": how, "changing": len(changing), "cells": list(zip(*cells, strict=True))}
-        return _page(tx, known, changing, values | more, visit)
-    fresh = [record for record in changing if is_as_seen(visit, record)]
+        raise BadRequest(problem)
+    wanted = _wanted(visit, selected, attribute["slug"], data)
+    fresh = [record for record in selected if record["id"] in wanted and is_as_seen(visit, record)]
     stamp = visit.stamp()
     for start in range(0, len(fresh), BULK_LIMIT):
         batch = fresh[start : start + BULK_LIMIT]
-        items = [{"id": record["id"], "data": {slug: wanted[record["id"]]}} for record in batch]
+        items = [{"id": record["id"], "data": {attribute["slug"]: wanted[record["id"]]}} for record in batch]
         if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
-            label = labels_of_records(tx, known, [batch[failed[0]["index"]]])[0]
-            problem = f"nothing was changed: {label}: {failed[0]['error']}"
-            raise TurnedBack(_page(tx, known, selected, values | {"step": "form", "field": filled[0], "how": how, "error": problem}, visit))
-    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(changing) else "records-skipped")
+            [label] = labels_of_records(tx, known, [batch[failed[0]["index"]]])
+            raise BadRequest(f"nothing was changed: {label}: {failed[0]['error']}")
+    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(wanted) else "records-skipped")
 
 
 def _new_value(old: Any, new: Any, how: str) -> Any:
@@ -191,17 +217,14 @@ def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, An
     slugs = {each["id"]: each["slug"] for each in visit.objects} if visit else {}
     field: FormField | None = values.get("field")
     shown: Json = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
         "labels": list(
             zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, known, selected[:MOST_SHOWN]), strict=True)
         ),
         "targets": {field.slug: slugs.get(field.target_id, "")} if field else {},
-        "error": None,
     }
-    status = HTTPStatus.BAD_REQUEST if values.get("error") else HTTPStatus.OK
-    return ConsolePage("selected.html", {**shown, **values}, status)
+    return ConsolePage("selected.html", {**shown, **values})
 
 
 def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str, bool]]:
@@ -221,7 +244,6 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
     labels = dict(zip([record["id"] for record in there], labels_of_records(tx, known, there), strict=True))
     kinds = {kind for _, kind, _ in changes}
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "at": at,
         "moment": to_wire(int(at)),

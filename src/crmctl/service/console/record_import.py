@@ -8,7 +8,6 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,24 +68,18 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/import", needs=MemberRole.MEMBER)
     def ask_for_file(tx: Tx, visit: Visit) -> ConsolePage:
-        return _upload_page(object_of(tx, visit))
+        return ConsolePage(
+            "import.html", {"object": object_of(tx, visit), "most": MOST_ROWS, "largest": LARGEST // 1024 // 1024, "file": ""}
+        )
 
-    @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, in_transaction=False, form_limit=LARGEST + 64 * 1024)
-    def upload(visit: Visit) -> ConsolePage | Redirect:
+    @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, in_transaction=False, form_limit=LARGEST + 64 * 1024, back=ask_for_file)
+    def upload(visit: Visit) -> Redirect:
         known = visit.context.engine.read(lambda tx: object_of(tx, visit))
-        try:
-            name = _store(visit)
-        except BadRequest as error:
-            return _upload_page(known, error.message)
-        return Redirect(f"/records/{known['slug']}/import/columns?file={name}")
+        return Redirect(f"/records/{known['slug']}/import/columns?file={_store(visit)}")
 
-    @pages.get("/records/{slug}/import/columns", needs=MemberRole.MEMBER, is_slow=True)
-    def choose_columns(tx: Tx, visit: Visit) -> ConsolePage:
-        return _columns_page(tx, visit, visit.query.get("file", ""))
+    choose_columns = pages.get("/records/{slug}/import/columns", needs=MemberRole.MEMBER, is_slow=True)(_columns_page)
 
-    @pages.post("/records/{slug}/import/columns", needs=MemberRole.MEMBER, in_transaction=False)
-    def check_or_import(visit: Visit) -> ConsolePage | Redirect:
-        return _check_or_import(visit)
+    pages.post("/records/{slug}/import/columns", needs=MemberRole.MEMBER, in_transaction=False, back=choose_columns)(_check_or_import)
 
     @pages.get("/records/{slug}/import/failed", needs=MemberRole.MEMBER)
     def download_failed(tx: Tx, visit: Visit) -> Download:
@@ -102,24 +95,20 @@ def _check_or_import(visit: Visit) -> ConsolePage | Redirect:
     def carry_out(tx: Tx, path: Path) -> ImportOutcome:
         return _carry_out(tx, visit, path, stamp)
 
-    try:
-        if visit.text("do") != "import":
-            outcome = rehearse(engine, lambda tx: carry_out(tx, place), by=visit.actor)
+    if visit.text("do") != "import":
+        outcome = rehearse(engine, lambda tx: carry_out(tx, place), by=visit.actor)
+    else:
+        # Only one of two identical requests gets the file.
+        claimed = place.replace(place.with_suffix(f".claimed{place.suffix}"))
+        try:
+            outcome = engine.write(lambda tx: carry_out(tx, claimed), within=PAGE_SECONDS, by=visit.actor)
+        except BaseException:
+            claimed.replace(place)
+            raise
+        if outcome.is_empty:
+            claimed.replace(place)
         else:
-            # Only one of two identical requests gets the file.
-            claimed = place.replace(place.with_suffix(f".claimed{place.suffix}"))
-            try:
-                outcome = engine.write(lambda tx: carry_out(tx, claimed), within=PAGE_SECONDS, by=visit.actor)
-            except BaseException:
-                claimed.replace(place)
-                raise
-            if outcome.is_empty:
-                claimed.replace(place)
-            else:
-                claimed.unlink()
-    except BadRequest as error:
-        problem = error.message
-        return engine.read(lambda tx: _columns_page(tx, visit, name, error=problem))
+            claimed.unlink()
     if outcome.failed:
         lines = [delimited_row([*row.cells, reason], excel_safe=True) for row, reason in outcome.failed]
         header = delimited_row([*outcome.header, "_error"], excel_safe=True)
@@ -127,12 +116,7 @@ def _check_or_import(visit: Visit) -> ConsolePage | Redirect:
     if visit.text("do") == "import" and not outcome.is_empty:
         failed = f"&failed={len(outcome.failed)}&file={name}" if outcome.failed else ""
         return Redirect(f"/records/{visit.path['slug']}/changed?at={to_micros(stamp['now'])}{failed}", "records-imported")
-    return engine.read(lambda tx: _columns_page(tx, visit, name, outcome))
-
-
-def _upload_page(known: Json, error: str | None = None) -> ConsolePage:
-    values = {"section": f"records-{known['slug']}", "object": known, "error": error, "most": MOST_ROWS, "largest": LARGEST // 1024 // 1024}
-    return ConsolePage("import.html", values | {"file": ""}, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return engine.read(lambda tx: _columns_page(tx, visit, outcome))
 
 
 def _store(visit: Visit) -> str:
@@ -228,8 +212,8 @@ def _targets(found: Sequence[Json]) -> dict[str, str]:
     return targets
 
 
-def _columns_page(tx: Tx, visit: Visit, name: str, outcome: ImportOutcome | None = None, error: str | None = None) -> ConsolePage:
-    known = object_of(tx, visit)
+def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
+    known, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
     found = attributes.list_attributes(tx, known["id"])
     source, targets = _open(_place(visit, name)), _targets(found)
     rows = list(islice((row for row in _rows(source) if row.problem is None), SAMPLES))
@@ -240,7 +224,6 @@ def _columns_page(tx: Tx, visit: Visit, name: str, outcome: ImportOutcome | None
         chosen.append((header, [row.cells[place] for row in rows], target if is_free else ""))
     keys = {RECORD_ID: "Id"} | {each["slug"]: each["name"] for each in found if each["isUnique"] and not each["isList"]}
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "file": name,
         "columns": chosen,
@@ -249,9 +232,8 @@ def _columns_page(tx: Tx, visit: Visit, name: str, outcome: ImportOutcome | None
         "key": visit.text("key"),
         "outcome": outcome,
         "failed": [(row.first_line, reason) for row, reason in outcome.failed[:MOST_SHOWN]] if outcome else [],
-        "error": error,
     }
-    return ConsolePage("import.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("import.html", values)
 
 
 def _proposed(header: str, place: int, names: Names) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -100,9 +99,7 @@ def add_pages(pages: Pages) -> None:
     def first_object(_tx: Tx, visit: Visit) -> Redirect:
         return Redirect(f"/records/{visit.objects[0]['slug']}" if visit.objects else "/objects")
 
-    @pages.get("/records/{slug}", is_slow=True)
-    def list_records(tx: Tx, visit: Visit) -> ConsolePage:
-        return _list(tx, visit)
+    pages.get("/records/{slug}", is_slow=True)(list_page)
 
     @pages.get("/records/{slug}/csv", is_slow=True)
     def download(tx: Tx, visit: Visit) -> Download:
@@ -171,10 +168,11 @@ def object_of(tx: Tx, visit: Visit) -> Json:
     return known
 
 
-def _list(tx: Tx, visit: Visit) -> ConsolePage:
+def list_page(tx: Tx, visit: Visit) -> ConsolePage:
+    """Return the list that the address asks for."""
     known = object_of(tx, visit)
     found = attributes.list_attributes(tx, known["id"])
-    question, page, error = question_of(visit.queries, found), visit.number("page", 1), None
+    question, page, error = question_of(visit.queries, found), visit.number("page", 1), visit.error.message if visit.error else None
     part = PartOfList([], 0, 0, 0)
     try:
         part = part_of(tx, visit, question, found, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
@@ -185,7 +183,6 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
     listed_views = settings.list_views(tx, known["id"], visit.actor)
     view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
         "shown": shown,
@@ -210,7 +207,7 @@ def _list(tx: Tx, visit: Visit) -> ConsolePage:
         "changeable": list(filter(is_changeable, found)),
         "error": error,
     }
-    return ConsolePage("records.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("records.html", values)
 
 
 def form_attributes(tx: Tx, visit: Visit, object_id: str) -> list[Json]:

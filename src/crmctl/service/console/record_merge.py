@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.jsontext import Json
@@ -11,7 +10,7 @@ from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.record_list import after_change, is_as_seen, labels_of_records
 from crmctl.service.console.record_page import saver_of
-from crmctl.service.console.visits import ConsolePage, Redirect, TurnedBack, Visit
+from crmctl.service.console.visits import ConsolePage, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.change_log import differ
@@ -24,17 +23,12 @@ MOST_MERGED, MOST_MOVED = 5, 1000
 ALL = "all"
 
 
-def merge_selected(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Redirect:
-    """Show the records side by side, or merge them as the form says. Raises BadRequest for one record and for too many."""
-    if not 1 < len(selected) <= MOST_MERGED:
-        raise BadRequest(f"select 2 to {MOST_MERGED} records to merge", {"field": "id"})
-    if visit.text("step") != "apply":
-        return _page(tx, visit, known, selected)
+def merge_selected(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
+    """Merge the records as the form says. Raises Conflict if someone saved one of them meanwhile, and BadRequest."""
     for record in selected:
         if not is_as_seen(visit, record):
             [label] = labels_of_records(tx, known, [record])
-            problem = f"{saver_of(tx, known, record)} saved {label}; check the values and merge again"
-            return _page(tx, visit, known, selected, problem, HTTPStatus.CONFLICT)
+            raise Conflict(f"{saver_of(tx, known, record)} saved {label}; check the values and merge again")
     by_id: dict[str, Json] = {record["id"]: record for record in selected}
     stamp = visit.stamp()
     survivor = by_id.get(visit.text("survivor"), selected[0])
@@ -53,7 +47,7 @@ def merge_selected(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) 
         _move_references(tx, visit, known, dict.fromkeys(losers, str(survivor["id"])), stamp)
         _link_activities(tx, known, losers, survivor["id"], stamp)
     except (BadRequest, Conflict) as error:
-        raise TurnedBack(_page(tx, visit, known, selected, f"nothing was merged: {error.message}")) from error
+        raise BadRequest(f"nothing was merged: {error.message}") from error
     return after_change(known, stamp["now"], "records-merged")
 
 
@@ -111,9 +105,10 @@ def unlink_activities(tx: Tx, known: Json, deleted: Sequence[str], changed: Sequ
                 activities.update_activity(tx, activity["id"], {"linkedRecords": kept}, **stamp)
 
 
-def _page(
-    tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], error: str | None = None, status: int = HTTPStatus.BAD_REQUEST
-) -> ConsolePage:
+def merge_form(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage:
+    """Return the records side by side. Raises BadRequest for one record and for too many."""
+    if not 1 < len(selected) <= MOST_MERGED:
+        raise BadRequest(f"select 2 to {MOST_MERGED} records to merge", {"field": "id"})
     found = attributes.list_attributes(tx, known["id"])
     records_cells = list(zip(*cells_of(tx, found, selected, visit), strict=True))
     ids = [record["id"] for record in selected]
@@ -132,7 +127,6 @@ def _page(
         len(activities.list_activities(tx, record_id, known["id"], MOST_MOVED)) for record_id in ids if record_id != survivor
     )
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
         "labels": list(zip(ids, labels_of_records(tx, known, selected), strict=True)),
@@ -140,6 +134,5 @@ def _page(
         "survivor": survivor,
         "rows": rows,
         "activities": activity_count,
-        "error": error,
     }
-    return ConsolePage("merge.html", values, status if error else HTTPStatus.OK)
+    return ConsolePage("merge.html", values)

@@ -70,16 +70,13 @@ def add_pages(pages: Pages) -> None:
 
 
 def _add_show(pages: Pages) -> None:
-    @pages.get("/records/{slug}/{recordId:uuid}")
-    def show_record(tx: Tx, visit: Visit) -> ConsolePage:
-        return _record(tx, visit)
+    show_record = pages.get("/records/{slug}/{recordId:uuid}")(_record)
 
     @pages.get("/records/{slug}/{recordId:uuid}/history")
     def show_history(tx: Tx, visit: Visit) -> ConsolePage:
         (known, record), page = _opened(tx, visit), visit.number("page", 1)
         history = read_history(tx, known["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
         values = {
-            "section": f"records-{known['slug']}",
             "object": known,
             "record": record,
             "label": _label(tx, known, record),
@@ -91,8 +88,8 @@ def _add_show(pages: Pages) -> None:
         }
         return ConsolePage("history.html", values)
 
-    @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER)
-    def add_activity(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER, back=show_record)
+    def add_activity(tx: Tx, visit: Visit) -> Redirect:
         known, record = _opened(tx, visit)
         link = {"objectId": known["id"], "recordId": record["id"]}
         fields = {
@@ -101,10 +98,7 @@ def _add_show(pages: Pages) -> None:
             "activityDate": visit.text("date") or None,
             "linkedRecords": [link],
         }
-        try:
-            activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
-        except BadRequest as error:
-            return _record(tx, visit, error.message)
+        activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
         return Redirect(f"/records/{known['slug']}/{record['id']}", "activity-added")
 
 
@@ -141,18 +135,15 @@ def _add_edit(pages: Pages) -> None:
         path = list_path(known, found, visit.raw("list")) if only else f"/records/{known['slug']}/{record['id']}"
         return Redirect(path, "saved" if data else "nothing-changed")
 
-    @pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
-    def confirm_delete(tx: Tx, visit: Visit) -> ConsolePage:
-        return _ask_to_delete(tx, visit)
+    confirm_delete = pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)(_ask_to_delete)
 
-    @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)
-    def delete_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known = object_of(tx, visit)
+    @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER, back=confirm_delete)
+    def delete_record(tx: Tx, visit: Visit) -> Redirect:
+        (known, record), stamp = _opened(tx, visit), visit.stamp()
         try:
-            stamp = visit.stamp()
-            records.delete_record(tx, known["id"], visit.id("recordId"), [visit.text("version") or records.ANY_VERSION], **stamp)
-        except PreconditionFailed:
-            return _ask_to_delete(tx, visit, "Someone saved this record meanwhile. ", HTTPStatus.CONFLICT)
+            records.delete_record(tx, known["id"], record["id"], [visit.text("version") or records.ANY_VERSION], **stamp)
+        except PreconditionFailed as error:
+            raise Conflict(f"{saver_of(tx, known, record)} saved this record meanwhile") from error
         return Redirect(f"/records/{known['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
 
 
@@ -171,7 +162,7 @@ def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     _, stored = _stored(tx, visit, record)
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
     said = f"{saver_of(tx, known, record)} saved this record; your changes are kept below, check them and save again"
-    return _form(tx, visit, known, record, fields, said, HTTPStatus.CONFLICT, stored)
+    return _form(tx, visit, known, record, fields, said, stored, HTTPStatus.CONFLICT)
 
 
 def saver_of(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
@@ -192,7 +183,7 @@ def _stored(tx: Tx, visit: Visit, record: Json) -> tuple[list[Json], list[FormFi
     return found, fields_for(found, record["data"], labels_in(tx, found, record["data"]))
 
 
-def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HTTPStatus.OK) -> ConsolePage:
+def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     known, record = _opened(tx, visit)
     referring = _referring(tx, visit, known, record["id"])
     refers = sum(each["total"] or 0 for each in referring)
@@ -201,15 +192,14 @@ def _ask_to_delete(tx: Tx, visit: Visit, said: str = "", status: HTTPStatus = HT
     text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
     text += f"Lists may name it, too, which are not counted here ({lists}). " if lists else ""
     values = {
-        "section": f"records-{known['slug']}",
         "title": f"Delete {_label(tx, known, record)}",
-        "text": f"{said}{text}Activities keep naming it. You can undo this on the next page.",
+        "text": f"{text}Activities keep naming it. You can undo this on the next page.",
         "action": f"{path}/delete",
         "version": records.version_of(record),
         "button": "Delete the record",
         "back": path,
     }
-    return ConsolePage("confirm.html", values, status)
+    return ConsolePage("confirm.html", values)
 
 
 def read_form(
@@ -261,13 +251,12 @@ def _form(
     record: Mapping[str, Any] | None,
     fields: Sequence[FormField],
     error: str | None = None,
-    status: int = HTTPStatus.BAD_REQUEST,
     base: Sequence[FormField] | None = None,
+    status: int = 0,
 ) -> ConsolePage:
     """Return the page of the form. `base` is the form as stored, by default `fields`."""
     slugs = {each["id"]: each["slug"] for each in visit.objects}
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "record": record,
         "label": _label(tx, known, record) if record else "",
@@ -281,10 +270,10 @@ def _form(
         "only": visit.query.get("only", "") if len(fields) == 1 else "",
         "list": visit.query.get("list", ""),
     }
-    return ConsolePage("record_form.html", values, status if error else HTTPStatus.OK)
+    return ConsolePage("record_form.html", values, status)
 
 
-def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+def _record(tx: Tx, visit: Visit) -> ConsolePage:
     known, record = _opened(tx, visit)
     found = attributes.list_attributes(tx, known["id"], include_inactive=True)
     shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
@@ -294,7 +283,6 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
     events: list[tuple[str, Json | None, Json | None]] = [(each["activityDate"], each, None) for each in shown_activities[:MOST_ACTIVITIES]]
     events += [(each["at"], None, each) for each in _changes(tx, known, history)]
     values = {
-        "section": f"records-{known['slug']}",
         "object": known,
         "record": record,
         "label": _label(tx, known, record),
@@ -305,9 +293,8 @@ def _record(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
         "most_activities": MOST_ACTIVITIES,
         "more_changes": history.total - len(history.changes),
         "fields": {name: visit.text(name) for name in ("title", "summary", "date")},
-        "error": error,
     }
-    return ConsolePage("record.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("record.html", values)
 
 
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:

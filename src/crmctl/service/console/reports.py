@@ -129,7 +129,6 @@ def _add_results(pages: Pages) -> None:
         page = min(page, last)
         part = results[(page - 1) * PER_PAGE : page * PER_PAGE]
         values = {
-            "section": "reports",
             "report": report,
             "run": {name: run[name] for name in run if name != "results"},
             "columns": columns,

@@ -17,7 +17,6 @@ from crmctl.service.console import (
     record_list,
     record_page,
     reports,
-    settings,
     sign_in,
     webhooks,
     workflows,
@@ -53,7 +52,6 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
         if pages is console:
             files.add_file_pages(console)
             health.add_pages(console)
-            settings.add_pages(console)
     api_reference.add_pages(console, document)
     sign_in.add_entrance(console)
     for pages in (console, portal):

@@ -15,11 +15,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Router
 
+from crmctl.models.jsontext import Json
 from crmctl.service.console import administration
 from crmctl.service.console.noun_pages import table_rows
 from crmctl.service.console.nouns import SESSIONS
 from crmctl.service.console.pages import HEADERS, Pages
-from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Redirect, SignedIn, Visit, static_file
+from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Outcome, Redirect, SignedIn, Visit, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoint import NamedRoute
@@ -106,7 +107,7 @@ def add_entrance(pages: Pages) -> None:
 
     @pages.get("/sign-in", needs=MemberRole.NOBODY)
     def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": "", "error": None})
+        return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": ""})
 
     @pages.post("/sign-in", needs=MemberRole.NOBODY, in_transaction=False)
     def sign_in(visit: Visit) -> ConsolePage | SignedIn:
@@ -126,29 +127,19 @@ def add_entrance(pages: Pages) -> None:
 
 
 def _add_password_link(pages: Pages) -> None:
-    @pages.get("/password", needs=MemberRole.NOBODY)
-    def show_password(tx: Tx, visit: Visit) -> ConsolePage:
-        return _password_form(tx, visit, visit.query.get("code", ""))
+    show_password = pages.get("/password", needs=MemberRole.NOBODY)(_password_form)
 
-    @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False)
-    def set_password(visit: Visit) -> ConsolePage | SignedIn:
-        engine, code, password = visit.context.engine, visit.text("code"), visit.raw("password")
-        form = engine.read(lambda tx: _password_form(tx, visit, code))
-        if form.status != HTTPStatus.OK:
-            return form
-        try:
-            check_new(password, visit.raw("again"), form.values["email"])
-        except BadRequest as error:
-            return ConsolePage(form.template, {**form.values, "error": error.message}, HTTPStatus.BAD_REQUEST)
-        hashed = hash_password(password)
+    @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False, back=show_password)
+    def set_password(visit: Visit) -> SignedIn:
+        engine = visit.context.engine
+        check_new(visit.raw("password"), visit.raw("again"), engine.read(lambda tx: _invited(tx, visit))["user"]["email"])
+        hashed = hash_password(visit.raw("password"))
 
-        def store(tx: Tx) -> ConsolePage | SignedIn:
-            member_id = members.find_by_code(tx, code, now=visit.now())
-            if member_id is None:
-                return _password_form(tx, visit, code)
-            members.put_password(tx, member_id, hashed)
-            members.end_sessions_of(tx, member_id)
-            return _enter(tx, visit, member_id, "")
+        def store(tx: Tx) -> SignedIn:
+            member = _invited(tx, visit)
+            members.put_password(tx, member["id"], hashed)
+            members.end_sessions_of(tx, member["id"])
+            return _enter(tx, visit, member["id"], "")
 
         return engine.write(store)
 
@@ -161,8 +152,7 @@ def _add_leaving(pages: Pages) -> None:
             "text": "Every open session of the console and the portal ends, this one too, and links that were not opened yet become void.",
             "action": "/sign-out-everywhere",
             "button": "Sign out everywhere",
-            "back": "/sessions",
-            "section": "account",
+            "back": "/members/sessions",
         }
         return ConsolePage("confirm.html", values)
 
@@ -177,8 +167,8 @@ def add_nowhere(pages: Pages) -> None:
     """Register the page for unknown addresses; call this last."""
 
     @pages.get("/{rest:path}")
-    def nowhere(_tx: Tx, _visit: Visit) -> ConsolePage:
-        return ConsolePage("error.html", {"message": "there is no page at this address", "code": 404}, HTTPStatus.NOT_FOUND)
+    def nowhere(_tx: Tx, _visit: Visit) -> Outcome:
+        raise NotFound("there is no page at this address")
 
 
 def front_door(context: Context) -> Router:
@@ -219,33 +209,34 @@ def _minutes_to_wait(visit: Visit, email: str) -> int:
     return 0
 
 
-def _password_form(tx: Tx, visit: Visit, code: str) -> ConsolePage:
-    member_id = members.find_by_code(tx, code, now=visit.now())
+def _invited(tx: Tx, visit: Visit) -> Json:
+    """Return the member that the link in the address or the form was made for. Raises Forbidden."""
+    member_id = members.find_by_code(tx, _code(visit), now=visit.now())
     if member_id is None:
-        message = "this link was used, replaced, or is too old; ask for another one"
-        return ConsolePage("error.html", {"message": message, "code": 403}, HTTPStatus.FORBIDDEN)
-    email = members.get_member(tx, member_id)["user"]["email"]
-    return ConsolePage("password.html", {"code": code, "email": email, "error": None, "shortest": SHORTEST})
+        raise Forbidden("this link was used, replaced, or is too old; ask for another one")
+    return members.get_member(tx, member_id)
+
+
+def _code(visit: Visit) -> str:
+    return visit.text("code") or visit.query.get("code", "")
+
+
+def _password_form(tx: Tx, visit: Visit) -> ConsolePage:
+    return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
 
 
 def add_account_pages(pages: Pages) -> None:
-    @pages.get("/account")
-    def show_account(tx: Tx, visit: Visit) -> ConsolePage:
-        return _account(tx, visit)
+    show_account = pages.get("/account")(_account)
 
-    @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False)
-    def change_password(visit: Visit) -> ConsolePage | Redirect:
+    @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False, back=show_account)
+    def change_password(visit: Visit) -> Redirect:
         engine, member_id = visit.context.engine, visit.session.member_id
         if member_id is None:
             raise Forbidden("the operator's session belongs to no member and has no password")
         email, hashed = engine.read(lambda tx: (members.get_member(tx, member_id)["user"]["email"], members.get_password(tx, member_id)))
-        try:
-            if not is_right(hashed, visit.raw("present")):
-                raise BadRequest("the present password is wrong", {"field": "present"})
-            check_new(visit.raw("password"), visit.raw("again"), email)
-        except BadRequest as error:
-            problem = error.message
-            return engine.read(lambda tx: _account(tx, visit, problem))
+        if not is_right(hashed, visit.raw("present")):
+            raise BadRequest("the current password is wrong", {"field": "present"})
+        check_new(visit.raw("password"), visit.raw("again"), email)
         fresh = hash_password(visit.raw("password"))
 
         def store(tx: Tx) -> Redirect:
@@ -256,16 +247,14 @@ def add_account_pages(pages: Pages) -> None:
         return engine.write(store)
 
 
-def _account(tx: Tx, visit: Visit, error: str | None = None) -> ConsolePage:
+def _account(tx: Tx, visit: Visit) -> ConsolePage:
     mine = visit.session.member_id
     sessions = administration.sessions(tx, visit, mine) if mine else []
     values = {
-        "section": "account",
         "member": members.get_member(tx, mine) if mine else None,
         "meaning": MEANINGS[visit.session.role],
         "noun": SESSIONS,
         "rows": table_rows(visit, SESSIONS, sessions),
         "shortest": SHORTEST,
-        "error": error,
     }
-    return ConsolePage("account.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    return ConsolePage("account.html", values)

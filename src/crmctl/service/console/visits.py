@@ -21,7 +21,7 @@ import jinja2
 from crmctl.models import jsontext
 from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
-from crmctl.service.faults import Forbidden
+from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.store import logs, members
 from crmctl.service.store.keys import LINKS, signing_key, use_link
 from crmctl.service.store.members import ConsoleSession, MemberRole
@@ -78,11 +78,14 @@ def split_parts(raw: bytes, boundary: str) -> FormParts:
 
 @dataclass(frozen=True)
 class ConsolePage:
-    """A template and its values; `refresh` asks the browser to look again after that many seconds."""
+    """A template and its values; `refresh` asks the browser to look again after that many seconds.
+
+    Without a `status` it is 200, and 400 for a page with an error.
+    """
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    status: int = 200
+    status: int = 0
     refresh: int | None = None
 
 
@@ -118,7 +121,8 @@ Outcome = ConsolePage | Redirect | SignedIn | Download
 class Visit:
     """One request for a page. `objects` are those of the navigation; `address` and `agent` say where it came from.
 
-    `zone` is the browser's time zone, without scripts the organisation's; `currency` is what forms preselect.
+    `zone` is the browser's time zone, without scripts the organisation's; `currency` is what forms preselect. `place` is the path in the
+    area. `error` refused the form that this page shows again.
     """
 
     context: Context
@@ -133,6 +137,8 @@ class Visit:
     files: Mapping[str, UploadedFile] = field(default_factory=dict)
     zone: tzinfo = UTC
     currency: str = ""
+    place: str = ""
+    error: Fault | None = None
 
     def may(self, role: MemberRole) -> bool:
         return self.session.role >= role
@@ -187,14 +193,6 @@ class Visit:
 
     def stamp(self) -> Stamp:
         return {"ids": self.context.ids, "now": self.now()}
-
-
-class TurnedBack(Exception):
-    """Roll back everything the form wrote, and show this page."""
-
-    def __init__(self, page: ConsolePage) -> None:
-        super().__init__(page.template)
-        self.page = page
 
 
 _FOLDER = Path(__file__).parent

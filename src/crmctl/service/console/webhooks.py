@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.background import target_guard
@@ -33,7 +31,7 @@ def add_pages(pages: Pages) -> None:
         due = delivery["nextTryAt"]
         is_due = due is not None and micros_of(parse_instant(due)) / 1_000_000 <= visit.now() + SOON_SECONDS
         is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
-        values = {"section": "webhooks", "endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
+        values = {"endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
         return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
 
     @pages.post("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}/replay")
@@ -42,22 +40,17 @@ def add_pages(pages: Pages) -> None:
         again, is_new = deliveries.replay(tx, delivery["id"], **visit.stamp())
         return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
-    @pages.get("/webhooks/{id:uuid}/replay", needs=MemberRole.ADMIN)
-    def choose_range(tx: Tx, visit: Visit) -> ConsolePage:
-        return _range_form(tx, visit)
+    choose_range = pages.get("/webhooks/{id:uuid}/replay", needs=MemberRole.ADMIN)(_range_form)
 
-    @pages.post("/webhooks/{id:uuid}/replay")
+    @pages.post("/webhooks/{id:uuid}/replay", back=choose_range)
     def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        try:
-            since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
-            if since >= until:
-                raise BadRequest("the range ends before it begins", {"field": "until"})
-        except BadRequest as error:
-            return _range_form(tx, visit, error.message)
+        since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
+        if since >= until:
+            raise BadRequest("the range ends before it begins", {"field": "until"})
         only_failed = visit.text("which") != "all"
         if visit.text("count"):
             counted = deliveries.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
-            return _range_form(tx, visit, counted=counted)
+            return _range_form(tx, visit, counted)
         count = deliveries.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
         return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
 
@@ -81,11 +74,11 @@ def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return endpoint, delivery
 
 
-def _range_form(tx: Tx, visit: Visit, error: str | None = None, counted: int | None = None) -> ConsolePage:
+def _range_form(tx: Tx, visit: Visit, counted: int | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("id"))
     fields = {name: visit.text(name) for name in ("since", "until", "which")}
-    values = {"section": "webhooks", "endpoint": endpoint, "fields": fields, "error": error, "counted": counted}
-    return ConsolePage("replay.html", values, HTTPStatus.BAD_REQUEST if error else HTTPStatus.OK)
+    values = {"endpoint": endpoint, "fields": fields, "counted": counted}
+    return ConsolePage("replay.html", values)
 
 
 def _instant(visit: Visit, name: str, default: float) -> float:

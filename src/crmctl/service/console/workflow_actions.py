@@ -11,7 +11,7 @@ from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import ListCell, cells_of, labels_in, reference_target
+from crmctl.service.console.cells import ListCell, labels_in, reference_target, value_text
 from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
 from crmctl.service.console.visits import Visit
 from crmctl.service.faults import BadRequest
@@ -29,26 +29,28 @@ TYPES = {
 WITH_DATA = ("updateRecord", "createRecord")
 
 PLAIN = {
-    "updateRecord": (("recordId", "Which record", "text", "left empty, the one the run is about; else an id or a template"),),
+    "updateRecord": (("recordId", "Record", "text", "the triggering record"),),
     "createRecord": (),
     "createActivity": (
         ("title", "Title of the activity", "text", ""),
         ("summary", "Summary of the activity", "textarea", ""),
-        ("activityDate", "Date of the activity", "text", "left empty, the moment of the run"),
+        ("activityDate", "Date of the activity", "text", "the moment of the run"),
     ),
     "callUrl": (
-        ("url", "Address to call", "text", ""),
-        ("headers", "Headers", "lines", "Name: value, one a line"),
-        ("body", "Body of the call", "json", "as JSON; left empty, all that templates can name"),
-        ("repeat", "Call again when the service was stopped during a call", "tick", ""),
+        ("url", "Address", "text", ""),
+        ("headers", "Headers", "lines", ""),
+        ("body", "Body", "json", "all data of the run, as JSON"),
+        ("repeat", "Call again if the service was stopped during a call", "tick", ""),
     ),
 }
-"""By type: the fields that are not values of attributes, their labels, how they are shown, and what there is to know."""
+"""By type: the fields that are not values of attributes, their labels, how they are shown, and what an empty one means."""
+UNSEEN = {"linkedRecords": "Linked records", "participants": "Participants"}
+"""Parts of an action that only YAML changes."""
 
 
 @dataclass(frozen=True)
 class ActionBlock:
-    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `more` are attributes that can be added."""
+    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `known` are the attributes of its object."""
 
     number: int
     kept: Mapping[str, Any]
@@ -58,7 +60,6 @@ class ActionBlock:
     known: Sequence[Mapping[str, Any]] = ()
     stored: Sequence[FormField] = ()
     values: Sequence[FormField] = ()
-    more: Sequence[tuple[str, str]] = ()
 
     @property
     def kept_text(self) -> str:
@@ -66,53 +67,49 @@ class ActionBlock:
 
     @property
     def unseen(self) -> list[str]:
-        """Parts of the action that the block does not show."""
-        names = {"linkedRecords": "Linked records", "participants": "Participants"}
-        return [text for name, text in names.items() if name in self.kept and self.type == self.kept.get("type")]
+        return [text for name, text in UNSEEN.items() if name in self.kept and self.type == self.kept.get("type")]
+
+    @property
+    def filled(self) -> list[FormField]:
+        """The attributes that the action sets."""
+        data = _data(self.kept)
+        return [field for field in self.values if field.slug in data or any(each.text for each in field.inputs)]
+
+    @property
+    def blank(self) -> list[FormField]:
+        filled = self.filled
+        return [field for field in self.values if field not in filled]
 
 
 def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionBlock]:
-    """The actions of a definition; `about` is the slug of the workflow's object."""
+    """Return the blocks of a definition; `about` is the slug of the workflow's object."""
     return [
-        _block(tx, ActionBlock(number, each, str(each.get("type")), str(each.get("object") or ""), _texts(each)), list(_data(each)), about)
+        _block(tx, ActionBlock(number, each, str(each.get("type")), str(each.get("object") or ""), _texts(each)), about)
         for number, each in enumerate(actions, 1)
     ]
 
 
 def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
-    """The blocks as they were filled in."""
+    """Return the blocks as they were filled in."""
     numbers = [int(text) for text in visit.chosen("action") if text.isdecimal() and len(text) < 5]
     return [_typed(tx, visit, number, about) for number in dict.fromkeys(numbers)]
 
 
 def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] | None:
-    """Return the blocks after a button was pressed, and the field to focus; None if the form is to be saved.
-
-    An attribute chosen to be added appears in the form before anything is saved.
-    """
+    """Return the blocks after a button was pressed, and the field to focus; None if the form is to be saved."""
     blocks = typed_blocks(tx, visit, about)
-    what, _, rest = visit.raw("do").partition(" ")
-    number, _, slug = rest.partition(" ")
+    what, _, number = visit.raw("do").partition(" ")
     place = next((place for place, block in enumerate(blocks) if str(block.number) == number), None)
     if what == "remove" and place is not None:
         return blocks[:place] + blocks[place + 1 :], "removed"
     if what == "up" and place:
         return [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]], f"action-{number}"
-    if what == "drop" and place is not None:
-        kept = [field.slug for field in blocks[place].values if field.slug != slug]
-        return [*blocks[:place], _block(tx, blocks[place], kept, about, visit), *blocks[place + 1 :]], f"action-{number}"
-    added = [(block, visit.text(f"a{block.number}:more")) for block in blocks]
-    focus = next(
-        (f"value-{block.number}-{slug}" for block, slug in added if slug),
-        (f"action-{number}" if number else "shown") if what == "show" else "",
-    )
-    if any(slug for _, slug in added):
-        blocks = [_block(tx, block, [*(f.slug for f in block.values), slug], about, visit) if slug else block for block, slug in added]
-    if visit.text("new-type") in TYPES:
-        fresh = 1 + max((block.number for block in blocks), default=0)
-        blocks = [*blocks, _fresh(tx, fresh, visit.text("new-type"), about or (visit.objects[0]["slug"] if visit.objects else ""))]
-        focus = f"action-{fresh}"
-    return (blocks, focus) if what or focus else None
+    kind = visit.text("new-type")
+    if kind not in TYPES:
+        return (blocks, f"action-{number}" if number else "shown") if what else None
+    fresh = 1 + max((block.number for block in blocks), default=0)
+    slug = (about or (visit.objects[0]["slug"] if visit.objects else "")) if kind == "createRecord" else ""
+    return [*blocks, _block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about)], f"action-{fresh}"
 
 
 def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[Json]:
@@ -137,13 +134,6 @@ def attributes_of(tx: Tx, slug: str) -> list[Json]:
     return attributes.list_attributes(tx, known["id"], include_inactive=True) if known else []
 
 
-def _fresh(tx: Tx, number: int, kind: str, slug: str) -> ActionBlock:
-    """An empty block; a record that is made has fields for what it must have."""
-    is_new = kind == "createRecord"
-    required = [each["slug"] for each in attributes_of(tx, slug) if each["isRequired"]] if is_new else []
-    return _block(tx, ActionBlock(number, {"type": kind}, kind, slug if is_new else "", {}), required, slug)
-
-
 def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
     said = f"a{number}:"
     try:
@@ -155,21 +145,21 @@ def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
     if kind == "callUrl" and said + "url" in visit.form:
         texts["repeat"] = visit.text(f"{said}repeat")
     block = ActionBlock(number, kept, kind, visit.text(f"{said}object"), texts)
-    return _block(tx, block, visit.chosen(f"{said}slug"), about, visit)
+    return _block(tx, block, about, visit)
 
 
-def _block(tx: Tx, block: ActionBlock, slugs: Sequence[str], about: str, visit: Visit | None = None) -> ActionBlock:
-    """With the fields of these attributes, as the action has them, or as the form does."""
+def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -> ActionBlock:
+    """Return the block with a field for each attribute, as the action has them, or as the form does."""
     if block.type not in WITH_DATA:
         return block
-    found = {each["slug"]: each for each in attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))}
-    known = [found.get(slug) or _unknown(slug) for slug in dict.fromkeys(slugs)]
     data = _data(block.kept)
+    found = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
+    known = [each for each in found if each["isActive"] or each["slug"] in data]
+    known += [_unknown(slug) for slug in data if slug not in [each["slug"] for each in found]]
     stored = fields_for(known, data, labels_in(tx, known, data))
     said = f"a{block.number}:"
     form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
-    more = [(slug, each["name"]) for slug, each in found.items() if each["isActive"] and slug not in slugs]
-    return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)], more=more)
+    return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)])
 
 
 def _free(field: FormField) -> FormField:
@@ -228,8 +218,8 @@ def _action(tx: Tx, block: ActionBlock) -> Json:
     if block.type in WITH_DATA:
         action = {name: value for name, value in action.items() if name != "object"} | ({"object": block.object} if block.object else {})
         action["data"] = _written(tx, block)
-        if not action["data"] and block.more:
-            raise ValueError("add a value to set")
+        if not action["data"] and block.type == "updateRecord":
+            raise ValueError("give at least one attribute a value")
     return action
 
 
@@ -260,7 +250,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _written(tx: Tx, block: ActionBlock) -> Json:
-    """Return the data of the action; unchanged fields keep their value. Raises ValueError, also for a field without a value."""
+    """Return the data of the action; unchanged fields keep their value, emptied ones are left out. Raises ValueError."""
     before = _data(block.kept)
     written, problems = changes(block.known, before, block.stored, block.values, is_template)
     for attribute in block.known:
@@ -276,15 +266,8 @@ def _written(tx: Tx, block: ActionBlock) -> Json:
     for field in block.values:
         if field.slug in problems:
             raise ValueError(f"{field.label}: {problems[field.slug]}")
-    data = {field.slug: written.get(field.slug, before.get(field.slug)) for field in block.values}
-    for field in block.values:
-        if data[field.slug] is None and before.get(field.slug, "") is not None:
-            raise ValueError(f"{field.label} has no value; leave it out, or write null in the YAML tab to clear the attribute")
-    return data
-
-
-OF_THE_RUN = "the one the run is about"
-OF_THE_RUN_IF_ANY = "the record the run is about, if there is one"
+    emptied = [slug for slug, value in written.items() if value is None]
+    return {slug: value for slug, value in (before | written).items() if slug not in emptied}
 
 
 Fact = tuple[str, ListCell]
@@ -293,62 +276,32 @@ Fact = tuple[str, ListCell]
 
 def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
     """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
-    return [_in_words(tx, visit, each, about) for each in actions]
-
-
-def _in_words(tx: Tx, visit: Visit, action: Mapping[str, Any], about: str) -> tuple[str, str, list[Fact]]:
-    kind = str(action.get("type"))
-    slug = str(action.get("object") or (about if kind == "updateRecord" else ""))
     names = {each["slug"]: each["pluralName"] for each in visit.objects}
-    if kind in WITH_DATA:
-        return TYPES[kind], names.get(slug, slug), _of_record(tx, visit, action, slug)
-    facts = {"createActivity": _of_activity, "callUrl": _of_call}.get(kind, lambda other: [_code("Definition", other)])
-    return TYPES.get(kind, kind), "", facts(action)
+    words = []
+    for block in blocks_for(tx, actions, about):
+        slug = (block.object or about) if block.type in WITH_DATA else ""
+        words.append((TYPES.get(block.type, block.type), names.get(slug, slug), _facts(block)))
+    return words
 
 
-def _of_record(tx: Tx, visit: Visit, action: Mapping[str, Any], slug: str) -> list[Fact]:
+def _facts(block: ActionBlock) -> list[Fact]:
+    """Return the fields of an action. Of headers only the names: their values are secrets."""
+    if block.type not in TYPES:
+        return [_fact("Definition", block.kept_text, "code")]
     facts = []
-    if action["type"] == "updateRecord":
-        facts.append(_fact("Record", action["recordId"]) if action.get("recordId") else ("Record", ListCell(OF_THE_RUN)))
-    data = action.get("data") or {}
-    known = {each["slug"]: each for each in attributes_of(tx, slug)}
-    fixed = {name: value for name, value in data.items() if name in known and not is_template(value)}
-    [cells] = cells_of(tx, [known[name] for name in fixed], [{"data": fixed}], visit)
-    shown = dict(zip(fixed, cells, strict=True))
-    for name, value in data.items():
-        title = known[name]["name"] if name in known else f"{name} (no attribute any more)"
-        if name not in shown:
-            facts.append(_fact(title, value))
-        elif is_template(shown[name].text):
-            facts.append((title, ListCell(shown[name].text, "code")))
-        else:
-            facts.append((title, shown[name] if shown[name].text else ListCell("nothing: it is emptied")))
-    return facts
+    for name, label, kind, default in PLAIN[block.type]:
+        text = block.texts.get(name, "")
+        if kind == "lines":
+            text = ", ".join(line.partition(":")[0] for line in text.splitlines())
+        if text or default:
+            facts.append(_fact(label, "yes" if kind == "tick" else text or default, "code" if kind == "json" and text else "lines"))
+    data = _data(block.kept)
+    for field in block.filled:
+        value = data[field.slug]
+        shown = field.inputs[0].text if field.type == AttributeType.REFERENCE else value_text(field.type, value)
+        facts.append(_fact(field.label, shown or "cleared"))
+    return facts + [_fact(text, jsontext.dumps(block.kept[name]), "code") for name, text in UNSEEN.items() if name in block.kept]
 
 
-def _of_activity(action: Mapping[str, Any]) -> list[Fact]:
-    facts = [_fact("Title", action.get("title", ""))]
-    facts += [_fact(name, action[field]) for field, name in (("summary", "Summary"), ("activityDate", "Date")) if action.get(field)]
-    linked = action.get("linkedRecords")
-    to = ListCell(OF_THE_RUN_IF_ANY if linked is None else "nothing")
-    facts.append(_code("Linked to", linked) if linked else ("Linked to", to))
-    return [*facts, _code("Participants", action["participants"])] if action.get("participants") else facts
-
-
-def _of_call(action: Mapping[str, Any]) -> list[Fact]:
-    """Of headers only the names: they hold what proves the call's right."""
-    everything = ("Body", ListCell("all that templates can name, as JSON"))
-    facts = [("POST to", ListCell(str(action.get("url", "")), "code"))]
-    facts.append(_code("Body", action["body"]) if action.get("body") is not None else everything)
-    if action.get("headers"):
-        facts.append(("Headers", ListCell(", ".join(action["headers"]))))
-    again = "yes" if action.get("repeat") else "no, the run fails: the call may have arrived"
-    return [*facts, ("Called again when interrupted", ListCell(again))]
-
-
-def _fact(name: str, value: Any) -> Fact:
-    return (name, ListCell(value, "code" if is_template(value) else "lines")) if isinstance(value, str) else _code(name, value)
-
-
-def _code(name: str, value: Any) -> Fact:
-    return name, ListCell(jsontext.dumps(value), "code")
+def _fact(name: str, text: str, kind: str = "lines") -> Fact:
+    return name, ListCell(text, "code" if is_template(text) else kind)

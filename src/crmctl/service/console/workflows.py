@@ -22,7 +22,7 @@ from crmctl.service.console.workflow_actions import (
     typed_blocks,
 )
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
-from crmctl.service.faults import BadRequest, Conflict, NotFound, check_shape
+from crmctl.service.faults import BadRequest, NotFound, check_shape
 from crmctl.service.store import attributes, workflow_runs, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import start_by_hand
@@ -43,9 +43,7 @@ def add_pages(pages: Pages) -> None:
             raise NotFound(f"there is no run with the id {run['id']} of this workflow")
         shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
         is_under_way = run["status"] in (workflow_runs.PENDING, workflow_runs.RUNNING)
-        return ConsolePage(
-            "workflow_run.html", {"section": "workflows", "workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None
-        )
+        return ConsolePage("workflow_run.html", {"workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None)
 
 
 def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
@@ -65,11 +63,8 @@ def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
     }
 
 
-def start_run(tx: Tx, visit: Visit, workflow: Json) -> Outcome | Json:
-    try:
-        start_by_hand(tx, workflow["id"], _data(visit.text("data")), **visit.stamp())
-    except (BadRequest, Conflict) as error:
-        return {"error": error.message}
+def start_run(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
+    start_by_hand(tx, workflow["id"], _data(visit.text("data")), **visit.stamp())
     return Redirect(f"/workflows/{workflow['id']}", "run-started")
 
 
