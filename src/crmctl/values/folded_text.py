@@ -55,6 +55,13 @@ def fold(text: str) -> str:
 
 
 @cache
+def capitals() -> tuple[str, str]:
+    """Return the accented, Greek and Cyrillic capitals, and their small letters: an SQL engine may fold ASCII only."""
+    letters = [letter for letter in map(chr, range(0xC0, 0x530)) if len(fold(letter)) == 1 and fold(letter) != letter]
+    return "".join(letters), "".join(map(fold, letters))
+
+
+@cache
 def _accented() -> dict[str, str]:
     """Return the folded letters that look like each plain letter, itself included."""
     variants: dict[str, str] = {}

@@ -168,7 +168,7 @@ def test_a_list_is_sorted_and_kept_as_a_view_for_everyone(browser: Browser, team
     browser.wait_for(r"(?s)View B.*View A")
     browser.press("Employees")
     browser.wait_for(r"(?s)View A.*View B")
-    browser.click("//summary[.='Save as a view']")
+    browser.click("//summary[.='Save view']")
     browser.fill("Name of the view", "Largest <first>")
     browser.tick("Everyone sees it")
     browser.press("Save the view")

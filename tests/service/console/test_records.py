@@ -82,6 +82,11 @@ def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Vi
     looked_at = re.search(r'name="version" value="([0-9a-f]+)"', member.get(f"{path}/delete").text)
     assert looked_at
     save(member, f"{path}/edit", name="Acme, saved meanwhile")
+    add(service, "people", email="linked@example.com", company=path.rpartition("/")[2])
+    asked = member.get(f"{path}/delete").text
+    assert "1 record refers to it" in asked
+    assert re.search(r'<a href="/console/records/people/[^"]+">linked@example.com', asked)
+    assert re.search(r"You can undo this until \d+ [A-Z][a-z]+ \d{4}, on the next page or under Deleted", asked)
     refused = member.send(f"{path}/delete", version=looked_at[1])
     assert refused.status_code == 409
     assert re.search(r"saved this record meanwhile\.", refused.text)
@@ -267,7 +272,7 @@ def test_money_dates_and_options_are_short(service: RunningService, member: Visi
     deal = add(service, "deals", name="Refund", amount=money, stage="won", close_date="2027-02-05")
     page = member.get(f"/console/records/deals/{deal}").text
     assert "-$1,200" in page
-    assert '<span class="chip green">won</span>' in page
+    assert '<span class="chip green">Won</span>' in page
     assert '<time datetime="2027-02-05" data-short>5 Feb 2027</time>' in page
 
 
@@ -386,6 +391,35 @@ def test_filters_take_periods_and_names_of_linked_records(service: RunningServic
     assert (refused.status_code, "Company: no record has this name" in refused.text) == (400, True)
 
 
+def test_filters_take_ticked_options_and_parts_of_values(service: RunningService, member: Visitor) -> None:
+    for number, (city, status) in enumerate((("Ötz", "new"), ("Berlin", "customer"), ("berlin", "inactive"), (None, "new"))):
+        address = {"street": "Berlin Street 1", "city": city} if city else None
+        add(service, "people", email=f"{number}@example.com", status=status, address=address)
+
+    def found(question: str) -> list[str]:
+        page = member.get(f"/console/records/people?column=email&sort=email&{question}").text
+        return re.findall(r'<th scope="row"[^>]*><a[^>]*>(\d)@', page)
+
+    assert found("tick=status:new") == ["0", "3"]
+    assert found("tick=status:new&tick=status:customer") == ["0", "1", "3"]
+    assert found("where=status&op=equals&value=NEW&tick=status:customer&where=email&op=startsWith&value=1") == ["1"]
+    page = member.get("/console/records/people?tick=status:new&tick=status:customer").text
+    assert "Status is new or customer" in page
+    assert len(re.findall(r'name="tick" value="status:(?:new|customer)" checked', page)) == 2
+    assert "op=" not in re.findall(r'class="chip" href="([^"]*)"', page)[0]
+    everything = {"everything": "1", "do": "csv", "where": "status", "op": "equals", "value": "new", "tick": "status:customer"}
+    assert member.send("/console/records/people/selected", **everything).text.count("@example.com") == 3
+    assert found("where=address.city&op=equals&value=Berlin") == ["1"]
+    assert found("where=address.city&op=contains&value=BERL") == ["1", "2"]
+    assert found("where=address.city&op=contains&value=ö") == ["0"]
+    assert found("where=address.city&op=notContains&value=berl") == ["0", "3"]
+    assert found("where=address.city&op=isEmpty&value=") == ["3"]
+    assert "Address: City contains berl" in member.get("/console/records/people?where=address.city&op=contains&value=berl").text
+    filters = {"filters": [{"attributeSlug": "address.city", "operator": "equals", "value": "Berlin"}]}
+    refused = service.client.post(f"/api/v1/objects/{service.object_id('people')}/records/search", json=filters)
+    assert (refused.status_code, "unknown attribute" in refused.json()["message"]) == (400, True), "the interface has no filters of parts"
+
+
 def test_conditions_of_reports_take_values_as_lists_show_them(service: RunningService, visitor: Visitor) -> None:
     form = {"name": "R", "object": "people", "kind": "records", "where": ["status", "score"], "op": ["equals", "greaterThan"]}
     visitor.follow(visitor.send("/console/reports", **form, value=["Customer", "1,250.50"]))
@@ -491,8 +525,8 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
     add(service, "people", email="ada@example.com", status="customer")
     path = "/console/records/people"
     query = "where=status&op=equals&value=customer&column=email&sort=email"
-    assert "Save as a view" not in member.get(path).text
-    assert "Save as a view" in member.get(f"{path}?{query}").text
+    assert "Save view" not in member.get(path).text
+    assert "Save view" in member.get(f"{path}?{query}").text
     for name, shared in (("Mine", ""), (NASTY, "1")):
         saved = member.follow(member.send(f"{path}/views", name=name, shared=shared, query=query))
         assert "The view is saved" in saved.text
@@ -509,6 +543,13 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
     assert "ada@example.com" in viewer.get(html.unescape(shared_path)).text
     viewer.follow(viewer.send(f"{path}/views", name="Of a viewer", shared="1", query=query))
     assert "Of a viewer" not in member.get(path).text, "viewers share nothing"
+    admin = newcomer(service)
+    admin.enter_as("admin")
+    for name, kept in ((NASTY, 2), (" ", 2)):
+        admin.send(f"{path}/views", name=name, shared="1", query=f"sort=email&q={'x' if name == NASTY else 'y'}")
+        assert member.get(path).text.count("q=x&amp;sort=email") == 1, "an admin changes the view of a member"
+        assert len(re.findall(r'<a href="[^"]*">(?:Mine|[^<]*&lt;script)', member.get(path).text)) == kept
+    [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', member.get(path).text)
     views = re.findall(r'name="view" value="([^"]+)"', member.get(html.unescape(shared_path)).text)
     assert len(views) == 1
     assert viewer.send(f"{path}/views/delete", view=views[0]).status_code == 403
@@ -547,8 +588,8 @@ def test_the_overview_shows_what_is_new_and_the_stages_of_deals(service: Running
         add(service, "deals", name=name, stage="lead")
     page = member.get("/console").text
     assert "Deals · 2 new this week" in page
-    assert re.search(r"<strong>2</strong><span class=.chip [a-z]+.>lead<", page)
-    assert re.search(r"<strong>1</strong><span class=.chip [a-z]+.>won<", page)
+    assert re.search(r"<strong>2</strong><span class=.chip [a-z]+.>Lead<", page)
+    assert re.search(r"<strong>1</strong><span class=.chip [a-z]+.>Won<", page)
     assert "API key</span>" not in page
 
 

@@ -138,7 +138,7 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
         each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
     ]
     assert changed["config"]["options"] == [options[-1], "fresh", *options[2:-1], "<b>new</b>"]
-    assert '<span class="chip green">fresh</span>' in visitor.get("/console/records/people?column=email&column=status").text
+    assert '<span class="chip green">Fresh</span>' in visitor.get("/console/records/people?column=email&column=status").text
     assert visitor.send(path, **fields | {"colour": ["<b>"] * len(options)}).status_code == 400
     data = [service.client.get(f"{address}/{record_id}").json()["data"]["status"] for record_id in made]
     assert data == ["fresh", options[1]]

@@ -89,7 +89,7 @@ def work_with_records(reader: PlainReader) -> None:
     reader.open("/console/activities/new").press("Add", {"Title": "Visit", "Object": "Companies", "Record": "acorn"})
     reader.follow("Acorn").follow("Delete").press("Delete the record").press("Undo")
     reader.follow("Companies").press("Change", {"Select Acorn": True, "Attribute to change": "Industry"})
-    reader.press("Preview", {"Industry": "technology"}).press("Change 1 record")
+    reader.press("Preview", {"Industry": "Technology"}).press("Change 1 record")
     assert "The records are changed." in reader.text
     reader.follow("Companies").follow("Name").press("Save the view", {"Name of the view": "By name", "Everyone sees it": True})
     reader.follow("Acme").follow("Delete").press("Delete the record").follow("Done").follow("Deleted").press("Restore Acme")

@@ -11,6 +11,7 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store import record_pages as listing
 from crmctl.service.store.condition_sql import read_condition
+from crmctl.service.store.tx import Tx
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 
@@ -45,6 +46,26 @@ def fill(store: Store) -> str:
         store.clock.advance(1)
         store.write(records.update_record, object_id, record["id"], {"label": "changed"})
     return object_id
+
+
+def test_parts_of_values_are_compared_alike_by_both_engines(people: tuple[Store, str]) -> None:
+    store, _ = people
+    object_id = store.object("places", {"slug": "at", "type": "address"})
+    cities = ["Łódź", "ЛЬВІВ", "Berlin", "", None]
+    store.write(records.bulk_write, object_id, "create", [{"data": {"at": {"street": "x", "city": city}}} for city in cities])
+
+    def found(operator: str, value: str) -> set[str]:
+        def read(tx: Tx) -> set[str]:
+            where = records.part_condition(tx, read_condition("at.city", operator, value))
+            return {record["data"]["at"].get("city") for record in records.list_records(tx, object_id, words=[where])[0]}
+
+        return store.engine.read(read)
+
+    assert found("contains", "łÓDŹ") == {"Łódź"}
+    assert found("startsWith", "льв") == {"ЛЬВІВ"}
+    assert found("equals", "berlin") == set()
+    assert found("notEquals", "Berlin") == {"Łódź", "ЛЬВІВ", "", None}
+    assert found("isEmpty", "true") == {"", None}
 
 
 CONDITIONS = [

@@ -11,7 +11,7 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.visits import Visit, day, is_wire_time
+from crmctl.service.console.visits import Visit, day, is_wire_time, titled
 from crmctl.service.store import records
 from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx
@@ -80,9 +80,9 @@ def value_cell(attribute: Mapping[str, Any], value: Any, chosen: Mapping[str, st
     kind = attribute["type"]
     if kind in _OPTIONS and value:
         colours = colours_of((attribute.get("config") or {}).get("options", ()), chosen)
-        texts = [value_text(kind, element) for element in (value if isinstance(value, list) else [value])]
-        chips = tuple((text, colours.get(text, COLOURS[0])) for text in texts)
-        return ListCell(", ".join(texts), "chips", chips=chips)
+        elements = value if isinstance(value, list) else [value]
+        chips = tuple((value_text(kind, each), colours.get(_plain(each), COLOURS[0])) for each in elements)
+        return ListCell(value_text(kind, value), "chips", chips=chips)
     if kind == AttributeType.DATE and isinstance(value, str) and is_wire_time(value):
         return ListCell(value, "time")
     return ListCell(value_text(kind, value), "number" if is_numeric(kind) else "text")
@@ -183,4 +183,5 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
     AttributeType.CURRENCY: _money,
     AttributeType.NUMBER: grouped,
     AttributeType.DATE: _date,
+    AttributeType.SELECT: lambda value: titled(_plain(value)),
 }

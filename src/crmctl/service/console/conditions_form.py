@@ -128,7 +128,7 @@ def refuse_unfinished(rows: Rows) -> None:
     for slug, name, value in rows:
         if not value and name in PHRASES and not needs_no_value(name):
             message = f"the filter on {slug!r} with {name} has no value; choose {PHRASES[Operator.IS_EMPTY]!r} to find empty values"
-            raise BadRequest(f"{message}, or '–' to remove it", {"field": "value", "slug": slug})
+            raise BadRequest(f"{message}, or “–” to remove it", {"field": "value", "slug": slug})
 
 
 def needs_no_value(name: str) -> bool:
@@ -183,12 +183,9 @@ def condition_text(condition: tuple[str, str, str], known: Mapping[str, tuple[st
     return f"{name} {phrase(operator, kind)} {day(value) if kind == AttributeType.DATE and is_wire_time(value) else value}".rstrip()
 
 
-def blamed(message: str, rows: Rows, names: Mapping[str, str]) -> str:
-    """Return the store's message about a condition in the words of the form."""
-    for slug, name, _ in rows:
-        if name in PHRASES:
-            message = message.replace(f"{slug!r} with {name}", f"{names.get(slug, slug)} ({PHRASES[name]})")
-    return message
+def operators_in_words(message: str) -> str:
+    """Return a message of the store as forms word it: `'score' (is greater than)` instead of `'score' with greaterThan`."""
+    return re.sub(r"(?<=') with (\w+)", lambda found: f" ({phrase(found[1], '')})" if found[1] in PHRASES else found[0], message)
 
 
 def _shows(definition: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ def add_pages(pages: Pages) -> None:
         values = {
             "facts": {
                 "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
-                "Events to hand over": counted_up_to(*change_log.count_waiting(tx)),
+                "Events waiting": counted_up_to(*change_log.count_waiting(tx)),
                 "Deliveries pending": f"{sum(count[deliveries.PENDING] for count in counts):,}",
                 "Deliveries failed": f"{sum(count[deliveries.FAILED] for count in counts):,}",
             },

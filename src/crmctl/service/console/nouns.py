@@ -372,7 +372,7 @@ MEMBERS = ConsoleNoun(
     singular="member",
     group="Administration",
     columns=(
-        NounColumn("Name", lambda member: ListCell(member["user"]["name"], note=member["user"]["email"])),
+        NounColumn("Name", lambda member: ListCell(creator_name(member["user"]), note=member["user"]["email"])),
         NounColumn("Role", "role"),
         NounColumn("Sign-in", lambda member: ListCell(badge=member["access"]) if member["access"] else ListCell("no access")),
         NounColumn("Since", "createdAt", "time"),
@@ -380,7 +380,7 @@ MEMBERS = ConsoleNoun(
     list=administration.list_members,
     empty="No members yet.",
     get=administration.changeable_member,
-    name=lambda member: str(member["user"]["name"]),
+    name=lambda member: creator_name(member["user"]),
     opens=lambda visit, member: visit.may_administer and (member["role"] != "owner" or visit.may(MemberRole.OWNER)),
     state=lambda member: member["access"],
     links=(("Sessions", "/members/sessions", MemberRole.ADMIN),),

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
+from crmctl.service.console.conditions_form import operators_in_words
 from crmctl.service.console.visits import (
     CONSOLE,
     ConsolePage,
@@ -291,6 +292,7 @@ class Pages:
             "error": visit.error.message if visit and visit.error else None,
             **page.values,
         }
+        values["error"] = operators_in_words(values["error"]) if values["error"] else None
         refused = answer_for(visit.error).status_code if visit and visit.error else HTTPStatus.BAD_REQUEST
         status = page.status or (refused if values["error"] else HTTPStatus.OK)
         answer = HTMLResponse(render(page.template, values), status, HEADERS)

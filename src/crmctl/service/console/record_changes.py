@@ -14,13 +14,13 @@ from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, fields_for, submitted
 from crmctl.service.console.record_list import (
     after_change,
-    conditions_of,
     csv_of,
     form_attributes,
     is_as_seen,
     is_changeable,
     labels_of_records,
     list_page,
+    matches_of,
     object_of,
     question_of,
 )
@@ -34,7 +34,7 @@ from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_wire
+from crmctl.service.store.tx import MAX_IN, Tx, micros_of, to_micros, to_wire
 from crmctl.values.value_readers import parse_instant
 
 MOST_SELECTED, MOST_SHOWN = 1000, 25
@@ -115,10 +115,8 @@ def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
     if visit.text("everything"):
         found = attributes.list_attributes(tx, known["id"])
         question = question_of(visit.form, found)
-        words = records.words_in_names(tx, known["id"], question.words)
-        selected, total = records.list_records(
-            tx, known["id"], conditions_of(tx, visit, question, found), Paging(limit=MOST_SELECTED), words
-        )
+        conditions, wheres = matches_of(tx, visit, question, found)
+        selected, total = records.list_records(tx, known["id"], conditions, Paging(limit=MOST_SELECTED), wheres)
     else:
         ids = [text.partition(":")[0] for text in visit.chosen("id")]
         selected, total = records.get_records(tx, known["id"], ids[:MOST_SELECTED]), len(ids)
@@ -133,7 +131,8 @@ def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
 def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Download:
     """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
     if visit.text("do") == "delete":
-        return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete"})
+        until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
+        return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete", "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, known, selected)
     if visit.text("do") == "csv":
@@ -146,7 +145,7 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
         "attribute": attribute,
         "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST,
         "field": filled[0],
-        "how": visit.text("how") or ADD,
+        "how": visit.text("how"),
     }
     if problem or visit.error or not visit.text("step"):
         return _page(tx, known, selected, values | {"step": "form"} | ({"error": problem} if problem else {}), visit)

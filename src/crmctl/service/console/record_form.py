@@ -25,6 +25,20 @@ _KINDS = {AttributeType.EMAIL: "email", AttributeType.PHONE_NUMBER: "tel", Attri
 _LONG = 80
 
 
+def part_attributes(found: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Return the parts of composite attributes as text attributes, `Address: City` with the slug `address.city`."""
+    return [
+        {"slug": f"{each['slug']}.{part}", "name": f"{each['name']}: {part_label(part)}", "type": AttributeType.TEXT, "config": None}
+        for each in found
+        if not each["isList"]
+        for part in USUAL_PARTS.get(each["type"], ())
+    ]
+
+
+def part_label(part: str) -> str:
+    return PART_LABELS.get(part, part[:1].upper() + part[1:])
+
+
 @dataclass(frozen=True)
 class Input:
     """One input of the form. `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from."""
@@ -119,7 +133,7 @@ def _field(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) 
     config = attribute["config"] or {}
     inputs = _inputs(attribute, value, labels)
     kind = inputs[0].kind
-    hint = {"lines": "One a line.", "json": "As JSON."}.get(kind, "")
+    hint = {"lines": "One per line.", "json": "As JSON."}.get(kind, "")
     if kind == "reference":
         hint = "Type a part of the name, or an id."
     return FormField(
@@ -170,7 +184,7 @@ def _part_inputs(kind: str, name: str, value: Mapping[str, Any]) -> list[Input]:
     texts = {part: _text(value.get(part)) for part in parts}
     # A field of one line would lose the others.
     kinds = {part: "textarea" if "\n" in text else "text" for part, text in texts.items()}
-    return [Input(f"{name}:{part}", PART_LABELS.get(part, part[:1].upper() + part[1:]), texts[part], kinds[part]) for part in parts]
+    return [Input(f"{name}:{part}", part_label(part), texts[part], kinds[part]) for part in parts]
 
 
 def _line(element: Any) -> str | None:

@@ -24,7 +24,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType
 from crmctl.service.console.cells import reference_target
 from crmctl.service.console.pages import PAGE_SECONDS, Pages
-from crmctl.service.console.record_form import PART_LABELS, USUAL_PARTS
+from crmctl.service.console.record_form import part_attributes
 from crmctl.service.console.record_list import object_of
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import DAY
@@ -204,11 +204,10 @@ def _targets(found: Sequence[Json]) -> dict[str, str]:
     """Return what a column can fill: each attribute and its parts."""
     targets: dict[str, str] = {}
     for attribute in found:
-        targets[attribute["slug"]] = attribute["name"]
-        if not attribute["isList"]:
-            parts = ("amount", "currency") if attribute["type"] == AttributeType.CURRENCY else USUAL_PARTS.get(attribute["type"], ())
-            for part in parts:
-                targets[f"{attribute['slug']}.{part}"] = f"{attribute['name']}: {PART_LABELS.get(part, part.capitalize())}"
+        slug, name = attribute["slug"], attribute["name"]
+        targets |= {slug: name} | {part["slug"]: part["name"] for part in part_attributes([attribute])}
+        if attribute["type"] == AttributeType.CURRENCY and not attribute["isList"]:
+            targets |= {f"{slug}.amount": f"{name}: Amount", f"{slug}.currency": f"{name}: Currency"}
     return targets
 
 

@@ -16,7 +16,6 @@ from crmctl.service.console.conditions_form import (
     OPERATOR_TYPES,
     PERIODS,
     Rows,
-    blamed,
     condition_text,
     days_of,
     filters_for,
@@ -28,7 +27,7 @@ from crmctl.service.console.conditions_form import (
     with_targets,
 )
 from crmctl.service.console.pages import Pages
-from crmctl.service.console.record_form import USUAL_PARTS
+from crmctl.service.console.record_form import USUAL_PARTS, part_attributes
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
@@ -44,7 +43,7 @@ from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
 
 PER_PAGE = 25
-FIRST_COLUMNS = 6
+FIRST_COLUMNS, MOST_TICKS = 6, 30
 MOST_FOUND = 5
 """Records of each object on the page of a search."""
 NEWEST = "-created_at"
@@ -106,8 +105,7 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         found = attributes.list_attributes(tx, known["id"])
         question = question_of(visit.queries, found)
-        conditions, words = conditions_of(tx, visit, question, found), records.words_in_names(tx, known["id"], question.words)
-        return csv_of(tx, visit, known, question, conditions, words)
+        return csv_of(tx, visit, known, question, *matches_of(tx, visit, question, found))
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
@@ -135,23 +133,29 @@ def add_pages(pages: Pages) -> None:
 
 
 def _add_views(pages: Pages) -> None:
-    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER)
+    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
     def save_view(tx: Tx, visit: Visit) -> Redirect:
-        known = object_of(tx, visit)
+        known, name = object_of(tx, visit), visit.text("name")
         query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
-        view = {"name": visit.text("name"), "query": query, "owner": visit.actor, "isShared": is_shared}
-        settings.save_view(tx, known["id"], visit.context.ids(), view)
+        # Saving under the name of a view changes that view.
+        same = [each for each in settings.list_views(tx, known["id"], visit.actor) if each["name"] == name and may_change(visit, each)]
+        owner = next((each["owner"] for each in same if each["isShared"] and is_shared), visit.actor)
+        settings.save_view(tx, known["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared})
         return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
         known = object_of(tx, visit)
         view = settings.get_view(tx, known["id"], visit.text("view"))
-        if not may_delete(visit, view):
+        if not may_change(visit, view):
             raise Forbidden("only its owner or an admin deletes a view")
         settings.delete_view(tx, known["id"], view["id"])
         return Redirect(f"/records/{known['slug']}", "view-deleted")
+
+
+def _list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
+    return list_page(tx, replace(visit, queries=parse_qs(visit.raw("query"), max_num_fields=500)))
 
 
 def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], list[dict[str, str]]]]:
@@ -177,7 +181,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     try:
         part = part_of(tx, visit, question, found, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
-        error = blamed(problem.message, question.conditions, {each["slug"]: each["name"] for each in found} | TIMES)
+        error = problem.message
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     listed_views = settings.list_views(tx, known["id"], visit.actor)
@@ -185,6 +189,13 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     values = {
         "object": known,
         "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
+        "filterable": [*with_targets(visit, found), *part_attributes(found), *_TIME_ATTRIBUTES],
+        "rows_of_conditions": tuple(row for row in question.conditions if not _is_option(by_slug, row)),
+        "ticks": [
+            (each, [stored_value(each, row[2]) for row in question.conditions if row[0] == each["slug"] and _is_option(by_slug, row)])
+            for each in found
+            if _has_ticks(each)
+        ],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [
@@ -203,7 +214,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "operator_types": OPERATOR_TYPES,
         "views": listed_views,
         "view": view,
-        "may_delete_view": bool(view and may_delete(visit, view)),
+        "may_delete_view": bool(view and may_change(visit, view)),
         "changeable": list(filter(is_changeable, found)),
         "error": error,
     }
@@ -215,7 +226,7 @@ def form_attributes(tx: Tx, visit: Visit, object_id: str) -> list[Json]:
     return [each | {"currency": visit.currency} for each in attributes.list_attributes(tx, object_id)]
 
 
-def may_delete(visit: Visit, view: Json) -> bool:
+def may_change(visit: Visit, view: Json) -> bool:
     return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
 
 
@@ -239,12 +250,30 @@ def is_changeable(attribute: Mapping[str, Any]) -> bool:
     return not attribute["isUnique"] and attribute["type"] not in USUAL_PARTS
 
 
+def _has_ticks(attribute: Mapping[str, Any]) -> bool:
+    return attribute["type"] == AttributeType.SELECT and not attribute["isList"] and len(attribute["config"]["options"]) <= MOST_TICKS
+
+
+def _is_option(by_slug: Mapping[str, Mapping[str, Any]], row: tuple[str, str, str]) -> bool:
+    """Whether a condition is a ticked option. Several of one attribute mean any of them: a record has only one."""
+    attribute = by_slug.get(row[0])
+    if attribute is None or row[1] != Operator.EQUALS or not _has_ticks(attribute):
+        return False
+    return stored_value(attribute, row[2]) in attribute["config"]["options"]
+
+
 def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return each condition in words, with the query that drops it."""
-    known = {each["slug"]: (each["name"], each["type"]) for each in (*_TIME_ATTRIBUTES, *by_slug.values())}
+    """Return each condition in words, with the query that drops it; the ticked options of an attribute are one condition."""
+    described = (*_TIME_ATTRIBUTES, *by_slug.values(), *part_attributes(list(by_slug.values())))
+    known = {each["slug"]: (each["name"], each["type"]) for each in described}
     chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
-    for place, (slug, name, value) in enumerate(question.conditions):
-        others = question.conditions[:place] + question.conditions[place + 1 :]
+    for place, row in enumerate(question.conditions):
+        slug, name, value = row
+        same = [each for each in question.conditions if each[0] == slug and _is_option(by_slug, each)] if _is_option(by_slug, row) else []
+        if same and same[0] is not row:
+            continue
+        others = tuple(each for at, each in enumerate(question.conditions) if at != place and each not in same)
+        value = " or ".join(each[2] for each in same) or value
         labels = labels_in(tx, [by_slug[slug]], {slug: value}) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
         chips.append((condition_text((slug, name, shown), known), replace(question, conditions=others).query()))
@@ -255,8 +284,7 @@ def part_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mappin
     """Return a page of the list. Raises BadRequest."""
     known = object_of(tx, visit)
     slug, order = question.sort.removeprefix("-"), "desc" if question.sort.startswith("-") else "asc"
-    chosen = conditions_of(tx, visit, question, found)
-    words = records.words_in_names(tx, known["id"], question.words)
+    chosen, words = matches_of(tx, visit, question, found)
     if slug not in SORTS:
         sort = records.order_by(tx, known["id"], slug)
         return list_sorted(tx, known["id"], sort, chosen, replace(page, order=order), words)
@@ -274,7 +302,9 @@ def question_of(fields: Mapping[str, list[str]], found: Sequence[Mapping[str, An
     first = (*known[: min(FIRST_COLUMNS, len(found))], "created_at")
     [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
     sort = sort if sort.removeprefix("-") in known else NEWEST
-    return ListQuestion(words.strip()[:200], rows_of(fields), tuple(asked) or first, sort, first, fields.get("all", [""])[0] == "1")
+    ticked = (tick.partition(":") for tick in fields.get("tick", ()))
+    rows = (*rows_of(fields), *((slug, str(Operator.EQUALS), option) for slug, _, option in ticked if option))
+    return ListQuestion(words.strip()[:200], rows, tuple(asked) or first, sort, first, fields.get("all", [""])[0] == "1")
 
 
 def list_path(known: Mapping[str, Any], found: Sequence[Mapping[str, Any]], query: str) -> str:
@@ -284,12 +314,20 @@ def list_path(known: Mapping[str, Any], found: Sequence[Mapping[str, Any]], quer
     return f"/records/{known['slug']}?{question_of(fields, found).query(**dict(page))}".rstrip("&")
 
 
-def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> list[Condition]:
-    """Return the conditions of a list: periods as days, references by name as ids. Raises BadRequest."""
+def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> tuple[list[Condition], list[Where]]:
+    """Return the conditions of a list, and those that only SQL has: words in names, any of several options, parts of values.
+
+    Periods become days, names of linked records ids. Raises BadRequest.
+    """
     refuse_unfinished(question.conditions)
-    by_slug = {attribute["slug"]: attribute for attribute in found}
-    conditions = []
+    object_id = object_of(tx, visit)["id"]
+    by_slug, parts = {attribute["slug"]: attribute for attribute in found}, {each["slug"] for each in part_attributes(found)}
+    conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
+    options: dict[str, list[str]] = {}
     for slug, name, value in question.conditions:
+        if _is_option(by_slug, (slug, name, value)):
+            options.setdefault(slug, []).append(stored_value(by_slug[slug], value))
+            continue
         if name in PERIODS:
             first, after = days_of(name, visit.now(), visit.zone)
             if slug in TIMES:
@@ -305,8 +343,13 @@ def conditions_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[
                 problem = f"{value!r} fits several records" if matches else records.not_called(tx, target)
                 raise BadRequest(f"{by_slug[slug]['name']}: {problem}", {"field": "value", "slug": slug})
             stored = matches[0]["id"]
-        conditions.append(read_condition(slug, name, stored))
-    return conditions
+        condition = read_condition(slug, name, stored)
+        if slug in parts:
+            wheres.append(records.part_condition(tx, condition))
+        else:
+            conditions.append(condition)
+    conditions += [Condition(slug, Operator.EQUALS, values[0]) for slug, values in options.items() if len(values) == 1]
+    return conditions, wheres + [records.is_any_of(tx, object_id, slug, values) for slug, values in options.items() if len(values) > 1]
 
 
 CHUNK = 1000

@@ -13,14 +13,14 @@ from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import form_attributes, list_path, object_of
-from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
+from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import Tx, to_micros
+from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
@@ -187,13 +187,16 @@ def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     known, record = _opened(tx, visit)
     referring = _referring(tx, visit, known, record["id"])
     refers = sum(each["total"] or 0 for each in referring)
-    lists = ", ".join(f"{each['object']['pluralName']}: {each['attribute']['name']}" for each in referring if each["total"] is None)
+    lists = ", ".join(each["title"] for each in referring if each["total"] is None)
     path = f"/records/{known['slug']}/{record['id']}"
     text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
-    text += f"Lists may name it, too, which are not counted here ({lists}). " if lists else ""
+    text += f"Lists that may name it are not counted here ({lists}). " if lists else ""
+    until = day(to_wire(to_micros(visit.now() + visit.context.settings.kept.history)))
     values = {
         "title": f"Delete {_label(tx, known, record)}",
-        "text": f"{text}Activities keep naming it. You can undo this on the next page.",
+        "text": f"{text}Activities keep naming it. You can undo this until {until}, on the next page or under Deleted.",
+        "linked": [(f"/records/{each['object']['slug']}/{record_id}", name) for each in referring for record_id, name in each["records"]],
+        "linked_count": refers,
         "action": f"{path}/delete",
         "version": records.version_of(record),
         "button": "Delete the record",
@@ -331,7 +334,7 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
         owner = slugs.get(attribute["objectId"])
         if owner is None or not attribute["isActive"]:
             continue
-        title = _referring_title(owner, attribute, known)
+        title = _referring_title(owner, attribute)
         entry: Json = {"title": title, "object": owner, "attribute": attribute, "total": None, "records": []}
         if not attribute["isList"]:
             condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
@@ -343,12 +346,10 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
     return result
 
 
-def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-    """Return `People at this company`, or `Deals: Contact` where the attribute is not named after the object."""
-    singular = str(known["singularName"])
-    if str(attribute["name"]).casefold() != singular.casefold():
-        return f"{owner['pluralName']}: {attribute['name']}"
-    return f"{owner['pluralName']} {'at' if known['slug'] == 'companies' else 'of'} this {singular.lower()}"
+def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any]) -> str:
+    """Return `People at this company` or `Deals with this contact`."""
+    name = str(attribute["name"]).lower()
+    return f"{owner['pluralName']} {'at' if name == 'company' else 'with'} this {name}"
 
 
 def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:

@@ -224,9 +224,7 @@ def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], resu
         if is_time and key:
             groups.append((key, value, text))
         elif not is_time:
-            label = value_text(group["type"], key) or "none"
-            # As chips show options.
-            groups.append((label[:1].upper() + label[1:] if group["type"] == AttributeType.SELECT else label, value, text))
+            groups.append((value_text(group["type"], key) or "none", value, text))
     return draw_line(title, groups) if is_time else draw(title, groups)
 
 
@@ -309,7 +307,7 @@ def _refuse_unchosen(visit: Visit) -> None:
     pairs = list(zip(visit.chosen("function"), visit.chosen("measured"), strict=False))
     for number, (function, slug) in enumerate(pairs, 1):
         if slug and not function:
-            raise BadRequest(f"figure {number} names an attribute, and not what to tell of it", {"field": "measures"})
+            raise BadRequest(f"choose what figure {number} shows of its attribute", {"field": "measures"})
     if not visit.text("groupBy") and not any(function for function, _ in pairs):
         raise BadRequest("choose a figure, or what to group by", {"field": "measures"})
 

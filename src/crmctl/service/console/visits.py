@@ -277,7 +277,7 @@ def _templates() -> jinja2.Environment:
     templates.filters |= {
         "prefixed": lambda part, home: (home + part[0], part[1]),
         **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
-        **{"creator": creator_name, "browser": browser_name, "shortened": shortened},
+        **{"creator": creator_name, "browser": browser_name, "shortened": shortened, "titled": titled},
     }
     return templates
 
@@ -355,6 +355,11 @@ _SYSTEMS = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows":
 def shortened(text: str, longest: int = LONGEST) -> str:
     """Return the text cut to about this many characters, with an ellipsis."""
     return text if len(text) <= longest else f"{text[:longest].rstrip()}…"
+
+
+def titled(text: str) -> str:
+    """Return an option as chips and forms show it."""
+    return text[:1].upper() + text[1:]
 
 
 def pretty(text: str) -> str:

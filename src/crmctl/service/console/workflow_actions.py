@@ -300,7 +300,11 @@ def _facts(block: ActionBlock) -> list[Fact]:
         value = data[field.slug]
         shown = field.inputs[0].text if field.type == AttributeType.REFERENCE else value_text(field.type, value)
         facts.append(_fact(field.label, shown or "cleared"))
-    return facts + [_fact(text, jsontext.dumps(block.kept[name]), "code") for name, text in UNSEEN.items() if name in block.kept]
+    return facts + [
+        _fact(text, jsontext.dumps(block.kept[name]) if block.kept[name] else "none", "code")
+        for name, text in UNSEEN.items()
+        if name in block.kept
+    ]
 
 
 def _fact(name: str, text: str, kind: str = "lines") -> Fact:

@@ -102,7 +102,15 @@ _SYSTEM = {
 
 def compile_condition(condition: Condition, attributes: Mapping[str, StoredAttribute], dialect: SqliteDialect) -> Where:
     """Return the SQL of a condition. Raises BadRequest for an unknown slug, an operator that does not fit its type, or a wrong value."""
-    field = _SYSTEM.get(condition.slug) or _attribute_field(condition.slug, attributes)
+    return _compiled(_SYSTEM.get(condition.slug) or _attribute_field(condition.slug, attributes), condition, dialect)
+
+
+def compile_part(condition: Condition, folded: str, exact: str, dialect: SqliteDialect) -> Where:
+    """Return the SQL of a condition on a part of a value, given as folded and as exact text. Raises BadRequest."""
+    return _compiled(_Field(condition.slug, Family.TEXT, f"nullif({folded}, '')", exact, is_indexed=False), condition, dialect)
+
+
+def _compiled(field: _Field, condition: Condition, dialect: SqliteDialect) -> Where:
     try:
         comparison = resolve(field.family, condition.operator, condition.value)
     except Invalid as error:

@@ -39,7 +39,7 @@ MEANINGS = {
     MemberRole.OWNER: "everything, owners included",
     MemberRole.ADMIN: "schema, members, API keys, webhooks, reports, workflows, logs",
     MemberRole.MEMBER: "read and write records, activities and files; run reports and workflows",
-    MemberRole.VIEWER: "look at everything but what is an admin's, change nothing",
+    MemberRole.VIEWER: "read everything except the administration pages; change nothing",
 }
 """The roles of members, the most powerful first."""
 

@@ -12,7 +12,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import record_tables
-from crmctl.service.store.condition_sql import Where, combine, compile_conditions, holds_words
+from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
 from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records, wire_of
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
@@ -331,6 +331,19 @@ def words_in_names(tx: Tx, object_id: str, text: str) -> list[Where]:
     """Return the conditions that a record's names hold every word of a search, in any order, with or without accents."""
     columns = [record_tables.column(attribute) for attribute in naming_attributes(load_schema(tx, object_id))]
     return holds_words(columns, text, tx.dialect)
+
+
+def is_any_of(tx: Tx, object_id: str, slug: str, options: Sequence[str]) -> Where:
+    """Return the condition that an attribute has one of the options."""
+    attribute = load_schema(tx, object_id).attributes[slug]
+    column = record_tables.column(attribute)
+    return Where(f"{column} IN ({', '.join('?' * len(options))})", tuple(options), index=column if attribute.is_indexed else None)
+
+
+def part_condition(tx: Tx, condition: Condition) -> Where:
+    """Return the condition on a part such as `address.city`. Raises BadRequest."""
+    slug, _, part = condition.slug.partition(".")
+    return compile_part(condition, *tx.dialect.part("data", slug, part), tx.dialect)
 
 
 def order_by(tx: Tx, object_id: str, slug: str) -> Where:

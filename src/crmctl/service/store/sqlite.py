@@ -17,6 +17,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import Busy, Unavailable
 from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.tx import Params, Row, SqliteDialect, several_at_once
+from crmctl.values.folded_text import fold
 from crmctl.write_ahead_log import begin_log
 
 T = TypeVar("T")
@@ -248,6 +249,7 @@ class SqliteEngine:
         )
         try:
             begin_log(connection, patience)
+            connection.create_function("fold", 1, lambda text: None if text is None else fold(str(text)), deterministic=True)
             for pragma in (*PRAGMAS, *more):
                 connection.execute(pragma)
         except BaseException:

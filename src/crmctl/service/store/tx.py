@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
+from crmctl.values.folded_text import capitals
 from crmctl.values.operators import Engine
 from crmctl.values.value_readers import canonical_uuid
 
@@ -69,6 +70,11 @@ class SqliteDialect:
         """Return a member of a JSON object: JSON text if it is an object or array."""
         return f"""json_extract({column}, '$."{key}"')"""
 
+    def part(self, column: str, key: str, name: str) -> tuple[str, str]:
+        """Return a part of a composite value in a JSON object as folded text and as it is, null if there is none."""
+        text = f"""json_extract({column}, '$."{key}"."{name}"')"""
+        return f"fold({text})", text
+
     def table_alone(self, table: str) -> str:
         """Return the table in a FROM clause that is scanned from end to end."""
         return f"{table} NOT INDEXED"
@@ -124,6 +130,11 @@ class PostgresDialect(SqliteDialect):
 
     def member(self, column: str, key: str) -> str:
         return f"CAST(CAST({column} AS JSON) -> '{key}' AS TEXT)"
+
+    def part(self, column: str, key: str, name: str) -> tuple[str, str]:
+        text = f"(CAST({column} AS JSON) -> '{key}' ->> '{name}')"
+        large, small = capitals()
+        return f"lower(translate({text}, '{large}', '{small}'))", text
 
     def table_alone(self, table: str) -> str:
         return table

@@ -93,8 +93,14 @@ try {
     if (search) link.search = search;
   }
 } catch { /* A browser that stores nothing keeps the plain links. */ }
+// A form that is being carried out says so; Back shows it as it was.
+for (const form of document.querySelectorAll("form[method=post]")) form.addEventListener("submit", event => {
+  event.submitter?.classList.add("busy");
+  event.submitter?.setAttribute("aria-busy", "true");
+});
+addEventListener("pageshow", () => { for (const button of document.querySelectorAll(".busy")) { button.classList.remove("busy"); button.removeAttribute("aria-busy"); } });
 // Leaving a changed form asks first.
-for (const form of document.querySelectorAll("form.form[method=post]")) {
+for (const form of document.querySelectorAll("form[method=post]:is(.form, .choosing)")) {
   let isChanged = false;
   form.addEventListener("input", () => { isChanged = true; });
   form.addEventListener("submit", () => { isChanged = false; });
