@@ -13,7 +13,7 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.console.cells import ListCell, colours_of, value_text
 from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
-from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted_up_to, make_password_link, shortened
+from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, settings, webhooks, workflow_runs, workflows
@@ -202,9 +202,12 @@ def report_result(report: Json) -> ListCell:
     run = report["last"]
     if run is None:
         return ListCell()
-    count = run["resultCount"]
-    text = f"{count:,} result{'' if count == 1 else 's'}"
-    return ListCell(text, path=f"/reports/{report['id']}/runs/{run['id']}", badge=run["status"], note=run.get("error") or "")
+    return ListCell(
+        counted(run["resultCount"], "result"),
+        path=f"/reports/{report['id']}/runs/{run['id']}",
+        badge=run["status"],
+        note=run.get("error") or "",
+    )
 
 
 def last_run(workflow: Json) -> ListCell:

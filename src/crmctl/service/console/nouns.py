@@ -14,7 +14,7 @@ from crmctl.service.console import workflows as workflow_pages
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import Act, ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm, actor_name
 from crmctl.service.console.pages import LARGE_FORM
-from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day
+from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.store import attributes, keys, reports, settings, workflow_runs, workflows
@@ -37,10 +37,6 @@ SLUG = NounField(
 
 def _name(thing: Json) -> ListCell:
     return ListCell(thing["name"], note=thing.get("description") or "")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _active(thing: Json) -> str:
@@ -105,8 +101,7 @@ ACTIVITIES = ConsoleNoun(
         fields=(
             NounField("title", "Title", is_required=True),
             NounField("summary", "Summary", "textarea", longest=10_000),
-            NounField("date", "Time", "datetime-local", note="UTC; empty means now", on="new"),
-            NounField("date", "Time", "datetime-local", note="UTC", on="edit"),
+            NounField("date", "Time", "datetime-local", note="UTC"),
             NounField(
                 "object",
                 "Object",
@@ -157,7 +152,7 @@ REPORTS = ConsoleNoun(
     actions=(
         _deletion(
             "report",
-            lambda tx, report: f"This also deletes {_counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
+            lambda tx, report: f"This also deletes {counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
             lambda tx, _visit, report: reports.delete_report(tx, report["id"]),
         ),
     ),
@@ -284,8 +279,7 @@ ATTRIBUTES = ConsoleNoun(
     trail=objects.trail,
     form=NounForm(
         fields=(
-            NounField("name", "Name", is_required=True, on="new"),
-            NounField("name", "Name", is_required=True, hint="The slug, type and rules never change.", on="edit"),
+            NounField("name", "Name", is_required=True, hint="The slug, type and rules never change."),
             NounField(
                 "type", "Type", "select", on="new", options=lambda _visit: {kind: (text, "") for kind, text in objects.TYPES.items()}
             ),

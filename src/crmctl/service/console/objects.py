@@ -8,7 +8,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import COLOURS, ListCell, colours_of
 from crmctl.service.console.noun_pages import NounQuery
-from crmctl.service.console.visits import Outcome, Redirect, Visit
+from crmctl.service.console.visits import Outcome, Redirect, Visit, counted
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute, change_options, options_of
@@ -84,7 +84,7 @@ def deletion_text(tx: Tx, known: Json) -> str:
     total, fields = records.count_records(tx, known["id"]), len(known["attributes"])
     if not total and not fields:
         return f"It has neither records nor attributes. {IRREVERSIBLE}"
-    return f"This also deletes {_counted(total, 'record')} and {_counted(fields, 'attribute')}, without an event for each. {IRREVERSIBLE}"
+    return f"This also deletes {counted(total, 'record')} and {counted(fields, 'attribute')}, without an event for each. {IRREVERSIBLE}"
 
 
 def described_attributes(tx: Tx, object_id: str) -> list[Json]:
@@ -168,10 +168,6 @@ def attribute_deletion_text(tx: Tx, attribute: Json) -> str:
         return text
     part = records.list_part(tx, attribute["objectId"], [Condition(attribute["slug"], Operator.IS_NOT_EMPTY)], Paging(limit=0))
     some = f"More than {part.total:,}" if part.is_more else f"{part.total:,}"
-    among = _counted(part.everything, "record")
+    among = counted(part.everything, "record")
     among = among if part.is_whole or part.is_more else f"the newest {part.looked:,} of {among}"
     return f"{some} of {among} {'has' if part.total == 1 else 'have'} a value. {text}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -26,7 +26,7 @@ from crmctl.service.console.record_list import (
 )
 from crmctl.service.console.record_merge import merge_form, merge_selected, unlink_activities
 from crmctl.service.console.record_page import read_form
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, counted
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED
@@ -132,7 +132,7 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
     """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
-        return _page(tx, known, selected, {"title": f"Delete {_counted(len(selected))}", "step": "delete", "until": until})
+        return _page(tx, known, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, known, selected)
     if visit.text("do") == "csv":
@@ -141,7 +141,7 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
         return csv_of(tx, visit, known, question_of(visit.form, form_attributes(tx, visit, known["id"])), [], [chosen])
     attribute, data, filled, problem = _typed_change(tx, visit, known)
     values = {
-        "title": f"Change {attribute['name']} of {_counted(len(selected))}",
+        "title": f"Change {attribute['name']} of {counted(len(selected), 'record')}",
         "attribute": attribute,
         "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST,
         "field": filled[0],
@@ -256,7 +256,3 @@ def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None 
         "left_out": sorted(left_out),
     }
     return ConsolePage("changed.html", values)
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} record{'' if count == 1 else 's'}"

@@ -1,0 +1,101 @@
+"""Filters and saved views of lists."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, datetime, timedelta
+
+from tests.service.console.conftest import Newcomer, Visitor
+from tests.service.console.test_pages import NASTY
+from tests.service.console.test_records import member
+from tests.support.service import RunningService
+from tests.support.stored_records import add
+
+__all__ = ["member"]
+
+
+def test_filters_take_periods_and_names_of_linked_records(service: RunningService, member: Visitor) -> None:
+    acme = add(service, "companies", name="Acme")
+    now = datetime.fromtimestamp(service.clock.now(), UTC)
+    for name, day in (("today", now), ("older", now - timedelta(29)), ("ancient", now - timedelta(400))):
+        add(service, "deals", name=name, close_date=day.date().isoformat(), company=acme if name == "today" else None)
+
+    def names(question: str) -> set[str]:
+        page = member.get(f"/console/records/deals?column=name&{question}").text
+        return set(re.findall(r'<th scope="row"[^>]*><a[^>]*>([^<]*)', page))
+
+    assert names("where=close_date&op=today&value=") == {"today"}
+    assert names("where=close_date&op=last30Days&value=") == {"today", "older"}
+    assert names("where=created_at&op=today&value=") == {"today", "older", "ancient"}
+    assert names("where=created_at&op=yesterday&value=") == set()
+    assert names("where=company&op=equals&value=acme") == {"today"}
+    assert "Close date is in the last 30 days" in member.get("/console/records/deals?where=close_date&op=last30Days&value=").text
+    refused = member.get("/console/records/deals?where=company&op=equals&value=nobody")
+    assert (refused.status_code, "Company: no record has this name" in refused.text) == (400, True)
+
+
+def test_filters_take_ticked_options_and_parts_of_values(service: RunningService, member: Visitor) -> None:
+    for number, (city, status) in enumerate((("Ötz", "new"), ("Berlin", "customer"), ("berlin", "inactive"), (None, "new"))):
+        address = {"street": "Berlin Street 1", "city": city} if city else None
+        add(service, "people", email=f"{number}@example.com", status=status, address=address)
+
+    def found(question: str) -> list[str]:
+        page = member.get(f"/console/records/people?column=email&sort=email&{question}").text
+        return re.findall(r'<th scope="row"[^>]*><a[^>]*>(\d)@', page)
+
+    assert found("tick=status:new") == ["0", "3"]
+    assert found("tick=status:new&tick=status:customer") == ["0", "1", "3"]
+    assert found("where=status&op=equals&value=NEW&tick=status:customer&where=email&op=startsWith&value=1") == ["1"]
+    page = member.get("/console/records/people?tick=status:new&tick=status:customer").text
+    assert "Status is new or customer" in page
+    assert len(re.findall(r'name="tick" value="status:(?:new|customer)" checked', page)) == 2
+    assert "op=" not in re.findall(r'class="chip" href="([^"]*)"', page)[0]
+    everything = {"everything": "1", "do": "csv", "where": "status", "op": "equals", "value": "new", "tick": "status:customer"}
+    assert member.send("/console/records/people/selected", **everything).text.count("@example.com") == 3
+    assert found("where=address.city&op=equals&value=Berlin") == ["1"]
+    assert found("where=address.city&op=contains&value=BERL") == ["1", "2"]
+    assert found("where=address.city&op=contains&value=ö") == ["0"]
+    assert found("where=address.city&op=notContains&value=berl") == ["0", "3"]
+    assert found("where=address.city&op=isEmpty&value=") == ["3"]
+    assert "Address: City contains berl" in member.get("/console/records/people?where=address.city&op=contains&value=berl").text
+    filters = {"filters": [{"attributeSlug": "address.city", "operator": "equals", "value": "Berlin"}]}
+    refused = service.client.post(f"/api/v1/objects/{service.object_id('people')}/records/search", json=filters)
+    assert (refused.status_code, "unknown attribute" in refused.json()["message"]) == (400, True), "the interface has no filters of parts"
+
+
+def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:
+    add(service, "people", email="ada@example.com", status="customer")
+    path = "/console/records/people"
+    query = "where=status&op=equals&value=customer&column=email&sort=email"
+    assert "Save view" not in member.get(path).text
+    assert "Save view" in member.get(f"{path}?{query}").text
+    for name, shared in (("Mine", ""), (NASTY, "1")):
+        saved = member.follow(member.send(f"{path}/views", name=name, shared=shared, query=query))
+        assert "The view is saved" in saved.text
+        assert "<script>alert" not in saved.text
+        query = query.replace("sort=email", "sort=-email")
+    assert member.send(f"{path}/views", name=" ", query=query).status_code == 400
+    assert member.send(f"{path}/views", name="Long", query=f"q={'x' * 190}&where=email&op=equals&value={'y' * 5000}").status_code == 400
+    assert member.get("/console/records/deals").text.count("Mine") == 0
+    viewer = newcomer(service)
+    viewer.enter_as("viewer")
+    page = viewer.get(path).text
+    assert "Mine" not in page
+    [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', page)
+    assert "ada@example.com" in viewer.get(html.unescape(shared_path)).text
+    viewer.follow(viewer.send(f"{path}/views", name="Of a viewer", shared="1", query=query))
+    assert "Of a viewer" not in member.get(path).text, "viewers share nothing"
+    admin = newcomer(service)
+    admin.enter_as("admin")
+    for name, kept in ((NASTY, 2), (" ", 2)):
+        admin.send(f"{path}/views", name=name, shared="1", query=f"sort=email&q={'x' if name == NASTY else 'y'}")
+        assert member.get(path).text.count("q=x&amp;sort=email") == 1, "an admin changes the view of a member"
+        assert len(re.findall(r'<a href="[^"]*">(?:Mine|[^<]*&lt;script)', member.get(path).text)) == kept
+    [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', member.get(path).text)
+    views = re.findall(r'name="view" value="([^"]+)"', member.get(html.unescape(shared_path)).text)
+    assert len(views) == 1
+    assert viewer.send(f"{path}/views/delete", view=views[0]).status_code == 403
+    member.follow(member.send(f"{path}/views/delete", view=views[0]))
+    assert "&lt;script" not in member.get(path).text
+    assert "Mine" in member.get(path).text
