@@ -36,7 +36,13 @@ VALUES = {
     "RULE": "|".join(SURVIVOR_RULES),
 }
 """The kind of value behind each metavar; `crmctl.cli.complete` says what the kinds mean."""
-OPTION_VALUES = {"--sort": "@sorts", "--by": "@groups", "attributes create --type": "|".join(AttributeType)}
+OPTION_VALUES = {
+    "--sort": "@sorts",
+    "--by": "@groups",
+    "--sum": "@numbers",
+    "--avg": "@numbers",
+    "attributes create --type": "|".join(AttributeType),
+}
 """Options, or options of one command, whose metavar does not tell."""
 JOBS = {"bulk resume": "@resumable", "bulk undo": "@undoable"}
 """Jobs that a command takes, where it does not take all."""

@@ -104,8 +104,9 @@ def put_jobs(states: dict[str, str], rows: int = 7) -> Path:
     for name, state in states.items():
         (jobs / name).mkdir(parents=True)
         with closing(sqlite3.connect(jobs / name / FILE_NAME)) as journal, journal:
-            journal.execute("CREATE TABLE job (state TEXT, rows INTEGER)")
-            journal.execute("INSERT INTO job VALUES (?, ?)", (state, rows))
+            journal.execute("CREATE TABLE job (state TEXT, rows INTEGER, header TEXT)")
+            journal.execute("CREATE TABLE fact (name TEXT)")
+            journal.execute("INSERT INTO job VALUES (?, ?, ?)", (state, rows, '{"kind":"import"}'))
     return jobs
 
 

@@ -20,6 +20,8 @@ from crmctl.values.operators import SIGNS, VALUELESS, Kind, Operator
 PLAIN = re.compile(r"[\w.\-]+")
 """Shells expand the candidates, so only plain words are offered."""
 JOB = re.compile(r"\d{8}-\w{5}", re.ASCII)
+UNDOABLE = """state IN ('open', 'finished') AND rows > 0 AND (json_extract(header, '$.kind') IS NOT 'delete'
+    OR EXISTS (SELECT 1 FROM fact WHERE name = 'backup'))"""
 NAME = re.compile(r"[\w.\-]+(?: [\w.\-]+)*")
 """Names of reports and workflows may hold single blanks."""
 TIMES = ("created_at", "updated_at")
@@ -51,17 +53,17 @@ class Values:
         paths = Paths.from_environment(self._environ)
         return sorted(load_settings(self._environ, {"profile": self._profile or None}, paths).file.profiles)
 
-    def jobs(self, states: Sequence[str] = ()) -> list[str]:
-        """Return the jobs of this machine, or those whose journal has one of the states."""
+    def jobs(self, condition: str = "") -> list[str]:
+        """Return the jobs of this machine, or those whose journals meet a condition."""
         folders = (Paths.from_environment(self._environ).state / "jobs").iterdir()
         named = [folder for folder in folders if JOB.fullmatch(folder.name) and folder.is_dir()]
-        return sorted((folder.name for folder in named if not states or _state(folder) in states), reverse=True)
+        return sorted((folder.name for folder in named if not condition or _journal_meets(folder, condition)), reverse=True)
 
     def undoable(self) -> list[str]:
-        return self.jobs(("open", "finished"))
+        return self.jobs(UNDOABLE)
 
     def resumable(self) -> list[str]:
-        return self.jobs(("checking", "open"))
+        return self.jobs("state IN ('checking', 'open')")
 
     def _kept(self, name: str) -> Items:
         """Return a cached list, however old: better than none while the user types."""
@@ -105,6 +107,9 @@ class Values:
             return _slugs(items)
         return [f"{slug}.{name}" for item in items if item.get("slug") == slug for name in self._within(item)]
 
+    def numbers(self) -> list[str]:
+        return _slugs([item for item in self._items(self._object) if type_of(str(item.get("type"))).family is Family.NUMBER])
+
     def groups(self, typed: str, _is_quoted: bool) -> list[str]:
         """Return attributes and times; behind the colon of a date, the units."""
         slug, is_unit, _ = typed.partition(":")
@@ -143,12 +148,12 @@ class Values:
         return complete_condition(typed, is_quoted, self._items(self._object), self._within)
 
 
-def _state(job: Path) -> str:
-    """Return the state of a job; an empty one without a readable journal, or if the job was to change nothing."""
+def _journal_meets(job: Path, condition: str) -> bool:
+    """Whether the journal of a job can be read and meets a condition."""
     address = f"{(job / 'journal.sqlite').as_uri()}?mode=ro"
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as journal:
-        return "".join(state for (state,) in journal.execute("SELECT state FROM job WHERE rows > 0 OR state = 'checking'"))
-    return ""
+        return journal.execute(f"SELECT 1 FROM job WHERE {condition}").fetchone() is not None
+    return False
 
 
 def object_slugs(environ: Mapping[str, str], profile: str) -> list[str]:
