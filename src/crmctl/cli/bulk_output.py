@@ -275,14 +275,18 @@ def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
     if runtime.dry_run:
         preview = preview_merges(context, request)
         takes = _takes(preview.requests, preview.seconds, "; {}")
-        show(
-            runtime,
-            preview.to_document(),
-            f"{_preview_text(preview)}; {len(preview.moved):,} changed since the plan{takes}; nothing was sent",
-        )
+        merged = f"{counted(preview.losers, 'record')} of {preview.object} to merge in {counted(preview.groups, 'group')}"
+        text = f"{preview.path}: {merged}; {len(preview.moved):,} changed since the plan{takes}; nothing was sent"
+        show(runtime, preview.to_document(), text)
         return
+
+    def approve(preview: MergePreview) -> None:
+        takes = _takes(preview.requests, preview.seconds, " ({})")
+        losers, others = counted(preview.losers, "record"), counted(preview.groups, "other")
+        runtime.confirm(f"Merge {losers} of {preview.object} into {others}, and delete them{takes}")
+
     runtime.emitter.check_result(example_merge())
-    show_merges(runtime, merge_records(context, request, lambda preview: runtime.confirm(_merge_question(preview))))
+    show_merges(runtime, merge_records(context, request, approve))
 
 
 def show_merges(runtime: Runtime, result: MergeResult) -> None:
@@ -306,15 +310,6 @@ def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> boo
         return True
     show_merges(runtime, resume_merges(context, job))
     return True
-
-
-def _preview_text(preview: MergePreview) -> str:
-    return f"{preview.path}: {counted(preview.losers, 'record')} of {preview.object} to merge in {counted(preview.groups, 'group')}"
-
-
-def _merge_question(preview: MergePreview) -> str:
-    into, takes = counted(preview.groups, "other"), _takes(preview.requests, preview.seconds, " ({})")
-    return f"Merge {counted(preview.losers, 'record')} of {preview.object} into {into}, and delete them{takes}"
 
 
 def _takes(requests: int, seconds: float, form: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import CrmctlError, ServiceError, UsageError
+from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
     from crmctl.cli.shown_ids import ShownIds
@@ -133,10 +134,9 @@ class Runtime:
     @property
     def shape(self) -> str:
         """The form of composite values in csv. Raises UsageError for an unknown one."""
-        shape = self.flags.get("shape") or "columns"
-        if shape not in ("columns", "json"):
-            raise UsageError(f"--shape must be columns or json, not {shape!r}")
-        return str(shape)
+        shape = str(self.flags.get("shape") or "columns")
+        check_choice("--shape", shape, ("columns", "json"))
+        return shape
 
     def take_fields(self) -> list[str] | None:
         """Return the names of --fields and forget them, for commands that apply them to a file instead of their result."""

@@ -1,5 +1,7 @@
 """`crmctl activities`: notes, meetings and calls linked to records."""
 
+# ruff: noqa: ARG001 - the fields of an activity are read as a whole, by name
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
@@ -95,13 +97,11 @@ def create_activity(
 
     Options override --data. The date is now by default.
     """
-    from crmctl.cli.fields import parse_links, read_activity_fields, with_links
+    from crmctl.cli.fields import with_links
     from crmctl.values.moments import timestamp
 
     runtime: Runtime = ctx.obj
-    pairs = parse_links(runtime, links)
-    fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
-    _check(runtime, fields, pairs)
+    fields, pairs = _fields(ctx)
     fields.setdefault("activityDate", timestamp("now", runtime.clock.now()))
     runtime.emitter.emit_item(with_links(runtime, fields, pairs, runtime.crm.create_activity), VIEW)
 
@@ -131,21 +131,25 @@ def update_activity(
 
     --link and --participant replace the whole list; to clear it: --data '{"linkedRecords": []}'.
     """
-    from crmctl.cli.fields import parse_links, read_activity_fields, with_links
+    from crmctl.cli.fields import with_links
     from crmctl.cli.targets import taken_for_id
 
     runtime: Runtime = ctx.obj
-    pairs = parse_links(runtime, links)
-    fields = read_activity_fields(runtime, data, title=title, summary=summary, date=date, participants=participants)
-    _check(runtime, fields, pairs)
+    fields, pairs = _fields(ctx)
     activity_id = runtime.shown_ids.whole(activity_id)
     with taken_for_id(activity_id, f"there is no activity {activity_id!r}", "crmctl activities list shows the ids"):
         activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body))
     runtime.emitter.emit_item(activity, VIEW)
 
 
-def _check(runtime: Runtime, fields: Json, links: list[tuple[str, str]]) -> None:
-    """Refuse an empty write and unknown --fields before any request."""
-    if not fields and not links:
+def _fields(ctx: typer.Context) -> tuple[Json, list[tuple[str, str]]]:
+    """Return the fields and links of the options. Raises UsageError for an empty write and for unknown --fields."""
+    from crmctl.cli.fields import parse_links, read_activity_fields
+
+    given = ctx.params
+    pairs = parse_links(ctx.obj, given["links"])
+    fields = read_activity_fields(ctx.obj, **{name: given[name] for name in ("data", "title", "summary", "date", "participants")})
+    if not fields and not pairs:
         raise UsageError("nothing to write", hint="--title, --summary, --date, --link, --participant or --data say what")
-    runtime.emitter.check_fields(VIEW)
+    ctx.obj.emitter.check_fields(VIEW)
+    return fields, pairs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,17 +75,13 @@ def create_attribute(
     try:
         made = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
     except RejectedError as error:
-        error.hint = _type_meant(fields["type"]) or error.hint
+        from crmctl.models.ids import did_you_mean
+        from crmctl.values.attribute_types import TYPES
+
+        kind = str(fields["type"])
+        error.hint = error.hint if kind in TYPES else did_you_mean(kind, TYPES) or error.hint
         raise
     _emit(runtime, made)
-
-
-def _type_meant(given: Any) -> str | None:
-    """Return a hint for an unknown type."""
-    from crmctl.models.ids import suggestion
-    from crmctl.values.attribute_types import TYPES
-
-    return None if given in TYPES else suggestion(str(given), list(TYPES))
 
 
 def _check_config(fields: Json) -> None:

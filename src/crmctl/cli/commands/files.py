@@ -59,12 +59,14 @@ def upload_files(
     crmctl checks all paths first, and repeats an upload if its address expires or the connection breaks.
     """
 
+    from crmctl.output.views import UPLOADS
+
     runtime: Runtime = ctx.obj
     if not 1 <= concurrency <= MOST_AT_ONCE:
         raise UsageError(f"--concurrency must be from 1 to {MOST_AT_ONCE}, not {concurrency}")
     if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
         raise UsageError(f"--content-type {content_type!r} is not a media type", hint="for example --content-type text/csv")
-    _check_fields(runtime)
+    runtime.emitter.check_fields(UPLOADS)
     planned = plan_uploads(paths, prefix=prefix, recursive=recursive, content_type=content_type)
     if runtime.dry_run:
         _preview(runtime, planned, bucket)
@@ -139,12 +141,6 @@ def _public_address(runtime: Runtime, name: str) -> str:
         if stored.public_url and stored.public_url.endswith(place):
             return stored.public_url.removesuffix(place) + quote(name.removeprefix("/"))
     raise NotFoundError(f"there is no file {name}", hint="crmctl files list")
-
-
-def _check_fields(runtime: Runtime) -> None:
-    from crmctl.output.views import UPLOADS
-
-    runtime.emitter.check_fields(UPLOADS)
 
 
 def _preview(runtime: Runtime, planned: Sequence[LocalFile], bucket: str) -> None:

@@ -271,7 +271,7 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
 
     The editor is VISUAL, else EDITOR. crmctl sends nothing if another client changed the record meanwhile. bulk undo reverts the edit.
     """
-    from crmctl.cli.record_edit import edit_record
+    from crmctl.cli.record_jobs import edit_record
     from crmctl.cli.targets import check_columns
 
     check_columns(ctx.obj, object_name)
@@ -301,7 +301,7 @@ def merge_records(
     The older one stays, unless --keep names the other. It keeps its values, takes those it lacks, and unites lists; --set sets others.
     References and activities move to it. bulk undo reverts the merge.
     """
-    from crmctl.cli.record_merge import merge_records
+    from crmctl.cli.record_jobs import merge_records
 
     merge_records(ctx.obj, object_name, (first, second), keep, assignments)
 

@@ -31,10 +31,11 @@ def pull_schema(
 ) -> None:
     """Print the objects and attributes of the service, without ids."""
     from crmctl.schema.schema_document import read_service, to_document
+    from crmctl.values.yaml_text import dumps
 
     runtime: Runtime = ctx.obj
     document = to_document(read_service(runtime.crm), objects or ()).wire()
-    runtime.emitter.emit_result(document, _yaml(document) if runtime.output_format == "table" else None)
+    runtime.emitter.emit_result(document, dumps(document).rstrip("\n") if runtime.output_format == "table" else None)
 
 
 @app.command("diff", examples=["crmctl schema diff schema.yaml", "crmctl schema diff schema.yaml --exit-code || echo different"])
@@ -111,9 +112,3 @@ def _show(runtime: Runtime, requests: list[Json]) -> None:
     else:
         runtime.emitter.emit_result({"dryRun": True, "requests": requests})
     runtime.messages.note("dry run: nothing was sent")
-
-
-def _yaml(document: Json) -> str:
-    from crmctl.values.yaml_text import dumps
-
-    return dumps(document).rstrip("\n")

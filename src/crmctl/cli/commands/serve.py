@@ -19,7 +19,7 @@ from crmctl.cli.runtime import Runtime
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
-from crmctl.models.ids import nearest, suggestion
+from crmctl.models.ids import check_choice, nearest
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DAY, Kept, ListenAddress, Quotas, S3Settings, ServiceSettings
 
@@ -263,8 +263,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:
-    if log not in LOG_FORMATS:
-        raise UsageError(f"{option} must be one of: {', '.join(LOG_FORMATS)}, not {log!r}", hint=suggestion(log, LOG_FORMATS))
+    check_choice(option, log, LOG_FORMATS)
     if log == "none":
         return None
     if log == "json":

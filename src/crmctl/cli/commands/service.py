@@ -14,7 +14,7 @@ from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_librar
 from crmctl.cli.commands.service_trust import trusts
 from crmctl.cli.service_data import opened, settings_for, write
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.context import DATABASE_FILE
@@ -64,8 +64,7 @@ def invite_member(
 
     The link works once, within three days. The service sends no mail: pass the link on to the member only.
     """
-    if role not in ROLES:
-        raise UsageError(f"there is no role {role!r}", hint=suggestion(role, ROLES, f"one of: {', '.join(ROLES)}"))
+    check_choice("--role", role, ROLES)
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
@@ -229,7 +228,8 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         if found is None:
             raise NotFound(f"there is no object with the slug {slug!r}")
         candidates = engine.read(lambda tx: record_history.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
-        _confirm(runtime, slug, candidates.count, to_wire(to_micros(moment)))
+        if candidates.count:
+            runtime.confirm(f"Take {candidates.count:,} records of {slug} back to {to_wire(to_micros(moment))}")
         restored = record_history.restore(
             candidates, lambda work: write(runtime, engine, work), found["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
         )
@@ -245,11 +245,6 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         first = dict(list(restored.failed.items())[:SHOWN])
         why = "; ".join([*dict.fromkeys(restored.failed.values())][:2])
         raise PartialError(f"{len(restored.failed):,} records stay as they are: {why}", details={"failed": first})
-
-
-def _confirm(runtime: Runtime, slug: str, count: int, moment: str) -> None:
-    if count:
-        runtime.confirm(f"Take {count:,} records of {slug} back to {moment}")
 
 
 LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Show at most N.")]

@@ -320,6 +320,7 @@ def listen(runtime: Runtime, asked: Listening) -> None:
     The receiver confirms an event only after its line is written; the service sends unconfirmed events again.
     """
     from crmctl.client.webhook_receiver import Receiver
+    from crmctl.output.streams import clean
 
     events: Events = queue.SimpleQueue()
 
@@ -329,7 +330,9 @@ def listen(runtime: Runtime, asked: Listening) -> None:
         else:
             events.put((event, outcome))
 
-    say = _speaker(runtime)
+    def say(text: str) -> None:  # at once in every format: scripts wait for the address
+        runtime.streams.write_err(f"{clean(text)}\n")
+
     address = (asked.host, asked.port)
     receiver = Receiver(address, asked.secret, runtime.clock, tolerance=asked.tolerance, accept=accept, refuse=say)
     forwarder = _forwarder(runtime, asked, say)
@@ -418,13 +421,6 @@ def _signals_end(events: Events) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _speaker(runtime: Runtime) -> Callable[[str], None]:
-    """Return a function that writes to stderr at once in every format: scripts wait for the address."""
-    from crmctl.output.streams import clean
-
-    return lambda text: runtime.streams.write_err(f"{clean(text)}\n")
 
 
 def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -> Forwarder | None:

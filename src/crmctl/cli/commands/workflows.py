@@ -63,7 +63,8 @@ def run_workflow(
         run_and_wait(runtime, found, given, WAIT_SECONDS if wait_timeout is None else wait_timeout)
     else:
         started, _ = runtime.crm.run_workflow(found.id, given)
-        runtime.emitter.emit_result(started.wire or _acknowledged(found), text=started.message or "the workflow was started")
+        empty = {"workflowId": found.id} | ({"workflowName": found.name} if found.name else {})
+        runtime.emitter.emit_result(started.wire or empty, text=started.message or "the workflow was started")
 
 
 def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
@@ -78,11 +79,6 @@ def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
         name = found.name or found.id
         raise RejectedError(f"the workflow {name!r} is disabled", code="workflow_disabled", hint="it can be run once it is enabled")
     return found
-
-
-def _acknowledged(workflow: Workflow) -> Json:
-    """Return the document for an empty answer."""
-    return {"workflowId": workflow.id} | ({"workflowName": workflow.name} if workflow.name else {})
 
 
 def run_and_wait(runtime: Runtime, workflow: Workflow, data: Json | None, seconds: float) -> None:
