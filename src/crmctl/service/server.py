@@ -1,7 +1,8 @@
-"""One service process: routes, listening, shutdown."""
+"""One service process: routes, health and readiness, listening, shutdown."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -12,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,17 +27,17 @@ from crmctl.errors import UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.service.console.visits import CONSOLE, make_link
 from crmctl.service.context import Context, ListenAddress, ServiceSettings, new_id, open_data
+from crmctl.service.faults import Busy
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
-from crmctl.service.http.answers import answer_for
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
-from crmctl.service.http.edge import Edge, Finished, Metrics, observer, stranger
-from crmctl.service.http.endpoint import build_document, route
+from crmctl.service.http.edge import READY_PATH, Edge, Finished, Metrics, observer, stranger
+from crmctl.service.http.endpoint import NamedRoute, build_document, route
+from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
 from crmctl.service.oidc import token_endpoint as oidc
-from crmctl.service.routes import probes
 from crmctl.service.routes.interface import ENDPOINTS
-from crmctl.service.store import keys
+from crmctl.service.store import keys, members
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Ids, Tx
@@ -59,7 +61,7 @@ def create_app(
 
     routers = [
         Router([route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]),
-        probes.router(context, metrics, document),
+        probes(context, metrics, document),
         serving.router(context),
         oidc.router(context),
     ]
@@ -90,6 +92,76 @@ def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
     """Return every method of this path. Starlette names only those of the first route that matches."""
     methods = {method for route in routes if route.matches(request.scope)[0] is not Match.NONE for method in route.methods}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+
+
+READY_SECONDS = 1.0
+"""How long a readiness check counts: strangers must not make the database write as often as they like."""
+
+REFUSED_SECONDS = 10.0
+"""How long the service is not ready after the storage refused a request. A probe may fit where a record does not."""
+
+_READY_WITHIN = 2.0
+
+
+def probes(context: Context, metrics: Metrics, document: Callable[[], Json]) -> Router:
+    """Return the routes without a key that the settings allow. `document` returns the OpenAPI document."""
+    readiness = _Readiness(context)
+
+    # On the event loop, so that the process answers even when threads and locks wait.
+    async def healthz(_request: Request) -> Response:
+        return JsonAnswer({"status": "ok"})
+
+    async def readyz(_request: Request) -> Response:
+        await readiness.check()
+        return JsonAnswer({"status": "ready"})
+
+    def show_openapi(_request: Request) -> Response:
+        return JsonAnswer(document())
+
+    docs = [NamedRoute("/openapi.json", show_openapi)] if context.settings.docs else []
+    shown = metrics_routes(metrics) if context.settings.metrics is True else []
+    return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
+
+
+def metrics_routes(metrics: Metrics) -> list[NamedRoute]:
+    def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    return [NamedRoute("/metrics", show_metrics)]
+
+
+class _Readiness:
+    """Checks at most once a second whether the database can be read and written."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+        self._tried_at: float | None = None
+        self._problem: Exception | None = None
+
+    async def check(self) -> None:
+        """Raise the problem of the database, also after it refused a request. A busy database is ready."""
+        work = self._context.work
+        if work.refusal is not None and self._context.clock.monotonic() - work.refused_at < REFUSED_SECONDS:
+            raise work.refusal
+        async with self._lock:
+            now = self._context.clock.monotonic()
+            if self._tried_at is None or now - self._tried_at >= READY_SECONDS:
+                self._problem = await self._context.work.run(self._try)
+                self._tried_at = now
+        if self._problem is not None:
+            raise self._problem
+
+    def _try(self) -> Exception | None:
+        engine, now = self._context.engine, self._context.clock.now()
+        try:
+            engine.read(members.get_organisation, within=_READY_WITHIN)
+            engine.write(lambda tx: keys.put_value(tx, "probe", str(now)), within=_READY_WITHIN)
+        except Busy:
+            return None
+        except Exception as error:
+            return error
+        return None
 
 
 KEEP_ALIVE_SECONDS = 75
@@ -186,7 +258,7 @@ class Server:
         listeners = [(self._socket, _config(self._app, has_date=self._double is None))]
         if self._metrics_socket is not None:
             listeners.append(
-                (self._metrics_socket, _config(_application([Router(probes.metrics_routes(self._metrics))], self._context, lambda _: None)))
+                (self._metrics_socket, _config(_application([Router(metrics_routes(self._metrics))], self._context, lambda _: None)))
             )
         workers: list[Worker] = []
 

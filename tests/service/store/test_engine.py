@@ -16,9 +16,8 @@ from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Busy, Fault, NotFound
 from crmctl.service.store import members, records
-from crmctl.service.store.engine import Tx, open_engine
+from crmctl.service.store.engine import FIRST, MIGRATIONS, TABLES, Migration, Tx, migrate, newest_version, open_engine, upgrade
 from crmctl.service.store.record_tables import load_schema
-from crmctl.service.store.tables import FIRST, MIGRATIONS, TABLES, Migration, migrate, newest_version, upgrade
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 

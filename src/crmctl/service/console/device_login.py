@@ -7,7 +7,7 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.console.sign_in import ATTEMPTS_SECONDS, FOR_ONE_MEMBER
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit
 from crmctl.service.faults import BadRequest, Forbidden
-from crmctl.service.http.answers import rate_limited
+from crmctl.service.http.json_answers import rate_limited
 from crmctl.service.store import device_logins
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx

@@ -16,8 +16,8 @@ from crmctl.errors import reason
 from crmctl.service.context import FILES_FOLDER, Context
 from crmctl.service.faults import NotFound, Unavailable
 from crmctl.service.files.storage import CHUNK, Disk, Incoming, Permit, Stored, read_permit, url_path, use_permit
-from crmctl.service.http.answers import JsonAnswer, bad_request
 from crmctl.service.http.endpoint import NamedRoute, body_chunks, is_known
+from crmctl.service.http.json_answers import JsonAnswer, bad_request
 
 DEFAULT_TYPE = "application/octet-stream"
 

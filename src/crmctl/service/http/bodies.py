@@ -13,7 +13,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT
 from crmctl.service.faults import Body, check_shape
-from crmctl.service.http.answers import bad_request
+from crmctl.service.http.json_answers import bad_request
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, too_many_conditions
 from crmctl.values.operators import Operator
 

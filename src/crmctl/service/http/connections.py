@@ -25,7 +25,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crmctl.service.faults import FAILURES, BadRequest, Busy, Fault, Unavailable
-from crmctl.service.http.answers import CLOSE, answer_for, head_too_large, too_slow
+from crmctl.service.http.json_answers import CLOSE, answer_for, head_too_large, too_slow
 
 HEAD_LIMIT = 32 * 1024
 """Most bytes of a request's line and headers; a hundred conditions in a query fit."""

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crmctl.clock import Clock
 from crmctl.service.context import Context, RequestLog
 from crmctl.service.faults import FAILURES, Unavailable, shown
-from crmctl.service.http.answers import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoint import PREFIX
+from crmctl.service.http.json_answers import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
 from crmctl.service.store import keys
 from crmctl.service.store.deliveries import FIGURES
 from crmctl.service.store.keys import UNLIMITED, ApiKey, RateWindows

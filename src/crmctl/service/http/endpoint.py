@@ -22,10 +22,10 @@ from starlette.types import Scope
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body
-from crmctl.service.http import answers, bodies
-from crmctl.service.http.answers import JsonAnswer
+from crmctl.service.http import bodies, json_answers
 from crmctl.service.http.bodies import UUID_PATTERN, Parameter, document_parameters, read_query
 from crmctl.service.http.connections import LARGE, FairLimiter
+from crmctl.service.http.json_answers import JsonAnswer
 from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES
 from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
@@ -180,7 +180,7 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
 
     async def answer(request: Request) -> Response:
         if not request.state.standing.key.allows(endpoint.scope):
-            raise answers.insufficient_scope(endpoint.scope)
+            raise json_answers.insufficient_scope(endpoint.scope)
         query = read_query(request.scope["query_string"], endpoint.query, endpoint.filters)
         if not endpoint.body:
             return await work(request, query, b"")
@@ -212,7 +212,7 @@ def read_versions(headers: Sequence[str]) -> Collection[str]:
         return (ANY_VERSION,)
     etags = _VERSION.findall(text)
     if not etags or _VERSION.sub("", text).strip(" \t,"):
-        raise answers.bad_request("If-Match must be the ETag of an answer, with its quotation marks, or *", field="If-Match")
+        raise json_answers.bad_request("If-Match must be the ETag of an answer, with its quotation marks, or *", field="If-Match")
     # If-Match compares strongly, so that a weak ETag, W/"...", names no version; nor does "*" in quotation marks.
     return {version for weak, version in etags if not weak and version != ANY_VERSION}
 
@@ -239,10 +239,10 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
     `timeout` seconds and for a body slower than SLOWEST.
     """
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise answers.body_encoded()
+        raise json_answers.body_encoded()
     declared = request.headers.get("content-length", "0")
     if re.fullmatch("[0-9]+", declared) and (len(declared) > 18 or int(declared) > limit):
-        raise answers.body_too_large(limit)
+        raise json_answers.body_too_large(limit)
     received = 0
     started = asyncio.get_running_loop().time()
     chunks = aiter(request.stream())
@@ -254,10 +254,10 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise answers.too_slow("the request body") from None
+            raise json_answers.too_slow("the request body") from None
         received += len(chunk)
         if received > limit:
-            raise answers.body_too_large(limit)
+            raise json_answers.body_too_large(limit)
         yield chunk
 
 

@@ -17,9 +17,9 @@ from starlette.routing import Router
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.http.answers import JsonAnswer, rate_limited
 from crmctl.service.http.edge import client_address
 from crmctl.service.http.endpoint import NamedRoute, read_body
+from crmctl.service.http.json_answers import JsonAnswer, rate_limited
 from crmctl.service.oidc.token_check import IssuerKeys, TokenRefused, check_token
 from crmctl.service.store import device_logins, keys, logs, oidc_trusts
 from crmctl.service.store.oidc_trusts import Trust

@@ -27,7 +27,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
 from crmctl.service.faults import BadRequest, Fault, NotFound
-from crmctl.service.http.answers import JsonAnswer, answer_for
+from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import Ids, to_micros, to_wire
