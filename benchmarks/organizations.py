@@ -1,6 +1,7 @@
 """Measure `crmctl org`: random organizations, processor time and memory of a large pull, kills, and leaks of a mask.
 
-    python benchmarks/organizations.py random [200]      pull, apply to an empty service, pull; identical apart from ids
+    python benchmarks/organizations.py random [200] [0] [sqlite|postgresql|plain]
+                                                         pull, apply to an empty service, pull; identical apart from ids; from seed 0 on
     python benchmarks/organizations.py pull [100000]     the pull after a sync: 10 s of processor time, 150 MB; apply against bulk import
     python benchmarks/organizations.py kills [30]        kill -9 at random moments of pull and apply
     python benchmarks/organizations.py leaks [20000]     scan a masked copy of that many people for every value of the source
@@ -19,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -27,12 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measuring import CRMCTL
 from tests.org.test_apply import by_new_ids
 from tests.support.organizations import furnish
+from tests.support.plainservice import PlainService
+from tests.support.postgres import Server, private_cluster
 from tests.support.service import RunningService, running_service
 
 PULL_SECONDS, PULL_BYTES = 10.0, 150_000_000
 
 
-def run(service: RunningService, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+def run(service: RunningService | PlainService, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
     done = subprocess.run([str(CRMCTL), *words], env=env, capture_output=True, text=True, check=False)
     assert code is None or done.returncode == code, (words, done.returncode, done.stderr[-2000:])
@@ -45,22 +49,42 @@ def fresh(name: str) -> Path:
     return folder
 
 
-def random_organizations(count: int) -> bool:
+@contextmanager
+def service_of(engine: str, name: str, server: Server | None) -> Iterator[RunningService | PlainService]:
+    """Start an empty service: crmctl's own, or one that offers the specification and nothing more."""
+    if engine == "plain":
+        with PlainService() as plain:
+            yield plain
+    else:
+        with running_service(fresh(name), database_url=server.create_database() if server else None) as running:
+            yield running
+
+
+def random_organizations(count: int, first: int = 0, engine: str = "sqlite") -> bool:
     differing = []
-    for seed in range(count):
-        for name in ("one", "two", "first", "second", "map.json", "STATE"):
-            shutil.rmtree(name, ignore_errors=True)
-        Path("map.json").unlink(missing_ok=True)
-        with running_service(fresh("one")) as one, running_service(fresh("two")) as two:
-            furnish(one, 1000 + seed)
-            run(one, "org", "pull", "first")
-            applied = run(two, "org", "apply", "first", "--map", "map.json", code=None)
-            run(two, "org", "pull", "second")
-            same = by_new_ids(Path("first"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
-        if applied.returncode or not same:
-            differing.append(seed)
-    print(f"{count} random organizations, {len(differing)} differ: {differing[:10]}")
+    cluster = private_cluster() if engine == "postgresql" else nullcontext()
+    with cluster as port:
+        server = Server(port) if port else None
+        for seed in range(first, first + count):
+            if not arrives_whole(seed, engine, server):
+                differing.append(seed)
+    print(f"{count} random organizations on {engine} from seed {first}, {len(differing)} differ: {differing[:10]}")
     return not differing
+
+
+def arrives_whole(seed: int, engine: str, server: Server | None) -> bool:
+    for name in ("first", "second", "STATE"):
+        shutil.rmtree(name, ignore_errors=True)
+    Path("map.json").unlink(missing_ok=True)
+    with service_of(engine, "one", server) as one, service_of(engine, "two", server) as two:
+        furnish(one, 1000 + seed)
+        run(one, "org", "pull", "first")
+        applied = run(two, "org", "apply", "first", "--map", "map.json", code=None)
+        run(two, "org", "pull", "second")
+        same = by_new_ids(Path("first"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
+    if applied.returncode or not same:
+        print(f"seed {seed}: same: {same}; apply ended with {applied.returncode}: {applied.stderr[-500:]}", flush=True)
+    return not applied.returncode and same
 
 
 def person(n: int) -> dict[str, str]:
@@ -153,7 +177,7 @@ def leaks(count: int) -> bool:
     return not found
 
 
-COMMANDS: dict[str, tuple[Callable[[int], bool], int]] = {
+COMMANDS: dict[str, tuple[Callable[..., bool], int]] = {
     "random": (random_organizations, 200), "pull": (large_pull, 100_000), "kills": (kills, 30), "leaks": (leaks, 20_000),
 }  # fmt: skip
 
@@ -164,7 +188,8 @@ def main() -> int:
         os.chdir(place)
         for kind in ("CONFIG", "STATE", "CACHE"):
             os.environ[f"CRMCTL_{kind}_DIR"] = str(Path(place, kind))
-        return not measure(int(sys.argv[2]) if len(sys.argv) > 2 else count)
+        chosen = [int(word) if word.isdecimal() else word for word in sys.argv[2:]] or [count]
+        return not measure(*chosen)
 
 
 if __name__ == "__main__":

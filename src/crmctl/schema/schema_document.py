@@ -130,7 +130,7 @@ def _object(present: Present, slug: str) -> ObjectSpec:
         type=found.type,
         singular_name=found.singular_name,
         plural_name=found.plural_name,
-        description=found.description,
+        description=found.description or None,
         attributes=[_attribute(attribute, present.slugs) for attribute in present.attributes[slug].values()],
     )
 

@@ -1,0 +1,44 @@
+"""Folders of services that offer the specification and nothing more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.org.test_apply import at, by_new_ids
+from tests.support.cli import run_crmctl
+from tests.support.organizations import furnish
+from tests.support.plainservice import PlainService
+from tests.support.service import RunningService
+
+
+def test_a_plain_organization_moves_and_its_coverage_names_what_nobody_can_read(crm: RunningService) -> None:
+    with PlainService() as one, PlainService() as two:
+        furnish(one, 61)
+        report = run_crmctl("org", "pull", "crm", env=one.env).ok().json()
+        notes = {row["content"]: row["note"] for row in report["coverage"] if not row["contained"]}
+        for section in ("reports", "workflows", "webhooks"):
+            assert notes[section] == "this service does not show their content"
+        assert report["members"] == 1
+        assert run_crmctl("org", "pull", "crm", env=one.env).ok().json()["changed"] is False
+        done = run_crmctl("org", "apply", "crm", "--map", "map.json", env=two.env).ok().json()
+        assert done["left"] == []
+        assert run_crmctl("org", "apply", "crm", env=two.env).ok().json()["job"] is None
+        run_crmctl("org", "pull", "second", env=two.env).ok()
+        assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
+        run_crmctl("bulk", "undo", done["job"], "--yes", env=two.env).ok()
+        assert [record for records in two.records.values() for record in records.values()] == []
+
+
+def test_what_a_plain_service_cannot_take_is_left_and_named(crm: RunningService) -> None:
+    furnish(crm, 62)
+    run_crmctl("org", "pull", "crm").ok()
+    with PlainService() as plain:
+        planned = run_crmctl("org", "apply", "crm", "--dry-run", env=plain.env).exits(10).json()
+        left = {entry["place"]: entry["problem"] for entry in planned["left"]}
+        assert left.keys() >= {"members", "reports", "workflows", "webhooks"}
+        assert "does not take" in left["reports"]
+        done = run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()
+        assert sum(row["create"] for row in done["records"].values()) == sum(len(records) for records in plain.records.values())
+        assert run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()["job"] is None
+        assert at(crm)
