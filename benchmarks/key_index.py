@@ -67,30 +67,30 @@ def kept_index(server: BulkServer, count: int, meanwhile: Callable[[], None]) ->
 
 def main(count: int) -> None:
     OPERATORS["greaterThanOrEqual"] = lambda *_: False  # no records are found by their time of creation
-    with BulkServer() as server:
-        server.seed([row(n) for n in range(count)], moment)
-        records = server.records
+    server = BulkServer()
+    server.seed([row(n) for n in range(count)], moment)
+    records = server.records
 
-        def tell(name: str, found: tuple[int, float, dict[str, int]]) -> None:
-            requests, seconds, outcomes = found
-            said = ", ".join(f"{number:,} {state}" for state, number in outcomes.items())
-            print(f"| {name} | {requests:,} | {requests / LIMIT:.1f} | {seconds:.1f} | {said} |", flush=True)
+    def tell(name: str, found: tuple[int, float, dict[str, int]]) -> None:
+        requests, seconds, outcomes = found
+        said = ", ".join(f"{number:,} {state}" for state, number in outcomes.items())
+        print(f"| {name} | {requests:,} | {requests / LIMIT:.1f} | {seconds:.1f} | {said} |", flush=True)
 
-        def delete() -> None:
-            del server.records[: count // 100]
+    def delete() -> None:
+        del server.records[: count // 100]
 
-        def restore() -> None:
-            """A backup from before the notes were written: nothing in it is newer than what was seen."""
-            server.records = [one | {"data": one["data"] | {"note": "of the backup"}} for one in copy.deepcopy(records)]
+    def restore() -> None:
+        """A backup from before the notes were written: nothing in it is newer than what was seen."""
+        server.records = [one | {"data": one["data"] | {"note": "of the backup"}} for one in copy.deepcopy(records)]
 
-        print("| | requests | minutes at 100 a minute | seconds of its own | what it would do |\n|---|---|---|---|---|")
-        tell("read anew", second_import(server, count))
-        tell("index kept, nothing happened", kept_index(server, count, lambda: None))
-        tell("index kept, 1 % deleted meanwhile", kept_index(server, count, delete))
-        tell("the same, read anew", second_import(server, count))
-        records = server.records
-        tell("index kept, service restored from a backup", kept_index(server, count, restore))
-        tell("the same, read anew", second_import(server, count))
+    print("| | requests | minutes at 100 a minute | seconds of its own | what it would do |\n|---|---|---|---|---|")
+    tell("read anew", second_import(server, count))
+    tell("index kept, nothing happened", kept_index(server, count, lambda: None))
+    tell("index kept, 1 % deleted meanwhile", kept_index(server, count, delete))
+    tell("the same, read anew", second_import(server, count))
+    records = server.records
+    tell("index kept, service restored from a backup", kept_index(server, count, restore))
+    tell("the same, read anew", second_import(server, count))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def main(merges: int) -> int:
     lost = extra = 0
     for policy in ("keep", "take"):
         started = time.process_time()
-        with BulkServer() as server, tempfile.TemporaryDirectory() as folder:
+        server = BulkServer()
+        with tempfile.TemporaryDirectory() as folder:
             nights = Nights(KeyDesk(server, Path(folder)), policy, random.Random(1), [f"p{n}" for n in range(200)])
             nights.run(-(-merges // 200))
         seconds = time.process_time() - started

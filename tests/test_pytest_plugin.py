@@ -25,6 +25,7 @@ def pytest_run(text: str) -> str:
 def test_each_test_finds_an_empty_service(crm: TestService, number: int) -> None:
     people = crm.client.records("people")
     assert list(people.list()) == []
+    assert crm.client.bulk.import_records("people", [{"name": "Ada"}]).summary.to_document()["created"] == 1
     people.create({"name": f"Person {number}"})
     crm.faults("* /api/v1/* -> status=500")
     crm.clock.set("2030-01-01T00:00:00Z")

@@ -412,14 +412,22 @@ class Client:
     """A client of one service, for use as a context manager or with `close`.
 
     Omitted arguments come from CRMCTL_PROFILE, CRMCTL_BASE_URL, CRMCTL_API_KEY, config.toml and stored keys, as for the commands.
-    `listener` gets notes, findings and progress of bulk work; by default notes go to the logger `crmctl`. The first call reads files and
-    sends requests. Calls raise the errors of `crmctl.errors`; ConfigError without an address, DeniedError without a key.
+    `listener` gets notes, findings and progress of bulk work; by default notes go to the logger `crmctl`. `environ` replaces the
+    environment. The first call reads files and sends requests. Calls raise the errors of `crmctl.errors`; ConfigError without an address,
+    DeniedError without a key.
     """
 
     def __init__(
-        self, profile: str | None = None, base_url: str | None = None, api_key: str | None = None, *, listener: Listener | None = None
+        self,
+        profile: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        listener: Listener | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._context = ClientContext(dict(os.environ), (profile, base_url, api_key), listener or LogListener())
+        given = dict(os.environ if environ is None else environ)
+        self._context = ClientContext(given, (profile, base_url, api_key), listener or LogListener())
 
     @property
     def bulk(self) -> Bulk:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -37,6 +39,7 @@ class TestService:
         self.key: str = ready["apiKey"]
         self.data = Path(ready["data"])
         """The data directory, for `crmctl service ... --data`."""
+        self._home = self.data.parent / "client"
         self.clock = TestClock(self)
         self.webhooks = TestWebhooks(self)
 
@@ -44,10 +47,16 @@ class TestService:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for a crmctl under test: address, key, and folders of its own, which a reset or restore empties."""
+        homes = {f"CRMCTL_{kind}_DIR": str(self._home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+        return {"CRMCTL_BASE_URL": self.url, "CRMCTL_API_KEY": self.key, **homes}
+
     @cached_property
     def client(self) -> Client:
         """A client of the Python API."""
-        return Client(base_url=self.url, api_key=self.key)
+        return Client(environ=os.environ | self.env)
 
     @property
     def requests(self) -> list[Any]:
@@ -62,6 +71,7 @@ class TestService:
     def reset(self) -> None:
         """Return to the state, the clock and the rules of the start."""
         self.control("POST", "/reset")
+        self._forget_jobs()
 
     def save(self, name: str) -> None:
         """Save the present state."""
@@ -70,6 +80,11 @@ class TestService:
     def restore(self, name: str) -> None:
         """Return to a saved state."""
         self.control("POST", f"/snapshots/{name}")
+        self._forget_jobs()
+
+    def _forget_jobs(self) -> None:
+        """Empty the folders of clients: a job that they remember has never been for this state."""
+        shutil.rmtree(self._home, ignore_errors=True)
 
     def control(self, method: str, path: str, body: Any = None, seconds: float = WAIT_SECONDS) -> Any:
         """Send a request to `/_test`. Raises RejectedError when it is refused."""

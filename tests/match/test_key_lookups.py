@@ -66,15 +66,15 @@ def test_rows_of_one_key_and_records_of_one_key(index: KeyIndex) -> None:
 
 @pytest.mark.parametrize(("count", "singly"), [(1, True), (3, True), (4, False)])
 def test_few_keys_are_asked_for_and_never_more_than_pages(index: KeyIndex, count: int, singly: bool) -> None:
-    with BulkServer() as server:  # of 200 records, which are three pages of 99 new ones each, the end looked at twice, and what has changed
-        ids = server.seed([{"code": code(n)} for n in range(200)])
-        for n in range(count):
-            index.want(n, {"code": code(n)}, lines=(n, n))
-        lookup = Lookup(server.crm(), OBJECT_ID)
-        lookup.fill(index)
-        asked = [read for read in server.reads if any(name.startswith("filter[code]") for name in read)]
-        assert len(asked) == (count if singly else 0)
-        assert lookup.requests == len(server.reads)
+    server = BulkServer()  # of 200 records, which are three pages of 99 new ones each, the end looked at twice, and what has changed
+    ids = server.seed([{"code": code(n)} for n in range(200)])
+    for n in range(count):
+        index.want(n, {"code": code(n)}, lines=(n, n))
+    lookup = Lookup(server.crm(), OBJECT_ID)
+    lookup.fill(index)
+    asked = [read for read in server.reads if any(name.startswith("filter[code]") for name in read)]
+    assert len(asked) == (count if singly else 0)
+    assert lookup.requests == len(server.reads)
     assert [(row, first) for row, first, _ in index.matches()] == [(n, ids[n]) for n in range(count)]
 
 

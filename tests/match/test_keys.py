@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    return KeyDesk(server, tmp_path)
 
 
 def people(count: int, note: str = "x") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,16 @@ from crmctl.errors import ExitCode
 from crmctl.files.mapping import Mode
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
-from tests.support.keydesk import KeyDesk, counts
-from tests.support.undochild import undo
+from tests.support.keydesk import KeyDesk, counts, undo
 
 LATER = "2026-01-01T00:10:00.000000Z"
 FILE = "Email,Note\n" + "".join(f"p{n}@acme.com,x\n" for n in range(150))
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    return KeyDesk(server, tmp_path)
 
 
 def meanwhile(desk: KeyDesk, act: Callable[[], object]) -> None:

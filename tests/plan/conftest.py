@@ -9,14 +9,23 @@ import pytest
 
 from crmctl import Client
 from crmctl.client.crm import Crm
+from crmctl.double_client import TestService
 from tests.support.answeringapp import answering_app, quick_folder
 from tests.support.service import RunningService, opened, running_service
 
 
 @pytest.fixture(scope="module")
-def crm() -> Iterator[Crm]:
+def app_crm() -> Iterator[Crm]:
     with quick_folder() as folder, answering_app(Path(folder) / "service") as client:
         yield client
+
+
+@pytest.fixture
+def double(crm: TestService, monkeypatch: pytest.MonkeyPatch) -> TestService:
+    """A test double, which the processes of a test use."""
+    for name, value in crm.env.items():
+        monkeypatch.setenv(name, value)
+    return crm
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ NUMBERS = count(1)
 class Trade:
     """A world of which every contact has an e-mail address and a code, both its own; `gets` edits the plan."""
 
-    def __init__(self, crm: Crm, folder: Path, groups: int, seed: int = 1) -> None:
+    def __init__(self, app_crm: Crm, folder: Path, groups: int, seed: int = 1) -> None:
         number, chance = next(NUMBERS), random.Random(seed)
-        self.crm, self.context = crm, MergeContext(crm, ORIGIN, folder / f"state{number}")
-        self.world, self.path = World.make(crm, f"x{number}"), folder / f"{number}.plan"
+        self.crm, self.context = app_crm, MergeContext(app_crm, ORIGIN, folder / f"state{number}")
+        self.world, self.path = World.make(app_crm, f"x{number}"), folder / f"{number}.plan"
         ids = [[self._contact(f"{group}.{one}") for one in range(2)] for group in range(groups)]
         self.merges = self.world.plan(chance, ids, self.path, ORIGIN)
         self.before = self.world.snapshot()
@@ -59,8 +59,8 @@ def survivors(merges: list[PlannedMerge]) -> list[str]:
 
 
 @pytest.mark.parametrize("slug", ["email", "code"])
-def test_a_group_that_gets_a_value_of_another_group_is_refused_by_name(crm: Crm, tmp_path: Path, slug: str) -> None:
-    trade = Trade(crm, tmp_path, 3)
+def test_a_group_that_gets_a_value_of_another_group_is_refused_by_name(app_crm: Crm, tmp_path: Path, slug: str) -> None:
+    trade = Trade(app_crm, tmp_path, 3)
     first, second, _ = survivors(trade.merges)
     trade.gets(0, slug, second)
     trade.gets(1, slug, first)
@@ -72,8 +72,8 @@ def test_a_group_that_gets_a_value_of_another_group_is_refused_by_name(crm: Crm,
     trade.world.check_merged(trade.merges[2:])
 
 
-def test_a_value_that_two_groups_get_is_refused_for_the_second(crm: Crm, tmp_path: Path) -> None:
-    trade = Trade(crm, tmp_path, 2)
+def test_a_value_that_two_groups_get_is_refused_for_the_second(app_crm: Crm, tmp_path: Path) -> None:
+    trade = Trade(app_crm, tmp_path, 2)
     for group in range(2):
         merge = trade.merges[group]
         trade.merges[group] = replace(merge, values={**merge.values, "email": MergedValue("new@x.com", (), "")})
@@ -82,9 +82,9 @@ def test_a_value_that_two_groups_get_is_refused_for_the_second(crm: Crm, tmp_pat
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_small_plans_end_as_they_began(crm: Crm, tmp_path: Path, seed: int) -> None:
+def test_random_small_plans_end_as_they_began(app_crm: Crm, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    trade = Trade(crm, tmp_path, chance.randint(2, 4), seed)
+    trade = Trade(app_crm, tmp_path, chance.randint(2, 4), seed)
     everyone = [one for merge in trade.merges for one in (merge.survivor, *merge.losers)]
     for group in range(len(trade.merges)):
         for slug in ("email", "code"):

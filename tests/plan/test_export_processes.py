@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from crmctl.double_client import TestService
 from crmctl.values.moments import micros_of
-from tests.support.bulkserver import BulkServer
 from tests.support.cli import run_crmctl
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, running_service
@@ -26,8 +25,9 @@ from tests.support.warm_program import WarmProcess, start_module
 COUNT = 750
 
 
-def start(server: BulkServer, target: Path, point: str = "", state: Path | str = "") -> WarmProcess:
-    return start_module("tests.support.exportchild", server.origin, target, point, state, stdout=subprocess.PIPE)
+def start(target: Path, point: str = "never", *options: str) -> WarmProcess:
+    words = ("bulk", "export", "people", "-O", target, "--yes", *options)
+    return start_module("tests.support.commandchild", point, *words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def finish(child: WarmProcess) -> dict[str, Any]:
@@ -36,47 +36,55 @@ def finish(child: WarmProcess) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
+def killed(child: WarmProcess) -> None:
+    child.communicate(timeout=PATIENCE)
+    assert child.returncode == -signal.SIGKILL
+
+
+def seed(double: TestService, scores: range) -> None:
+    """Create people a day ago."""
+    done = double.client.bulk.import_records("people", ({"score": score} for score in scores))
+    assert done.summary.to_document()["created"] == len(scores)
+    double.clock.set("in 1d")
+
+
+def pages(double: TestService) -> int:
+    return sum(request["method"] == "GET" and request["path"].endswith("/records") for request in double.requests)
+
+
 @pytest.mark.parametrize("page", [0, 1, 4, 8, 9])
-def test_an_export_that_is_killed_goes_on_where_it_was(tmp_path: Path, page: int) -> None:
+def test_an_export_that_is_killed_goes_on_where_it_was(double: TestService, tmp_path: Path, page: int) -> None:
     target = tmp_path / "people.jsonl.gz"
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(COUNT)])
-        reached, go = threading.Event(), threading.Event()
-
-        def stop_there(number: int) -> None:
-            if number == page and not go.is_set():
-                reached.set()
-                go.wait(PATIENCE)
-
-        server.before_page = stop_there
-        with start(server, target) as child:
-            assert reached.wait(PATIENCE)
-            os.kill(child.pid, signal.SIGKILL)
-            child.communicate()
-        go.set()
-        assert not target.exists()
-        before = len(server.reads)
-        with start(server, target) as child:
-            summary = finish(child)
+    seed(double, range(COUNT))
+    ids = [record.id for record in double.client.records("people").list(order="asc")]
+    before = pages(double)
+    double.faults(f"GET /api/v1/objects/*/records [nth={page + 1}] -> delay={2 * PATIENCE:.0f}s")
+    with start(target) as child:
+        wait_until(lambda: pages(double) == before + page + 1)
+        child.kill()
+        child.communicate()
+    double.control("DELETE", "/faults")
+    assert not target.exists()
+    before = pages(double)
+    with start(target) as child:
+        summary = finish(child)
     lines = gzip.decompress(target.read_bytes()).decode().splitlines()
     assert [json.loads(line)["id"] for line in lines] == ids
     assert summary["resumed"] == (page > 0)
-    assert len(server.reads) - before <= 12 - max(0, page - 2)
+    assert pages(double) - before <= 12 - max(0, page - 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, f"{target.name}.manifest.json"]
 
 
 @pytest.mark.parametrize("point", ["written", "described"])
-def test_a_kill_at_the_end_leaves_nothing_half(tmp_path: Path, point: str) -> None:
+def test_a_kill_at_the_end_leaves_nothing_half(double: TestService, tmp_path: Path, point: str) -> None:
     target = tmp_path / "people.csv"
-    with BulkServer() as server:
-        server.seed([{"n": n} for n in range(50)])
-        with start(server, target, point) as child:
-            child.communicate(timeout=PATIENCE)
-            assert child.returncode == -signal.SIGKILL
-        asked = len(server.reads)
-        with start(server, target) as child:
-            summary = finish(child)
-        assert len(server.reads) == asked
+    seed(double, range(50))
+    with start(target, f"{point}:1") as child:
+        killed(child)
+    asked = pages(double)
+    with start(target) as child:
+        summary = finish(child)
+    assert pages(double) == asked
     assert summary["resumed"]
     assert len(target.read_text().splitlines()) == 51
     manifest = json.loads((tmp_path / "people.csv.manifest.json").read_text())
@@ -85,34 +93,32 @@ def test_a_kill_at_the_end_leaves_nothing_half(tmp_path: Path, point: str) -> No
 
 
 @pytest.mark.parametrize("point", ["recalled", "written", "described", "remembered"])
-def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(tmp_path: Path, point: str) -> None:
+def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(double: TestService, tmp_path: Path, point: str) -> None:
     """Who loads files with their manifest misses nothing; who loads only those of runs that ended well gets nothing twice."""
-    target, state = tmp_path / "people.jsonl", tmp_path / "state"
+    target = tmp_path / "people.jsonl"
 
     def given() -> list[int]:
-        return [json.loads(line)["data"]["n"] for line in target.read_text().splitlines()]
+        return [json.loads(line)["data"]["score"] for line in target.read_text().splitlines()]
 
-    with BulkServer() as server:
-        server.seed([{"n": n} for n in range(150)])
-        with start(server, target, "", state) as child:
-            assert finish(child)["rows"] == 150
-        server.seed([{"n": n} for n in range(150, 300)], lambda _: "2026-01-01T00:00:01Z")
-        with start(server, target, point, state) as child:
-            child.communicate(timeout=PATIENCE)
-            assert child.returncode == -signal.SIGKILL
-        assert len(given()) == 150
-        if point == "remembered":
-            manifest = json.loads((tmp_path / "people.jsonl.manifest.json").read_text())
-            assert manifest["sha256"] == hashlib.sha256(target.read_bytes()).hexdigest()
-            assert given() == list(range(150, 300))
-        server.seed([{"n": 300}], lambda _: "2026-01-01T00:00:01Z")
-        found: list[int] = []
-        for _ in range(2):
-            with start(server, target, "", state) as child:
-                finish(child)
-            found += given()
+    seed(double, range(150))
+    with start(target, "never", "--since-last") as child:
+        assert finish(child)["rows"] == 150
+    seed(double, range(150, 300))
+    with start(target, f"{point}:1", "--since-last") as child:
+        killed(child)
+    assert len(given()) == 150
+    if point == "remembered":
+        manifest = json.loads((tmp_path / "people.jsonl.manifest.json").read_text())
+        assert manifest["sha256"] == hashlib.sha256(target.read_bytes()).hexdigest()
+        assert sorted(given()) == list(range(150, 300))
+    seed(double, range(300, 301))
+    found: list[int] = []
+    for _ in range(2):
+        with start(target, "never", "--since-last") as child:
+            finish(child)
+        found += given()
     assert sorted(found) == list(range(300 if point == "remembered" else 150, 301))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.jsonl", "people.jsonl.manifest.json", "state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.jsonl", "people.jsonl.manifest.json"]
 
 
 @pytest.fixture

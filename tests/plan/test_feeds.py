@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from crmctl.plan import feed as feeds
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Journal
 from tests.support.bulkserver import BulkServer, Fault
-from tests.support.keydesk import KeyDesk, counts
-from tests.support.undochild import undo
+from tests.support.keydesk import KeyDesk, counts, undo
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    return KeyDesk(server, tmp_path)
 
 
 def night(desk: KeyDesk, values: dict[str, str], policy: str = "keep", **options: Any) -> tuple[dict[str, int], tuple[int, int]]:

@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import threading
+import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from crmctl.clock import SystemClock
+from crmctl.double_client import TestService
 from crmctl.errors import UsageError
 from crmctl.write.database import JobState, RowState
 from crmctl.write.journal import Journal
-from tests.support.bulkserver import BulkServer, Fault
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.warm_program import WarmProcess, start_module
 
 ROWS = 500
+BULK = "POST /api/v1/objects/*/records/bulk"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """People with a score of their own."""
+    path = tmp_path / "people.csv"
+    path.write_text("score\n" + "".join(f"{n}\n" for n in range(1, ROWS + 1)))
+    return path
 
 
 @contextmanager
-def child(folder: Path, server: BulkServer, point: str = "never", *, concurrency: int = 1) -> Iterator[WarmProcess]:
-    with start_module("tests.support.bulkchild", folder, server.origin, ROWS, concurrency, point) as process:
+def child(file: Path, point: str = "never", *, concurrency: int = 1, stderr: int | IO[str] = subprocess.DEVNULL) -> Iterator[WarmProcess]:
+    """An import of the file, or what continues it."""
+    begin = ("import", "people", file, "--concurrency", concurrency, "--mirror", "never", "--settle", 1, "--timeout", 2 * PATIENCE)
+    words = ("resume", "--last", "--yes", "--settle", 1) if job_folders() else begin
+    streams = {"stdout": subprocess.DEVNULL, "stderr": stderr}
+    with start_module("tests.support.commandchild", point, "bulk", *words, **streams) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def accounted(folder: Path, server: BulkServer) -> tuple[int, int, int]:
+def job_folders() -> list[Path]:
+    return list((Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs").glob("2*"))
+
+
+def open_journal() -> closing[Journal]:
+    [folder] = job_folders()
+    return closing(Journal(folder, SystemClock()))
+
+
+def accounted(crm: TestService) -> tuple[int, int, int]:
     """Created, in doubt and unsent rows; every promise about them is checked against what the service really has."""
-    with closing(Journal(folder, SystemClock())) as journal:
+    with open_journal() as journal:
         journal.recover()
         counts = journal.counts()
         entries = journal.rows(1, ROWS)
-    there = server.values("n")
+    there = Counter(int(person.data["score"]) for person in crm.client.records("people").list())
     assert max(there.values(), default=0) <= 1
     assert sum(counts.values()) == ROWS
     for n in range(1, ROWS + 1):
@@ -48,122 +73,111 @@ def accounted(folder: Path, server: BulkServer) -> tuple[int, int, int]:
     return counts[RowState.CREATED], counts[RowState.IN_DOUBT], counts[RowState.UNSENT]
 
 
+def sent(crm: TestService) -> int:
+    return sum(request["path"].endswith("/bulk") for request in crm.requests)
+
+
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("step", ["begin", "begun", "answered", "settled"])
-def test_a_killed_import_loses_and_doubles_nothing(tmp_path: Path, step: str, number: int, concurrency: int) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        with child(folder, server, f"{step}:{number}", concurrency=concurrency) as process:
-            assert process.wait(PATIENCE) == -signal.SIGKILL
-        created, doubtful, unsent = accounted(folder, server)
-        if concurrency == 1:
-            done = number if step == "settled" else number - 1
-            assert (created, doubtful) == (100 * done, 100 if step in ("begun", "answered") else 0)
-        assert doubtful <= 100 * concurrency
-        with child(folder, server) as process:
-            assert process.wait(PATIENCE) == 0
-        assert accounted(folder, server) == (ROWS, 0, 0)
-        assert len(server.records) == ROWS
-        assert unsent + created + doubtful == ROWS
+def test_a_killed_import_loses_and_doubles_nothing(double: TestService, file: Path, step: str, number: int, concurrency: int) -> None:
+    with child(file, f"{step}:{number}", concurrency=concurrency) as process:
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    created, doubtful, unsent = accounted(double)
+    if concurrency == 1:
+        done = number if step == "settled" else number - 1
+        assert (created, doubtful) == (100 * done, 100 if step in ("begun", "answered") else 0)
+    assert doubtful <= 100 * concurrency
+    with child(file) as process:
+        assert process.wait(PATIENCE) == 0
+    assert accounted(double) == (ROWS, 0, 0)
+    assert unsent + created + doubtful == ROWS
 
 
-def held_up(server: BulkServer, number: int) -> threading.Event:
-    """The service takes its time over one request, and carries it out when the event is set."""
-    gate = threading.Event()
-    server.faults[number] = Fault(applies=True, hold=gate, status=200, body={"created": 100, "updated": 0, "failed": []})
-    return gate
+def held_up(crm: TestService, number: int) -> None:
+    """The service takes its time over one request, and carries it out when `let_go` is called."""
+    crm.faults(f"{BULK} [nth={number}] -> delay={2 * PATIENCE:.0f}s")
 
 
-def wait_for_request(server: BulkServer, count: int) -> None:
-    for _ in range(count):
-        assert server.arrived.acquire(timeout=PATIENCE)
+def let_go(crm: TestService) -> None:
+    crm.control("DELETE", "/faults")
 
 
-def test_one_interrupt_lets_the_request_in_flight_end(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        gate = held_up(server, 2)
-        with child(folder, server, "patient") as process:
-            wait_for_request(server, 3)
-            process.send_signal(signal.SIGINT)
-            wait_until(lambda: (folder / "notes").exists() and "Ctrl-C again" in (folder / "notes").read_text())
-            gate.set()
-            assert process.wait(PATIENCE) == 130
-        assert accounted(folder, server) == (300, 0, 200)
-        with child(folder, server) as process:
-            assert process.wait(PATIENCE) == 0
-        assert accounted(folder, server) == (500, 0, 0)
+def wait_for_request(crm: TestService, count: int) -> None:
+    wait_until(lambda: sent(crm) >= count)
 
 
-def test_one_interrupt_parks_a_request_that_does_not_end(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        gate = held_up(server, 1)
-        with child(folder, server) as process:
-            wait_for_request(server, 2)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 130
-        assert accounted(folder, server) == (100, 100, 300)
-        gate.set()
+def test_one_interrupt_lets_the_request_in_flight_end(double: TestService, file: Path, tmp_path: Path) -> None:
+    held_up(double, 3)
+    notes = tmp_path / "notes"
+    with notes.open("w") as stderr, child(file, "patient", stderr=stderr) as process:
+        wait_for_request(double, 3)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: "Ctrl-C again" in notes.read_text())
+        let_go(double)
+        assert process.wait(PATIENCE) == 130
+    assert accounted(double) == (300, 0, 200)
+    with child(file) as process:
+        assert process.wait(PATIENCE) == 0
+    assert accounted(double) == (500, 0, 0)
 
 
-def test_two_interrupts_leave_at_once(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        gate = held_up(server, 1)
-        with child(folder, server, "patient") as process:
-            wait_for_request(server, 2)
-            process.send_signal(signal.SIGINT)
-            wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
-        assert accounted(folder, server) == (100, 100, 300)
-        gate.set()
+def test_one_interrupt_parks_a_request_that_does_not_end(double: TestService, file: Path) -> None:
+    held_up(double, 2)
+    with child(file) as process:
+        wait_for_request(double, 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 130
+    assert accounted(double) == (100, 100, 300)
 
 
-def test_an_interrupt_while_the_rate_limit_is_waited_for_leaves_no_doubt(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        server.faults[1] = Fault(status=429, headers={"Retry-After": "60"})
-        with child(folder, server) as process:
-            wait_for_request(server, 2)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 130
-        assert accounted(folder, server) == (100, 0, 400)
+def test_two_interrupts_leave_at_once(double: TestService, file: Path) -> None:
+    held_up(double, 2)
+    with child(file, "patient") as process:
+        wait_for_request(double, 2)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
+    assert accounted(double) == (100, 100, 300)
 
 
-def test_two_processes_cannot_work_on_one_job(tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        gate = held_up(server, 0)
-        with child(folder, server) as process:
-            wait_for_request(server, 1)
-            with closing(Journal(folder, SystemClock())) as journal:
-                assert journal.is_running
-                with pytest.raises(UsageError, match="another process"), journal.hold():
-                    pass
-            gate.set()
-            assert process.wait(PATIENCE) == 0
-        with closing(Journal(folder, SystemClock())) as journal:
-            assert not journal.is_running
-            assert journal.state is JobState.FINISHED
-            with journal.hold():
-                assert journal.is_running
+def test_an_interrupt_while_the_rate_limit_is_waited_for_leaves_no_doubt(double: TestService, file: Path) -> None:
+    double.faults(f"{BULK} [nth=2] -> status=429 retry-after=60")
+    with child(file) as process:
+        wait_for_request(double, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert accounted(double) == (100, 0, 400)
+
+
+def test_two_processes_cannot_work_on_one_job(double: TestService, file: Path) -> None:
+    held_up(double, 1)
+    with child(file) as process:
+        wait_for_request(double, 1)
+        with open_journal() as journal:
+            assert journal.is_running
+            with pytest.raises(UsageError, match="another process"), journal.hold():
+                pass
+        let_go(double)
+        assert process.wait(PATIENCE) == 0
+    with open_journal() as journal:
+        assert not journal.is_running
+        assert journal.state is JobState.FINISHED
+        with journal.hold():
+            assert journal.is_running
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "spoiled"])
-def test_a_killed_import_whose_log_is_damaged_is_refused_and_sends_nothing(tmp_path: Path, harm: str) -> None:
-    folder = tmp_path / "job"
-    with BulkServer() as server:
-        with child(folder, server, "settled:4") as process:
-            assert process.wait(PATIENCE) == -signal.SIGKILL
-        log = folder / "journal.sqlite-wal"
-        content = log.read_bytes()
-        assert len(content) > 4096
-        if harm == "gone":
-            log.unlink()
-        else:
-            log.write_bytes(content[: len(content) // 3] + (bytes(len(content) // 2) if harm == "spoiled" else b""))
-        sent = len(server.writes)
-        with child(folder, server) as process:
-            assert process.wait(PATIENCE) not in (0, -signal.SIGKILL)
-        assert len(server.writes) == sent
+def test_a_killed_import_whose_log_is_damaged_is_refused_and_sends_nothing(double: TestService, file: Path, harm: str) -> None:
+    with child(file, "settled:4") as process:
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    log = job_folders()[0] / "journal.sqlite-wal"
+    content = log.read_bytes()
+    assert len(content) > 4096
+    if harm == "gone":
+        log.unlink()
+    else:
+        log.write_bytes(content[: len(content) // 3] + (bytes(len(content) // 2) if harm == "spoiled" else b""))
+    before = sent(double)
+    with child(file) as process:
+        assert process.wait(PATIENCE) not in (0, -signal.SIGKILL)
+    assert sent(double) == before

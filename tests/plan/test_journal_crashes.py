@@ -45,10 +45,10 @@ def crashes(act: Callable[[], Any], at: int) -> bool:
 
 
 @pytest.mark.parametrize("undoing", [False, True])
-def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: bool) -> None:
+def test_a_crash_at_any_write_of_the_journal(app_crm: Crm, tmp_path: Path, undoing: bool) -> None:
     for at in count(1, 3):
-        context, path = MergeContext(crm, ORIGIN, tmp_path / f"state{at}"), tmp_path / f"{at}.plan"
-        world, chance = World.make(crm, f"j{int(undoing)}_{at}"), random.Random(ALL_KINDS)
+        context, path = MergeContext(app_crm, ORIGIN, tmp_path / f"state{at}"), tmp_path / f"{at}.plan"
+        world, chance = World.make(app_crm, f"j{int(undoing)}_{at}"), random.Random(ALL_KINDS)
         groups = world.fill(chance, 1)
         before = world.snapshot()
         merges = world.plan(chance, groups, path, ORIGIN)
@@ -71,9 +71,9 @@ def test_a_crash_at_any_write_of_the_journal(crm: Crm, tmp_path: Path, undoing: 
 
 
 @pytest.mark.parametrize(("seed", "number"), [(4, 2), (5, 4), (2, 1), (21, 6)])
-def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(crm: Crm, tmp_path: Path, seed: int, number: int) -> None:
-    context, path = MergeContext(crm, ORIGIN, tmp_path / "state"), tmp_path / "plan"
-    world, chance = World.make(crm, f"f{seed}"), random.Random(seed)
+def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(app_crm: Crm, tmp_path: Path, seed: int, number: int) -> None:
+    context, path = MergeContext(app_crm, ORIGIN, tmp_path / "state"), tmp_path / "plan"
+    world, chance = World.make(app_crm, f"f{seed}"), random.Random(seed)
     world.plan(chance, world.fill(chance, number), path, ORIGIN)
     assert error_of(apply(context, path)) is None
     said = list[int]()

@@ -83,42 +83,42 @@ def spoil_the_mark(desk: Desk) -> None:
 def test_a_job_whose_journal_went_back_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Desk], None], copy_at: int
 ) -> None:
-    with BulkServer() as server:
-        desk = Desk(tmp_path / "job", server)
-        desk.send_a_thousand(copy_at=copy_at)
-        if harm is put_back_all:
-            monkeypatch.setattr(database, "TOUCHED_SECONDS", -1.0)  # it was put back later than this
-        harm(desk)
-        error = failure_of(desk)
-        assert (error.code, str(desk.folder) in error.message) == ("damaged_job", True)
-        assert "was copied or restored" in error.message
-        assert server.values("n") == Counter(range(1, 1001)), "nothing was sent"
+    server = BulkServer()
+    desk = Desk(tmp_path / "job", server)
+    desk.send_a_thousand(copy_at=copy_at)
+    if harm is put_back_all:
+        monkeypatch.setattr(database, "TOUCHED_SECONDS", -1.0)  # it was put back later than this
+    harm(desk)
+    error = failure_of(desk)
+    assert (error.code, str(desk.folder) in error.message) == ("damaged_job", True)
+    assert "was copied or restored" in error.message
+    assert server.values("n") == Counter(range(1, 1001)), "nothing was sent"
 
 
 def test_a_mark_that_fits_costs_nothing(tmp_path: Path) -> None:
-    with BulkServer() as server:
-        desk = Desk(tmp_path / "job", server)
-        desk.send_a_thousand(copy_at=3)
-        reads = len(server.reads)
-        assert desk.go_on().notes == ()
-        assert len(server.reads) == reads + 1, "the comparison at the end"
+    server = BulkServer()
+    desk = Desk(tmp_path / "job", server)
+    desk.send_a_thousand(copy_at=3)
+    reads = len(server.reads)
+    assert desk.go_on().notes == ()
+    assert len(server.reads) == reads + 1, "the comparison at the end"
 
 
 def test_a_journal_that_is_gone_or_not_whole_is_an_error_by_name(tmp_path: Path) -> None:
-    with BulkServer() as server:
-        desk = Desk(tmp_path / "job", server)
-        desk.send_a_thousand(copy_at=3)
-        journal = tmp_path / "job" / FILE_NAME
-        content = bytearray(journal.read_bytes())
-        journal.unlink()
-        with pytest.raises(StorageError, match="it is gone, and rows up to 1,100 were sent") as gone:
-            Journal(desk.folder, desk.clock)
-        assert gone.value.code == "damaged_job"
-        for cut in (0, 100, 5000, len(content) // 2):
-            journal.write_bytes(content[:cut])
-            error = failure_of(desk)
-            assert (error.exit_code, str(desk.folder) in error.message) == (2, True)
-        assert len(server.records) == 1000
+    server = BulkServer()
+    desk = Desk(tmp_path / "job", server)
+    desk.send_a_thousand(copy_at=3)
+    journal = tmp_path / "job" / FILE_NAME
+    content = bytearray(journal.read_bytes())
+    journal.unlink()
+    with pytest.raises(StorageError, match="it is gone, and rows up to 1,100 were sent") as gone:
+        Journal(desk.folder, desk.clock)
+    assert gone.value.code == "damaged_job"
+    for cut in (0, 100, 5000, len(content) // 2):
+        journal.write_bytes(content[:cut])
+        error = failure_of(desk)
+        assert (error.exit_code, str(desk.folder) in error.message) == (2, True)
+    assert len(server.records) == 1000
 
 
 def failure_of(desk: Desk) -> CrmctlError:

@@ -32,8 +32,8 @@ NUMBERS = count(1)
 class Somebody:
     """Does one thing in a world, once; `done` when it was possible."""
 
-    def __init__(self, crm: Crm, world: World, merge: PlannedMerge) -> None:
-        self.crm, self.world, self.merge = crm, world, merge
+    def __init__(self, app_crm: Crm, world: World, merge: PlannedMerge) -> None:
+        self.crm, self.world, self.merge = app_crm, world, merge
         self.loser = merge.losers[0]
         self.done = False
 
@@ -61,8 +61,8 @@ class Somebody:
 class Meddler(CrashingService):
     """After the `at`-th write somebody does something."""
 
-    def __init__(self, crm: Crm, at: int, act: Callable[[], None], somebody: Somebody) -> None:
-        super().__init__(crm, at, "after")
+    def __init__(self, app_crm: Crm, at: int, act: Callable[[], None], somebody: Somebody) -> None:
+        super().__init__(app_crm, at, "after")
         self.act, self.somebody = act, somebody
 
     def _crash(self, when: str) -> None:
@@ -73,10 +73,10 @@ class Meddler(CrashingService):
                 self.somebody.done = True
 
 
-def world_of(crm: Crm, folder: Path) -> tuple[MergeContext, World, list[PlannedMerge], Path]:
+def world_of(app_crm: Crm, folder: Path) -> tuple[MergeContext, World, list[PlannedMerge], Path]:
     number, chance = next(NUMBERS), random.Random(ALL_KINDS)
-    context = MergeContext(crm, ORIGIN, folder / f"state{number}")
-    world = World.make(crm, f"m{number}")
+    context = MergeContext(app_crm, ORIGIN, folder / f"state{number}")
+    world = World.make(app_crm, f"m{number}")
     path = folder / f"{number}.plan"
     merges = world.plan(chance, world.fill(chance, 2), path, ORIGIN)
     return context, world, merges, path
@@ -91,14 +91,14 @@ def nothing_dangles(world: World) -> None:
 
 
 @pytest.mark.parametrize("deed", ["edit", "delete", "refer"])
-def test_somebody_at_every_write_of_a_merge(crm: Crm, tmp_path: Path, deed: str) -> None:
+def test_somebody_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1):
-        context, world, merges, path = world_of(crm, tmp_path)
+        context, world, merges, path = world_of(app_crm, tmp_path)
         first, second = merges
-        somebody = Somebody(crm, world, first)
-        context.service = meddler = Meddler(crm, at, getattr(somebody, deed), somebody)
+        somebody = Somebody(app_crm, world, first)
+        context.service = meddler = Meddler(app_crm, at, getattr(somebody, deed), somebody)
         done = apply(context, path)
-        context.service = crm
+        context.service = app_crm
         if meddler.writes < at:
             assert at > 6, "a step of every kind"
             return
@@ -117,15 +117,15 @@ def test_somebody_at_every_write_of_a_merge(crm: Crm, tmp_path: Path, deed: str)
 
 
 @pytest.mark.parametrize("deed", ["edit_survivor", "delete_survivor", "delete_ticket"])
-def test_somebody_at_every_second_write_of_an_undo(crm: Crm, tmp_path: Path, deed: str) -> None:
+def test_somebody_at_every_second_write_of_an_undo(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1, 2):
-        context, world, merges, path = world_of(crm, tmp_path)
+        context, world, merges, path = world_of(app_crm, tmp_path)
         size = len(world.records(world.contacts))
         assert error_of(apply(context, path)) is None
-        somebody = Somebody(crm, world, merges[0])
-        context.service = meddler = Meddler(crm, at, getattr(somebody, deed), somebody)
+        somebody = Somebody(app_crm, world, merges[0])
+        context.service = meddler = Meddler(app_crm, at, getattr(somebody, deed), somebody)
         done = unmerge(context)
-        context.service = crm
+        context.service = app_crm
         if meddler.writes < at:
             assert at > 5
             return
@@ -146,8 +146,8 @@ def test_somebody_at_every_second_write_of_an_undo(crm: Crm, tmp_path: Path, dee
 class Counting:
     """Counts what is listed, and of which objects by filter."""
 
-    def __init__(self, crm: Crm, *, heeds: bool = True) -> None:
-        self._crm, self._heeds = crm, heeds
+    def __init__(self, app_crm: Crm, *, heeds: bool = True) -> None:
+        self._crm, self._heeds = app_crm, heeds
         self.listed: list[bool] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -161,27 +161,27 @@ class Counting:
 
 
 @pytest.mark.parametrize("heeds", [True, False])
-def test_few_losers_are_asked_for_and_nobody_is_missed(crm: Crm, tmp_path: Path, heeds: bool) -> None:
-    context, world, merges, path = world_of(crm, tmp_path)
+def test_few_losers_are_asked_for_and_nobody_is_missed(app_crm: Crm, tmp_path: Path, heeds: bool) -> None:
+    context, world, merges, path = world_of(app_crm, tmp_path)
     somebody = merges[0].survivor
     for start in range(0, 1500, 100):
         rows = [{"data": {"code": f"old {start + one}", "asker": somebody, "helper": somebody}} for one in range(100)]
-        crm.bulk_write(world.tickets, rows, mode="create")
-    late = crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
+        app_crm.bulk_write(world.tickets, rows, mode="create")
+    late = app_crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
     gone = {loser for merge in merges for loser in merge.losers}
     said = preview_merges(context, ApplyRequest(file=str(path))).requests
     reading, waves = 2 * (len(gone) + 1) + 8, 1
     assert said <= reading + len(merges) + waves * (2 * 2 + 2 * len(MERGE_ORDER)), (
         "two attributes of tickets; contacts are read; then one wave"
     )
-    context.service = counting = Counting(crm, heeds=heeds)
+    context.service = counting = Counting(app_crm, heeds=heeds)
     assert error_of(apply(context, path)) is None
-    context.service = crm
-    tickets = [crm.get_record(world.tickets, record.id) for record in world.records(world.tickets)]
+    context.service = app_crm
+    tickets = [app_crm.get_record(world.tickets, record.id) for record in world.records(world.tickets)]
     assert late in {ticket.id for ticket in tickets}
     for loser in gone:
         for slug in ("asker", "helper"):
-            found = crm.list_records(world.tickets, filters=(Condition(slug, Operator.EQUALS, loser),), limit=100)
+            found = app_crm.list_records(world.tickets, filters=(Condition(slug, Operator.EQUALS, loser),), limit=100)
             assert found.items == []
     assert sum(counting.listed) == (2 * (len(gone) + 1) if heeds else 1)
     assert error_of(unmerge(context)) is None

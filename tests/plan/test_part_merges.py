@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,10 +103,10 @@ class PartsDesk:
 
 
 @pytest.fixture(params=[True, False], ids=["by key", "by id"])
-def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PartsDesk]:
-    with BulkServer() as server:
-        server.seed([{"code": f"c{place}", "home": dict(HOME), "budget": dict(MONEY), "note": place} for place in range(5)])
-        yield PartsDesk(server, tmp_path, request.param)
+def desk(tmp_path: Path, request: pytest.FixtureRequest) -> PartsDesk:
+    server = BulkServer()
+    server.seed([{"code": f"c{place}", "home": dict(HOME), "budget": dict(MONEY), "note": place} for place in range(5)])
+    return PartsDesk(server, tmp_path, request.param)
 
 
 def test_named_parts_change_and_the_others_stay_and_an_undo_puts_all_back(desk: PartsDesk) -> None:
@@ -206,22 +205,22 @@ def test_no_part_that_nobody_named_ever_changes(
 ) -> None:
     chance = random.Random(seed)
     parts = ("street", "city", "postal_code", "floor")
-    with BulkServer() as server:
-        homes = [{part: chance.choice(["a", "b", None]) for part in parts if chance.random() < 0.7} for _ in rows]
-        server.seed([{"code": f"c{place}", "home": dict(home), "budget": dict(MONEY)} for place, home in enumerate(homes)])
-        desk = PartsDesk(server, tmp_path_factory.mktemp("parts"), by_key)
-        if ends is not None:
-            server.faults[ends] = Fault(status=403)
-        desk.load("home.street,home.zip,budget", *(",".join(row) for row in rows))
-        if ends is not None and any(job.state is JobState.OPEN for job in desk.store.list()):
-            victim = chance.randrange(len(rows))
-            homes[victim]["floor"] = "edited"
-            server.records[victim]["data"]["home"] = server.records[victim]["data"]["home"] | {"floor": "edited"}
-            server.records[victim]["updatedAt"] = "2030-01-01T00:00:00Z"
-            desk.resume()
-        for home, (street, code, amount), data in zip(homes, rows, desk.data, strict=True):
-            named = {"street": street, "postal_code": code}
-            wanted = home | {part: value for part, value in named.items() if value}
-            there = {"postal_code" if part == "zip" else part: value for part, value in (data["home"] or {}).items() if value}
-            assert there == {part: value for part, value in wanted.items() if value}
-            assert data["budget"] == (MONEY | {"amount": int(amount)} if amount else MONEY)
+    server = BulkServer()
+    homes = [{part: chance.choice(["a", "b", None]) for part in parts if chance.random() < 0.7} for _ in rows]
+    server.seed([{"code": f"c{place}", "home": dict(home), "budget": dict(MONEY)} for place, home in enumerate(homes)])
+    desk = PartsDesk(server, tmp_path_factory.mktemp("parts"), by_key)
+    if ends is not None:
+        server.faults[ends] = Fault(status=403)
+    desk.load("home.street,home.zip,budget", *(",".join(row) for row in rows))
+    if ends is not None and any(job.state is JobState.OPEN for job in desk.store.list()):
+        victim = chance.randrange(len(rows))
+        homes[victim]["floor"] = "edited"
+        server.records[victim]["data"]["home"] = server.records[victim]["data"]["home"] | {"floor": "edited"}
+        server.records[victim]["updatedAt"] = "2030-01-01T00:00:00Z"
+        desk.resume()
+    for home, (street, code, amount), data in zip(homes, rows, desk.data, strict=True):
+        named = {"street": street, "postal_code": code}
+        wanted = home | {part: value for part, value in named.items() if value}
+        there = {"postal_code" if part == "zip" else part: value for part, value in (data["home"] or {}).items() if value}
+        assert there == {part: value for part, value in wanted.items() if value}
+        assert data["budget"] == (MONEY | {"amount": int(amount)} if amount else MONEY)

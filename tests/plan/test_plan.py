@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,10 @@ ROWS = "Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(150))
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        server.seed([{"email": "p1@acme.com", "note": "old"}, {"email": "p2@acme.com", "note": "new"}])
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    server.seed([{"email": "p1@acme.com", "note": "old"}, {"email": "p2@acme.com", "note": "new"}])
+    return KeyDesk(server, tmp_path)
 
 
 def begin(desk: KeyDesk) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +78,9 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    with BulkServer() as server:
-        yield Desk(server, tmp_path)
+def desk(tmp_path: Path) -> Desk:
+    server = BulkServer()
+    return Desk(server, tmp_path)
 
 
 def test_two_references_to_one_missing_record_make_it_once(desk: Desk) -> None:

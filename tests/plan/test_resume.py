@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,17 @@ from crmctl.plan.resume import RepairResult
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.cli import expect_exit, run_crmctl, spawn
-from tests.support.keydesk import KeyDesk, counts
+from tests.support.keydesk import KeyDesk, counts, undo
 from tests.support.mishaps import Mishaps, deadly
 from tests.support.service import opened, running_service
-from tests.support.undochild import undo
 
 ROWS = "Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(150))
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    return KeyDesk(server, tmp_path)
 
 
 def stopped(desk: KeyDesk) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crmctl.double_client import TestService
 from crmctl.models.resources import Attribute
 from crmctl.plan.undo import Undo
 from crmctl.read import records as fetching
@@ -17,18 +18,19 @@ from crmctl.write.database import JobState
 from crmctl.write.effect import StepStanding, standing
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
-from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
-from tests.support.undochild import undo
-from tests.support.warm_program import run_module
+from tests.support.cli import run_crmctl
+from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts, undo
+from tests.support.patience import PATIENCE
+from tests.support.warm_program import start_module
 
 OLD, NEW = 250, 150
 """Records that were there, all of which the import changes, and those it creates."""
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[KeyDesk]:
-    with BulkServer() as server:
-        yield KeyDesk(server, tmp_path)
+def desk(tmp_path: Path) -> KeyDesk:
+    server = BulkServer()
+    return KeyDesk(server, tmp_path)
 
 
 def imported(desk: KeyDesk) -> list[dict[str, Any]]:
@@ -136,17 +138,28 @@ def test_an_error_that_ends_it_leaves_the_rest_for_another_time(desk: KeyDesk) -
     assert shown(desk.server.records) == shown(before)
 
 
-@pytest.mark.parametrize("point", ["answered:1", "answered:2", "marked:3", "answered:4", "answered:5", "marked:5"])
-def test_a_killed_undo_is_finished_by_the_next_one(desk: KeyDesk, point: str) -> None:
-    before = imported(desk)
-    assert run_module("tests.support.undochild", desk.folder, desk.server.origin, point) == -signal.SIGKILL
-    assert (shown(desk.server.records) == shown(before)) is point.endswith(":5")
-    edited = copy.deepcopy(desk.server.records[0]["data"])  # put back by now, and then changed by somebody
-    desk.server.records[0]["data"]["note"] = "theirs"
-    plan = undone(desk)
-    assert set(plan.left) <= {"conflicts"}
-    assert shown(desk.server.records[1:]) == shown(before[1:])
-    assert desk.server.records[0]["data"] == {**edited, "note": "theirs"}
+@pytest.mark.parametrize("point", ["restored:2", "restored:4", "marked:5", "restored:7", "restored:8", "marked:8"])
+def test_a_killed_undo_is_finished_by_the_next_one(double: TestService, point: str) -> None:
+    people = double.client.records("people")
+
+    def stored() -> list[dict[str, Any]]:
+        return [record.data for record in people.list(order="asc")]
+
+    old = [{"email": f"p{n}@acme.com", "notes": f"old {n}", **({"score": n} if n % 2 else {})} for n in range(OLD)]
+    double.client.bulk.import_records("people", old)
+    before = stored()
+    new = [{"email": f"P{n}@acme.com", "notes": "new", "score": n + 1000} for n in range(OLD + NEW)]
+    done = double.client.bulk.import_records("people", new, key="email", concurrency=1).summary.to_document()
+    assert (done["updated"], done["created"]) == (OLD, NEW)
+    words = ("bulk", "undo", "last", "--yes")
+    with start_module("tests.support.commandchild", point, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert (stored() == before) is point.endswith(":8")
+    first = next(people.list(order="asc"))  # put back by now, and then changed by somebody
+    people.update(first.id, {"notes": "theirs"})
+    undone = run_crmctl(*words)
+    assert (undone.code, undone.json()["conflicts"]) in ((0, 0), (10, 1)), undone
+    assert stored() == [{**first.data, "notes": "theirs"}, *before[1:]]
 
 
 def test_somebody_elses_record_with_the_same_key_is_not_deleted(desk: KeyDesk) -> None:

@@ -20,62 +20,62 @@ def read(server: BulkServer, field: str = "updated_at") -> list[str]:
 @pytest.mark.parametrize("group", [1, 100])
 @pytest.mark.parametrize("pages", [3, 8])
 def test_a_hundred_new_records_before_each_page_do_not_stop_the_reading(group: int, pages: int) -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(400)], lambda n: MOMENT.format(n // group))
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(400)], lambda n: MOMENT.format(n // group))
 
-        def write(page: int) -> None:
-            if 0 < page < pages:
-                server.seed([{"n": -1}] * 100, lambda _: MOMENT.format(1000 + page))
+    def write(page: int) -> None:
+        if 0 < page < pages:
+            server.seed([{"n": -1}] * 100, lambda _: MOMENT.format(1000 + page))
 
-        server.before_page = write
-        assert set(ids) <= set(read(server))
+    server.before_page = write
+    assert set(ids) <= set(read(server))
 
 
 def test_who_never_stops_writing_is_what_the_error_names() -> None:
-    with BulkServer() as server:
-        server.seed([{"n": n} for n in range(400)], MOMENT.format)
+    server = BulkServer()
+    server.seed([{"n": n} for n in range(400)], MOMENT.format)
 
-        def write(page: int) -> None:
-            server.seed([{}] * 100, lambda _: MOMENT.format(1000 + page))
+    def write(page: int) -> None:
+        server.seed([{}] * 100, lambda _: MOMENT.format(1000 + page))
 
-        server.before_page = write
-        with pytest.raises(NoProgress) as caught:
-            read(server)
+    server.before_page = write
+    with pytest.raises(NoProgress) as caught:
+        read(server)
     assert "the list changes while it is read" in caught.value.message
     assert caught.value.retryable
 
 
 @pytest.mark.parametrize("group", [1, 400])
 def test_a_service_that_does_not_heed_the_offset_is_named_as_such(group: int) -> None:
-    with BulkServer() as server:
-        server.seed([{"n": n} for n in range(400)], lambda n: MOMENT.format(n // group))
-        page = server.page
-        server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
-        with pytest.raises(NoProgress) as caught:
-            read(server)
+    server = BulkServer()
+    server.seed([{"n": n} for n in range(400)], lambda n: MOMENT.format(n // group))
+    page = server.page
+    server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
+    with pytest.raises(NoProgress) as caught:
+        read(server)
     assert "does not heed `offset`" in caught.value.message
     assert not caught.value.retryable
 
 
 def test_reading_back_ends_where_the_offset_is_not_heeded() -> None:
-    with BulkServer() as server:
-        server.seed([{"n": n} for n in range(400)], MOMENT.format)
-        page = server.page
-        server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
-        reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
-        assert (len(reading.records), reading.complete) == (100, False)
-        assert len(server.reads) == 4
+    server = BulkServer()
+    server.seed([{"n": n} for n in range(400)], MOMENT.format)
+    page = server.page
+    server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
+    reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+    assert (len(reading.records), reading.complete) == (100, False)
+    assert len(server.reads) == 4
 
 
 def test_reading_back_goes_on_where_others_write_a_page_before_each_page() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(400)], MOMENT.format)
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(400)], MOMENT.format)
 
-        def write(page: int) -> None:
-            if 0 < page < 3:
-                server.seed([{"n": -1}] * 99, lambda _: MOMENT.format(1000 + page))
+    def write(page: int) -> None:
+        if 0 < page < 3:
+            server.seed([{"n": -1}] * 99, lambda _: MOMENT.format(1000 + page))
 
-        server.before_page = write
-        reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
-        assert set(ids) <= {record.id for record in reading.records}
-        assert reading.complete
+    server.before_page = write
+    reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+    assert set(ids) <= {record.id for record in reading.records}
+    assert reading.complete

@@ -1,9 +1,8 @@
-"""A small records service that keeps what it is given and misbehaves when told to: the ground truth for bulk tests.
+"""A small records service that keeps what it is given and misbehaves when told to: the ground truth for bulk tests. Its client `crm` calls
+it without a socket.
 
-Clients of the test's own process (`crm`) call it without a socket, which halves the time of such tests; other processes call `origin`.
-
-with BulkServer() as server:
-    server.faults[2] = Fault(applies=True, drop=True)   # the third bulk request is applied, and never answered
+server = BulkServer()
+server.faults[2] = Fault(applies=True, drop=True)   # the third bulk request is applied, and never answered
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from crmctl.client.crm import Crm
@@ -26,7 +24,6 @@ from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
 from crmctl.errors import NetworkError
 from tests.support.clock import FakeClock
-from tests.support.patience import PATIENCE
 
 OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
 
@@ -67,20 +64,9 @@ class BulkServer:
         self.visible: Callable[[dict[str, Any]], bool] = lambda _: True
         self.order_ties: Callable[[dict[str, Any]], Any] = lambda record: record["id"]
         self.readable = True
-        self.arrived = threading.Semaphore(0)
         self.lock = threading.RLock()
         self._created = 0
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"service": self}))
-        self._http.daemon_threads = True
-        self.origin = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.origin = "http://127.0.0.1:9"
 
     def crm(self, clock: Clock | None = None, *, timeout: float = 5.0, max_wait: float = 300.0) -> Crm:
         """A client of this server."""
@@ -121,8 +107,6 @@ class BulkServer:
         with self.lock:
             fault = self.faults.get(len(log))
             log.append(document)
-        if method == "POST":
-            self.arrived.release()
         if fault is None:
             return _answer(*act(document))
         if fault.applies:
@@ -223,31 +207,3 @@ class _Direct:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    service: BulkServer
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one packet per answer: two would wait 40 ms for each other
-
-    def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        answer = self.service.answer(self.command, self.path, body, PATIENCE)
-        if answer is None:
-            self.close_connection = True
-            self.connection.close()
-            return
-        self.send_response(answer.status)
-        for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
-            self.send_header(name, value)
-        try:
-            self.end_headers()
-            self.wfile.write(answer.body)
-            self.wfile.flush()
-        except OSError:
-            self.close_connection = True
-
-    do_GET = do_POST = do_DELETE = _serve
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""

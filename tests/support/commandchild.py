@@ -1,19 +1,70 @@
-"""`python -m tests.support.commandchild POINT WORDS...`: crmctl with these words, in a process that kills itself at a step of its journal
-(tests/support/relationchild.py has them), or of what `bulk update` and `bulk delete` keep before they send anything."""
+"""`python -m tests.support.commandchild POINT WORDS...`: crmctl with these words, in a process that kills itself at a step.
+
+POINT is `NAME:N`: at the N-th time, counted from 1 over parents, rows and links, the process kills itself as a power cut would. A `patient`
+one waits for ever for the request in flight after one interrupt.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections import Counter
+from typing import Any
 
 from crmctl.main import main
+from crmctl.match.references import ReferenceMap
+from crmctl.plan import export
 from crmctl.plan.job_hooks import DeleteHooks
+from crmctl.read.export_passes import Increments
+from crmctl.write import sender
 from crmctl.write.journal import Journal
-from tests.support import relationchild
+from tests.support.patience import PATIENCE
 
-relationchild.STEPS |= {"imaged": (Journal, "keep_images", True), "copied": (DeleteHooks, "_write", True)}
+STEPS: dict[str, tuple[Any, str, bool]] = {
+    "begin": (Journal, "begin", False),
+    "begun": (Journal, "begin", True),
+    "answered": (Journal, "settle", False),
+    "settled": (Journal, "settle", True),
+    "know_parents": (ReferenceMap, "know_parents", False),
+    "name_rows": (Journal, "name_rows", False),
+    "imaged": (Journal, "keep_images", True),
+    "copied": (DeleteHooks, "_write", True),
+    "restored": (Journal, "mark_undone", False),
+    "marked": (Journal, "mark_undone", True),
+    "recalled": (export, "write_file", False),
+    "written": (export, "describe", False),
+    "described": (export.Export, "_summary", False),
+    "remembered": (Increments, "remember", True),
+}
+"""What the process is about to call at a step, or has just called (True): `begun` is before the first byte of a batch, `answered` with the
+answer in hand and not written down; an export is `written` without a manifest, and `remembered` when it has noted what it gave."""
+
+
+def kill_at(point: str) -> None:
+    """Let this process kill itself at the step."""
+    name, _, number = point.partition(":")
+    if name not in STEPS:
+        return
+    owner, method, afterwards = STEPS[name]
+    original, reached = getattr(owner, method), Counter[str]()
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        reached[name] += 1
+        due = reached[name] == int(number)
+        if due and not afterwards:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if due:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, method, step)
 
 
 if __name__ == "__main__":
-    relationchild.kill_at(sys.argv[1])
+    kill_at(sys.argv[1])
+    if sys.argv[1] == "patient":
+        sender.GRACE_SECONDS = 2 * PATIENCE
     sys.argv = ["crmctl", *sys.argv[2:]]
     sys.exit(main())

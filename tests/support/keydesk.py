@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crmctl.client.crm import Crm
+from crmctl.clock import Clock
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_run import JobResult, RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.resume import choose_job, reopen
+from crmctl.plan.undo import Undo, WrittenRecords, carry_out, plan_undo
+from crmctl.plan.undo_updates import Updates
+from crmctl.read.read_back import Reader
+from crmctl.read.stable_pages import SeenIds
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
+from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 from tests.support.clock import FakeClock
 
@@ -77,6 +87,17 @@ class KeyDesk:
     def _run(self, job: ImportJob) -> JobResult:
         context = QuietContext(self.server.crm(self.clock), self.clock)
         return run_job(context, job, RunOptions(self.options), self.findings.append)
+
+
+def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
+    """Undo the newest job of a desk's folder."""
+    store = JobStore(folder / "state", clock)
+    job = reopen(store, store.list()[0], origin, attributes)
+    with closing(job.input), closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes) as updates:
+        written = WrittenRecords(journal, rows_of(journal, job.input.payloads), ids, updates)
+        plan = plan_undo(written, Reader(service, journal.header.object_id))
+        carry_out(written, plan, service, Silent())
+        return plan
 
 
 def counts(result: JobResult) -> dict[str, int]:

@@ -120,75 +120,76 @@ def delete_all(server: BulkServer, ids: SeenIds) -> StepOutcome:
 
 
 def test_ids_go_in_requests_of_100() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(250)])
-        outcome = delete(server, [*ids[:230], A])
-        assert [len(request) for request in server.deletes] == [100, 100, 31]
-        assert [record["id"] for record in server.records] == ids[230:]
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(250)])
+    outcome = delete(server, [*ids[:230], A])
+    assert [len(request) for request in server.deletes] == [100, 100, 31]
+    assert [record["id"] for record in server.records] == ids[230:]
     assert (outcome.done, outcome.absent, outcome.left) == (231, 1, 0)
     assert outcome.requests == 3 + 2 + 31, "one look after a full count; after the last request one at each record, because one was gone"
 
 
 @pytest.mark.parametrize("applies", [True, False])
 def test_a_delete_of_unknown_outcome_is_repeated(applies: bool) -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(10)])
-        server.faults[0] = Fault(applies=applies, drop=True)
-        outcome = delete(server, ids)
-        assert server.records == []
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(10)])
+    server.faults[0] = Fault(applies=applies, drop=True)
+    outcome = delete(server, ids)
+    assert server.records == []
     assert (outcome.done, outcome.absent) == (10, 0)
 
 
 def test_a_repeated_delete_that_deletes_too_few_reports_what_is_left() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(10)])
-        server.faults[0] = Fault(status=503)
-        accept = server.delete
-        server.delete = lambda wanted: accept(wanted[:7])  # type: ignore[method-assign]
-        outcome = delete(server, ids)
-        assert [record["id"] for record in server.records] == ids[7:]
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(10)])
+    server.faults[0] = Fault(status=503)
+    accept = server.delete
+    server.delete = lambda wanted: accept(wanted[:7])  # type: ignore[method-assign]
+    outcome = delete(server, ids)
+    assert [record["id"] for record in server.records] == ids[7:]
     assert (outcome.done, len(outcome.failed), outcome.absent) == (7, 3, 0)
     assert all("still there" in why for why in outcome.failed.values())
 
 
 def test_a_delete_that_stays_doubtful_ends_the_run() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(250)])
-        server.faults = {n: Fault(status=500) for n in range(9)}
-        outcome = delete(server, ids)
-        assert len(server.deletes) == 4
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(250)])
+    server.faults = {n: Fault(status=500) for n in range(9)}
+    outcome = delete(server, ids)
+    assert len(server.deletes) == 4
     assert (outcome.in_doubt, outcome.unsent) == (100, 150)
     assert outcome.error is not None
 
 
 def test_a_refusal_of_the_whole_request_is_narrowed_down_to_the_id() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(8)])
-        known, accept = set(ids), server.delete
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(8)])
+    known, accept = set(ids), server.delete
 
-        def all_or_nothing(wanted: list[str]) -> dict[str, int]:
-            return accept(wanted)
+    def all_or_nothing(wanted: list[str]) -> dict[str, int]:
+        return accept(wanted)
 
-        server.delete = all_or_nothing  # type: ignore[method-assign]
-        server.faults = {0: Fault(status=400), 1: Fault(status=400), 2: Fault(status=400), 3: Fault(status=400)}
-        outcome = delete(server, ids)
-        assert len(known) - len(server.records) == 7
+    server.delete = all_or_nothing  # type: ignore[method-assign]
+    server.faults = {0: Fault(status=400), 1: Fault(status=400), 2: Fault(status=400), 3: Fault(status=400)}
+    outcome = delete(server, ids)
+    assert len(known) - len(server.records) == 7
     assert (outcome.done, len(outcome.failed)) == (7, 1)
 
 
 def test_a_refused_key_stops_at_once() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"n": n} for n in range(250)])
-        server.faults[1] = Fault(status=403)
-        outcome = delete(server, ids)
-        assert len(server.deletes) == 2
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(250)])
+    server.faults[1] = Fault(status=403)
+    outcome = delete(server, ids)
+    assert len(server.deletes) == 2
     assert (outcome.done, outcome.unsent) == (100, 150)
     assert outcome.error is not None
     assert outcome.error.exit_code == 4
 
 
 def test_all_ids_of_a_filter_are_collected_before_anything_is_deleted() -> None:
-    with BulkServer() as server, SeenIds() as ids:
+    server = BulkServer()
+    with SeenIds() as ids:
         expected = server.seed([{"n": n} for n in range(350)])
         assert sum(map(len, scan(server.crm(), Listing(OBJECT_ID), ids, ScanStatistics()))) == 350
         assert server.deletes == []

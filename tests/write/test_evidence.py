@@ -217,7 +217,8 @@ def test_what_was_refused_after_its_commit_is_found(fault: Fault) -> None:
 @pytest.mark.parametrize("rows", [100, 350])
 def test_one_bad_row_is_found_with_few_requests_and_without_waiting(tmp_path: Path, rows: int) -> None:
     clock = FakeClock()
-    with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), clock)) as journal:
+    server = BulkServer()
+    with closing(Journal.create(tmp_path / "job", header(), clock)) as journal:
         server.refuse_batch = lambda records: (400, "row 42 is odd") if any(one["data"]["n"] == 42 for one in records) else None
         run(server.crm(clock), journal, prepared(rows), ONE, clock=clock)
         assert len(server.writes) <= -(-rows // 100) + 15
@@ -239,7 +240,8 @@ def test_a_bad_row_in_every_batch_costs_one_or_two_reads_a_refusal(tmp_path: Pat
         return None
 
     clock = FakeClock()
-    with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), clock)) as journal:
+    server = BulkServer()
+    with closing(Journal.create(tmp_path / "job", header(), clock)) as journal:
         server.refuse_batch = refuse
         run(server.crm(clock), journal, prepared(1000), clock=clock)
         assert (journal.counts()[RowState.FAILED], journal.counts()[RowState.CREATED]) == (10, 990)

@@ -80,8 +80,8 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Any:
-    with BulkServer() as server:
-        yield Desk(server, tmp_path / "state")
+    server = BulkServer()
+    return Desk(server, tmp_path / "state")
 
 
 def people(folder: Path, count: int, *, bad: int | None = None) -> Path:

@@ -28,28 +28,29 @@ def marked(tmp_path: Path) -> Iterator[Journal]:
 
 def test_a_filter_that_finds_nothing_proves_nothing(marked: Journal) -> None:
     """The service drops the marker, so that no filter finds it: the rows are there all the same."""
-    with BulkServer() as server:
-        add = server.add
-        server.add = lambda data, at=None: add({name: value for name, value in data.items() if name != "ref"}, at)  # type: ignore[method-assign]
-        server.faults[1] = Fault(applies=True, drop=True)
-        run(server.crm(), marked, prepared(300), ONE)
-        assert max(server.values("n").values()) == 1
+    server = BulkServer()
+    add = server.add
+    server.add = lambda data, at=None: add({name: value for name, value in data.items() if name != "ref"}, at)  # type: ignore[method-assign]
+    server.faults[1] = Fault(applies=True, drop=True)
+    run(server.crm(), marked, prepared(300), ONE)
+    assert max(server.values("n").values()) == 1
     assert marked.counts()[RowState.CREATED] == 300
 
 
 def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(marked: Journal) -> None:
-    with BulkServer() as server:
-        server.faults[1] = Fault(applies=True, status=502, body=b"<html>")
-        run(server.crm(), marked, prepared(300), ONE)
-        assert len(server.reads) <= 9
-        there = {record["data"]["n"]: record["id"] for record in server.records}
+    server = BulkServer()
+    server.faults[1] = Fault(applies=True, status=502, body=b"<html>")
+    run(server.crm(), marked, prepared(300), ONE)
+    assert len(server.reads) <= 9
+    there = {record["data"]["n"]: record["id"] for record in server.records}
     assert {row: entry.record_id for row, entry in marked.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
 
 
 def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
     """However much was created in the same second: it was there when the job began."""
     unique = dataclasses.replace(header(), unique="n")
-    with BulkServer() as server, closing(Journal.create(tmp_path / "job", unique, FakeClock())) as journal:
+    server = BulkServer()
+    with closing(Journal.create(tmp_path / "job", unique, FakeClock())) as journal:
         for number in range(5000):
             server.add({"n": -number})
         server.faults[2] = Fault(drop=True)
@@ -64,7 +65,8 @@ def rows_alike() -> list[Prepared]:
 
 @pytest.mark.parametrize("assume", [None, "applied", "lost"])
 def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, assume: str | None) -> None:
-    with BulkServer() as server, closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
+    server = BulkServer()
+    with closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
         server.faults[1] = Fault(status=500)
         run(server.crm(), journal, rows_alike(), ONE)
         assert journal.rows(105, 105)[105].state is RowState.IN_DOUBT
@@ -77,11 +79,11 @@ def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, as
 
 
 def test_without_the_right_to_read_rows_stay_in_doubt(marked: Journal) -> None:
-    with BulkServer() as server:
-        server.readable = False
-        server.faults[1] = Fault(applies=True, drop=True)
-        run(server.crm(), marked, prepared(300), ONE)
-        assert max(server.values("n").values()) == 1
+    server = BulkServer()
+    server.readable = False
+    server.faults[1] = Fault(applies=True, drop=True)
+    run(server.crm(), marked, prepared(300), ONE)
+    assert max(server.values("n").values()) == 1
     assert marked.counts()[RowState.IN_DOUBT] == 100
 
 
@@ -110,11 +112,11 @@ HIDDEN = {
 def test_a_wait_ends_as_announced_and_with_max_wait(marked: Journal, applies: bool, hidden: str, max_wait: float) -> None:
     progress = Announced(clock=FakeClock())
     started = progress.clock.now()
-    with BulkServer() as server:
-        server.visible = HIDDEN[hidden]
-        server.faults[1] = Fault(applies=applies, drop=True)
-        run(server.crm(progress.clock, max_wait=max_wait), marked, prepared(300), ONE, clock=progress.clock, progress=progress)
-        assert max(server.values("n").values()) == 1, progress.notes
+    server = BulkServer()
+    server.visible = HIDDEN[hidden]
+    server.faults[1] = Fault(applies=applies, drop=True)
+    run(server.crm(progress.clock, max_wait=max_wait), marked, prepared(300), ONE, clock=progress.clock, progress=progress)
+    assert max(server.values("n").values()) == 1, progress.notes
     waited = progress.clock.now() - started
     assert progress.clock.now() <= max([started + 5.0 * len(server.reads), *progress.ends]) + 5.0, (waited, progress.notes)
     assert waited <= 2 * max_wait + 5.0, (waited, progress.notes)

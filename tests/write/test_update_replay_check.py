@@ -65,31 +65,31 @@ def test_without_a_time_nothing_is_overwritten(updated_at: str | None) -> None:
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_step_is_repeated_only_if_the_record_holds_the_old_values(applies: bool, count: int) -> None:
     """The answer is lost, and another client edits the first record before it is sent again."""
-    with BulkServer() as server:
-        ids = server.seed([{"city": "Paris", "n": n} for n in range(count)])
-        server.faults[0] = Fault(applies=applies, drop=True)
+    server = BulkServer()
+    ids = server.seed([{"city": "Paris", "n": n} for n in range(count)])
+    server.faults[0] = Fault(applies=applies, drop=True)
 
-        def edit(record_id: str) -> None:
-            if record_id == ids[0]:
-                server.records[0]["data"]["city"] = "Oslo"
+    def edit(record_id: str) -> None:
+        if record_id == ids[0]:
+            server.records[0]["data"]["city"] = "Oslo"
 
-        server.before_page = lambda _: edit(ids[0])
-        server.before_record = edit
-        steps = [Step(StepKind.UPDATE, OBJECT_ID, one, {"city": "Paris"}, {"city": "Rome"}, n) for n, one in enumerate(ids)]
-        done: list[str] = []
-        outcome = take_steps(StepSender(server.crm(), FakeClock()), Silent(), steps, count, done.extend)
-        assert [record["data"]["city"] for record in server.records] == ["Oslo", *["Rome"] * (count - 1)]
-        assert len(server.writes) == (1 if applies else 2)
+    server.before_page = lambda _: edit(ids[0])
+    server.before_record = edit
+    steps = [Step(StepKind.UPDATE, OBJECT_ID, one, {"city": "Paris"}, {"city": "Rome"}, n) for n, one in enumerate(ids)]
+    done: list[str] = []
+    outcome = take_steps(StepSender(server.crm(), FakeClock()), Silent(), steps, count, done.extend)
+    assert [record["data"]["city"] for record in server.records] == ["Oslo", *["Rome"] * (count - 1)]
+    assert len(server.writes) == (1 if applies else 2)
     assert outcome.failed == {0: "another client changed city since the update was sent"}
     assert (sorted(done), outcome.in_doubt, outcome.error) == (sorted(ids[1:]), 0, None)
 
 
 def test_a_step_without_an_old_value_is_repeated_without_reading() -> None:
-    with BulkServer() as server:
-        ids = server.seed([{"city": "Paris"}])
-        server.faults[0] = Fault(drop=True)
-        outcome = take_steps(
-            StepSender(server.crm(), FakeClock()), Silent(), [Step(StepKind.UPDATE, OBJECT_ID, ids[0], {}, {"city": "Rome"})], 1, list
-        )
-        assert (outcome.done, outcome.requests, server.reads) == (1, 3, [])
-        assert server.records[0]["data"]["city"] == "Rome"
+    server = BulkServer()
+    ids = server.seed([{"city": "Paris"}])
+    server.faults[0] = Fault(drop=True)
+    outcome = take_steps(
+        StepSender(server.crm(), FakeClock()), Silent(), [Step(StepKind.UPDATE, OBJECT_ID, ids[0], {}, {"city": "Rome"})], 1, list
+    )
+    assert (outcome.done, outcome.requests, server.reads) == (1, 3, [])
+    assert server.records[0]["data"]["city"] == "Rome"

@@ -145,7 +145,8 @@ def _holds(entry: Entry, record: Record) -> bool:
 
 def _is_as_before(entry: Entry, image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
     """Whether the attributes of this row still have the values read before it was sent."""
-    return all(current.get(slug) == image.get(slug, value) for slug, value in entry.data.items())
+    pairs = ((current.get(slug), image.get(slug, value)) for slug, value in entry.data.items())
+    return all(now == old or (old is None and now in ("", [])) for now, old in pairs)
 
 
 def _is_older(record: Record, sent_at: float) -> bool:

@@ -137,6 +137,7 @@ class TestDouble:
         self._deliveries: deque[Json] = deque(maxlen=MOST_RECORDED)
         self._delivered = threading.Condition()
         self._active = 0
+        self._released = asyncio.Event()
 
     def around(self, context: Context, app: ASGIApp, apps: Apps) -> ASGIApp:
         """Return the application with faults and controls. `apps` makes one with all pages on other data."""
@@ -187,7 +188,7 @@ class TestDouble:
         fault = fault or FaultRule("")
         answer = _Answer(send, entry, self.clock)
         if fault.delay:
-            await _wait_or_disconnect(receive, fault.delay)
+            await self._delay(receive, fault.delay)
         app = await self._app_for(scope["method"], fault)
         if fault.is_applied:
             for _ in range(1 + fault.twice):
@@ -204,6 +205,17 @@ class TestDouble:
             await answer.forward()
         else:
             await answer.forward()
+
+    async def _delay(self, receive: Receive, seconds: float) -> None:
+        """Wait. A client that disconnects or the removal of the rules ends the wait, and the request is carried out at once."""
+        ends = [asyncio.ensure_future(receive()), asyncio.ensure_future(self._released.wait())]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+
+    def _release(self) -> None:
+        self._released.set()
+        self._released = asyncio.Event()
 
     async def _app_for(self, method: str, fault: FaultRule) -> ASGIApp:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
@@ -302,7 +314,7 @@ class TestDouble:
     def _controls(self) -> dict[str, dict[str, Handler]]:
         return {
             "/reset": {"POST": self._reset},
-            "/faults": {"GET": lambda _: self.faults.wire(), "POST": self._add_fault, "DELETE": lambda _: self.faults.clear()},
+            "/faults": {"GET": lambda _: self.faults.wire(), "POST": self._add_fault, "DELETE": self._clear_faults},
             "/clock": {"GET": self._show_clock, "PUT": self._set_clock},
             "/requests": {"GET": lambda _: list(self._requests)},
             "/deliveries": {"GET": self._show_deliveries, "POST": self._add_endpoint},
@@ -329,6 +341,7 @@ class TestDouble:
 
     async def _reset(self, _: _Control) -> Json:
         self.faults.reset()
+        self._release()
         await self._settle()
         await asyncio.to_thread(self._restore, self._states[""])
         if self._seeded is not None:
@@ -340,6 +353,10 @@ class TestDouble:
     def _add_fault(self, control: _Control) -> list[dict[str, str | int]]:
         self.faults.add(control.text("rule"))
         return self.faults.wire()
+
+    def _clear_faults(self, _: _Control) -> list[dict[str, str | int]]:
+        self._release()
+        return self.faults.clear()
 
     def _show_clock(self, _: _Control) -> Json:
         return {"now": to_wire(to_micros(self.clock.now()))}
@@ -436,15 +453,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return given.pop() if given else await receive()
 
     return replay
-
-
-async def _wait_or_disconnect(receive: Receive, seconds: float) -> None:
-    """Wait; a client that disconnects ends the wait, and its request is carried out at once."""
-    try:
-        async with asyncio.timeout(seconds):
-            await receive()
-    except TimeoutError:
-        pass
 
 
 def _recorded(scope: Scope, body: bytes, now: float, fault: FaultRule | None) -> Json:
