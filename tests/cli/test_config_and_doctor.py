@@ -80,6 +80,7 @@ def test_the_doctor_of_a_machine_in_order(crm: RunningService) -> None:
     assert {check["status"] for check in checks} <= {"ok", "warning"}
     assert {"python", "profile", "api key", "connection", "key accepted", "clock", "rate limit"} <= {check["check"] for check in checks}
     assert crm.key not in str(checks)
+    assert "name of the service  127.0.0.1 is " in run_crmctl("doctor", "--network", "-o", "table").ok().out
 
 
 def test_the_first_failure_decides_the_exit_code(crm: RunningService) -> None:

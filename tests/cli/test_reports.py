@@ -47,6 +47,15 @@ def test_a_report_by_name_and_by_id() -> None:
         assert run_crmctl("reports", "runs", "Deals by stage", "-o", "ids", env=fake.env).ok().out.split() == [RUN]
 
 
+def test_money_in_results_is_shown_as_money() -> None:
+    rows = [{"name": "Ada", "amount": {"amount": 3600, "currency": "EUR"}}, {"name": "Bob", "amount": {"amount": 12, "currency": "USD"}}]
+    assert results(service(rows), "-o", "table").ok().out.splitlines() == [
+        "name        amount",
+        "Ada   3,600.00 EUR",
+        "Bob      12.00 USD",
+    ]
+
+
 def test_unknown_names_say_what_is_near_and_double_names_list_both_ids() -> None:
     def twice(_: Any) -> Any:
         return [{"id": REPORT, "name": "Twins"}, {"id": OTHER, "name": "Twins"}]

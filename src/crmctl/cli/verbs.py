@@ -54,7 +54,7 @@ class Noun:
     def runs_view(self) -> View:
         from crmctl.output.views import table_view
 
-        return table_view("runs", self.run_columns, self.run_fields)
+        return replace(table_view("runs", self.run_columns, self.run_fields), has_short_ids=True)
 
 
 NOUNS = {

@@ -12,7 +12,7 @@ from crmctl.models.field_paths import value_at
 from crmctl.models.ids import is_uuid
 from crmctl.output.formats import FormatWriter
 from crmctl.output.streams import cell_width, clean, clean_lines, wrapped
-from crmctl.output.value_text import Item, Rendering, shown, zones
+from crmctl.output.value_text import Item, Rendering, are_money, shown, zones
 from crmctl.output.views import Column, View, generic_view
 
 GAP = "  "
@@ -170,7 +170,7 @@ SHORT_ID = 8
 
 def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cells:
     values = [value_at(row, column.path) for row in rows]
-    kind = "number" if column.kind == "text" and _are_numbers(values) else column.kind
+    kind = "number" if column.kind == "text" and (_are_numbers(values) or are_money(values)) else column.kind
     texts = [shown(value, kind, how) for value in values]
     if view.has_short_ids and kind in ("id", "reference"):
         texts = short_ids(texts, how)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.output.streams import clean
+from crmctl.values.attribute_types import PART_NAMES
+from crmctl.values.composites import fold
 from crmctl.values.moments import moment_of
 
 
@@ -60,7 +63,7 @@ def _plain(value: Any, how: Rendering) -> str:
     if isinstance(value, list):
         return ", ".join(_plain(element, how) for element in value)
     if isinstance(value, Mapping):
-        return _label(value) or jsontext.dumps(value)
+        return _label(value) or _composite(value, how) or (jsontext.dumps(value) if value else "")
     return "" if value is None else jsontext.dumps(value)
 
 
@@ -75,39 +78,52 @@ def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((value[key] for key in keys if value.get(key) not in (None, "")), None)
 
 
-_NAME_PARTS = (
-    ("prefix", "title"),
-    ("first", "firstName", "first_name", "given", "givenName"),
-    ("middle", "middleName", "middle_name"),
-    ("last", "lastName", "last_name", "family", "familyName"),
-    ("suffix",),
-)
-_ADDRESS_PARTS = (
-    ("line1", "street", "street1", "address1", "addressLine1", "address", "line_1"),
-    ("line2", "street2", "address2", "addressLine2", "line_2"),
-    ("city", "town", "locality"),
-    ("state", "region", "province", "stateCode"),
-    ("postalCode", "zip", "postal_code", "zipCode", "postcode"),
-    ("country", "countryCode", "country_code"),
-)
+@cache
+def _usual_part(kind: str, key: str) -> str | None:
+    """Return the usual name of a part, however the service spells it."""
+    folded = fold(key)
+    return next((part for part, others in PART_NAMES[kind].items() if folded == fold(part) or folded in others), None)
 
 
-def _parts(value: Any, parts: tuple[tuple[str, ...], ...], joint: str, how: Rendering) -> str:
+def _parts_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filled parts of a composite by their usual names, in reading order."""
+    filled = {_usual_part(kind, key): entry for key, entry in value.items() if entry not in (None, "")}
+    return {part: filled[part] for part in PART_NAMES[kind] if part in filled}
+
+
+_TELLING = {"currency": {"currency"}, "name": {"first", "last"}, "address": {"street", "city", "postalCode"}}
+"""Parts that only one kind of composite has."""
+
+
+def _composite(value: Mapping[str, Any], how: Rendering) -> str:
+    """Return an object that has nothing but the parts of money, a name or an address as such; an empty text for any other."""
+    for kind, telling in _TELLING.items():
+        if telling & _parts_of(kind, value).keys() and all(_usual_part(kind, key) for key in value):
+            return RENDERERS[kind](value, how)
+    return ""
+
+
+def are_money(values: Iterable[Any]) -> bool:
+    """Whether all values are amounts with a currency, apart from missing ones."""
+    given = [value for value in values if value is not None]
+    return bool(given) and all(isinstance(value, Mapping) and _parts_of("currency", value).keys() == set(value) for value in given)
+
+
+def _joined(kind: str, value: Any, joint: str, how: Rendering) -> str:
     """Join the known parts in reading order; without one, all values in the service's order."""
     if not isinstance(value, Mapping):
         return _plain(value, how)
-    found = [_first(value, keys) for keys in parts]
-    chosen = [part for part in found if part is not None] or [part for part in value.values() if part not in (None, "")]
+    chosen = [*_parts_of(kind, value).values()] or [part for part in value.values() if part not in (None, "")]
     return joint.join(_plain(part, how) for part in chosen)
 
 
 def _name(value: Any, how: Rendering) -> str:
     full = _first(value, ("full", "fullName", "full_name", "displayName")) if isinstance(value, Mapping) else None
-    return str(full) if full else _parts(value, _NAME_PARTS, " ", how)
+    return str(full) if full else _joined("name", value, " ", how)
 
 
 def _address(value: Any, how: Rendering) -> str:
-    return ", ".join(line for line in _parts(value, _ADDRESS_PARTS, ", ", how).splitlines() if line)
+    return ", ".join(line for line in _joined("address", value, ", ", how).splitlines() if line)
 
 
 NO_CENTS = frozenset({"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF", "XPF"})
@@ -116,9 +132,10 @@ NO_CENTS = frozenset({"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "P
 def _currency(value: Any, how: Rendering) -> str:
     if not isinstance(value, Mapping):
         return _money(value, "", how)
-    amount = _first(value, ("amount", "value", "number"))
-    code = _first(value, ("currency", "currencyCode", "currency_code", "code", "unit"))
-    return _money(amount, _plain(code, how), how) if amount is not None else _plain(value, how)
+    parts = _parts_of("currency", value)
+    if "amount" not in parts:
+        return _label(value) or jsontext.dumps(value)
+    return _money(parts["amount"], _plain(parts.get("currency"), how), how)
 
 
 def _money(amount: Any, code: str, how: Rendering) -> str:

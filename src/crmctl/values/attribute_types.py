@@ -154,10 +154,10 @@ TYPES: dict[str, ValueType] = {
         check=value_readers.read_address,
         check_all=value_readers.read_addresses,
         parts={
-            "street": ("street1", "line1", "address1", "addressline1", "streetaddress"),
+            "street": ("street1", "line1", "address1", "addressline1", "streetaddress", "address"),
             "street2": ("line2", "address2", "addressline2"),
             "city": ("town", "locality"),
-            "state": ("region", "province", "county"),
+            "state": ("region", "province", "county", "statecode"),
             "postalCode": ("zip", "zipcode", "postcode"),
             "country": ("countrycode",),
         },
@@ -168,7 +168,7 @@ TYPES: dict[str, ValueType] = {
         shown="currency",
         read=lambda _, rules: partial(typed_text.read_currency, decimal_comma=rules.decimal_comma),
         check=value_readers.read_currency,
-        parts={"amount": ("value",), "currency": ("currencycode", "code")},
+        parts={"amount": ("value", "number"), "currency": ("currencycode", "code", "unit")},
         bare="amount",
     ),
     "date": ValueType(

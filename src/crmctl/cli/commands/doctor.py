@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = CommandApp()
 
 COLORS = {"ok": "green", "warning": "yellow", "failed": "red"}
-BEFORE_DETAIL = " " * 27
+BEFORE_DETAIL = " " * 30
 
 
 @app.command("doctor", local=True, examples=["crmctl doctor", "crmctl doctor --network -o json"])
@@ -59,9 +59,11 @@ def _described(runtime: Runtime, check: Check) -> str:
     texts = [clean(check.detail), *([f"hint: {clean(check.hint)}"] if check.hint else [])]
     lines = [line for text in texts for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)]
     status = runtime.streams.paint(check.status, COLORS.get(check.status, "bold"))
-    return f"{status}{' ' * (9 - len(check.status))}{check.name:<18}" + f"\n{BEFORE_DETAIL}".join(lines) + "\n"
+    return f"{status}{' ' * (9 - len(check.status))}{check.name:<21}" + f"\n{BEFORE_DETAIL}".join(lines) + "\n"
 
 
+UNLIMITED = 1_000_000_000
+"""A limit of so many requests is none."""
 CLOCK_TOLERANCE = 30.0
 """Difference from the service's clock, in seconds, that causes a warning."""
 
@@ -233,4 +235,5 @@ def _rate_limit(answer: Answer) -> Check:
     limit, left = answer.headers.get("x-ratelimit-limit"), answer.headers.get("x-ratelimit-remaining")
     if limit is None or left is None:
         return Check("rate limit", "warning", "the service sends no rate limit headers: requests are paced blindly")
-    return Check("rate limit", "ok", f"{left} of {limit} requests left")
+    is_unlimited = limit == left and limit.isdecimal() and int(limit) >= UNLIMITED
+    return Check("rate limit", "ok", "no limit" if is_unlimited else f"{left} of {limit} requests left")

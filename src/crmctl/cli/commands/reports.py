@@ -55,7 +55,7 @@ def show_results(
 
         check_chart(runtime)
     identity = find_item(runtime, NOUN, report).id
-    found = runtime.crm.get_report_run(identity, run if run is not None else _newest(runtime, identity, report))
+    found = runtime.crm.get_report_run(identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report))
     if found.status is not None and found.status != "completed":
         runtime.messages.warn(f"the status of run {found.id} is {found.status}")
     _emit(runtime, results_of(found.wire), chart=chart)
