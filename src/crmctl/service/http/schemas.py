@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from crmctl.models import resources
 from crmctl.models.jsontext import Json
@@ -170,43 +170,17 @@ class ObjectUpdate(Body):
     is_active: bool = Field(default_factory=bool)
 
 
-_OPTIONS = {"type": "array", "minItems": 1, "maxItems": MAX_OPTIONS, "uniqueItems": True, "items": {"type": "string", "pattern": _VISIBLE}}
-_CONFIGS: dict[str, Json] = {
-    "select": {"options": _OPTIONS},
-    "reference": {"allowed_object_id": {"type": "string", "format": "uuid"}},
-}
-
-
-def _configs_by_type(schema: Json) -> None:
-    """Document which config belongs to which type; the store checks it."""
-    schema["properties"]["type"]["enum"] = list(TYPES)
-    schema["allOf"] = [
-        {
-            "if": {"properties": {"type": {"const": kind}}},
-            "then": {
-                "required": ["config"],
-                "properties": {"config": {"type": "object", "properties": config, "required": list(config), "additionalProperties": False}},
-            },
-        }
-        for kind, config in _CONFIGS.items()
-    ] + [
-        {
-            "if": {"properties": {"type": {"not": {"enum": list(_CONFIGS)}}}},
-            "then": {"properties": {"config": {"type": ["object", "null"], "maxProperties": 0}}},
-        }
-    ]
+_CONFIG = "Of a select `{options: [text, ...]}`, of a reference `{allowed_object_id: id}`; other types have none."
 
 
 class AttributeCreate(Body):
-    model_config = ConfigDict(json_schema_extra=_configs_by_type)
-
     name: Name
-    type: str
+    type: Annotated[str, _documented(enum=list(TYPES))]
     slug: Slug | None = None
     is_required: bool = False
     is_unique: bool = False
     is_list: bool = False
-    config: Json | None = None
+    config: Annotated[Json | None, Field(description=_CONFIG)] = None
 
 
 class AttributeUpdate(Body):

@@ -14,7 +14,7 @@ from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required, to_wire
+from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
 from crmctl.values.filters import Condition
 
 SORTS = record_tables.MOMENTS
@@ -297,16 +297,7 @@ _ROW = "r.id, r.data, r.created_at, r.updated_at"
 
 
 def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
-    return [
-        {
-            "id": record_id,
-            "objectId": schema.object_id,
-            "data": schema.values_in(data),
-            "createdAt": to_wire(created_at),
-            "updatedAt": to_wire(updated_at),
-        }
-        for record_id, data, created_at, updated_at in rows
-    ]
+    return [record_tables.record_wire(schema.object_id, row[0], schema.values_in(row[1]), row[2], row[3]) for row in rows]
 
 
 def _skip_ahead(tx: Tx, search: _Search, window: Paging) -> tuple[_Search, Paging]:

@@ -12,7 +12,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store.tx import Row, Tx
+from crmctl.service.store.tx import Row, Tx, to_wire
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.value_readers import UUID, Invalid, canonical_uuid, require_text
 
@@ -39,6 +39,11 @@ def columns_of(number: int) -> tuple[str, str]:
 def index_name(table: str, column: str) -> str:
     """Return the name of the index that starts with this column: an attribute's, or one of MOMENTS."""
     return f"{table}_{column}"
+
+
+def record_wire(object_id: str, record_id: str, data: Json, created_at: int, updated_at: int) -> Json:
+    times = {"createdAt": to_wire(created_at), "updatedAt": to_wire(updated_at)}
+    return {"id": record_id, "objectId": object_id, "data": data, **times}
 
 
 def create_table(tx: Tx, object_number: int) -> None:

@@ -16,7 +16,7 @@ from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, shown
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.record_tables import Schema
-from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.values.value_readers import Invalid
@@ -52,13 +52,7 @@ class StoredRecord:
     changed: dict[str, Projection] = field(default_factory=dict)
 
     def wire(self, object_id: str) -> Json:
-        return {
-            "id": self.id,
-            "objectId": object_id,
-            "data": self.data,
-            "createdAt": to_wire(self.created_at),
-            "updatedAt": to_wire(self.updated_at),
-        }
+        return record_tables.record_wire(object_id, self.id, self.data, self.created_at, self.updated_at)
 
 
 def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
