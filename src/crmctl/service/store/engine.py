@@ -6,15 +6,14 @@ result; a new layout is a new migration at the end.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from crmctl.errors import ConfigError, RejectedError, install_command
-from crmctl.models.jsontext import Json
 from crmctl.service.store import keys
-from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.sqlite import SqliteEngine, place_file
 from crmctl.service.store.tx import Tx, required
 
@@ -23,40 +22,19 @@ __all__ = ["Engine", "Tx", "open_engine", "rehearse"]
 T = TypeVar("T")
 
 
-class Engine(Protocol):
-    """Runs functions in transactions; thread-safe.
+if TYPE_CHECKING:
+    from crmctl.service.store.postgres import PostgresEngine
+
+    Engine: TypeAlias = SqliteEngine | PostgresEngine
+    """Runs functions in transactions; thread-safe. `read` runs `fn` on one snapshot, `write` isolated from other writes of the same rows.
 
     An engine may run `fn` more than once before it takes effect, so that `fn` touches only `tx` and asks the clock itself. Its errors roll
-    back and reach the caller. `single` says that `fn` runs one statement, which may need no transaction.
+    back and reach the caller. Both raise Busy, and stop the database's work, after `within` seconds; `write` raises Unavailable when the
+    database cannot be written: then nothing has been written. `single` says that `fn` runs one statement, which may need no transaction;
+    unless `helped`, a read takes one processor; `by` is the actor of a write (see logs).
     """
-
-    reads_at_once: bool
-    """Whether a read never waits for another machine or for a writer."""
-
-    def read(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
-        """Run `fn` on one consistent snapshot; unless `helped`, on one processor. Raises Busy, and stops the database's work, after
-        `within` seconds."""
-        ...
-
-    def write(self, fn: Callable[[Tx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
-        """Run `fn` isolated from other writes of the same rows; durable when this returns. `by` is the actor (see logs).
-
-        Raises Busy as `read` does, and Unavailable when the database cannot be written: then nothing has been written.
-        """
-        ...
-
-    def rate_windows(self) -> RateWindows:
-        """Return the request counts of keys, which all processes share that serve from PostgreSQL."""
-        ...
-
-    def figures(self) -> dict[str, float]: ...
-
-    def copy_out(self, folder: Path) -> Json:
-        """Copy the database as of one moment into files in the folder, while others read and write. Returns `{engine, schemaVersion,
-        records, ...}` for `load_copy`."""
-        ...
-
-    def close(self) -> None: ...
+else:
+    Engine = SqliteEngine
 
 
 def rehearse(engine: Engine, fn: Callable[[Tx], T], *, by: str | None = None) -> T:
@@ -94,11 +72,8 @@ def has_data(address: str) -> bool:
     """Whether a service's database exists, at any version. Creates nothing. Raises ConfigError."""
     if address.startswith("sqlite:"):
         return Path(address.removeprefix("sqlite:///")).exists()
-    engine = _open(address)
-    try:
-        return engine.has_tables()  # type: ignore[attr-defined, no-any-return]
-    finally:
-        engine.close()
+    with contextlib.closing(_open_postgres(address)) as engine:
+        return engine.has_tables()
 
 
 def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
@@ -118,11 +93,8 @@ def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
     if kind == "sqlite":
         place_file(folder, Path(address.removeprefix("sqlite:///")))
     else:
-        engine = _open(address)
-        try:
-            engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[: version - FIRST + 1]))  # type: ignore[attr-defined]
-        finally:
-            engine.close()
+        with contextlib.closing(_open_postgres(address)) as engine:
+            engine.copy_in(folder, described, lambda tx, version: upgrade(tx, MIGRATIONS[: version - FIRST + 1]))
     open_engine(address).close()
 
 
@@ -132,6 +104,11 @@ def _open(address: str) -> Engine:
         return SqliteEngine(address)
     if scheme == "sqlite" and path.startswith("/") and path != "/":
         return SqliteEngine(path[1:])
+    return _open_postgres(address)
+
+
+def _open_postgres(address: str) -> PostgresEngine:
+    scheme = address.partition("://")[0]
     if scheme not in ("postgresql", "postgres"):
         # Only the scheme: the rest may hold a password.
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from pydantic.alias_generators import to_camel
 
@@ -157,26 +157,15 @@ MAX_IN = 500
 """Most values in one IN list. The engines allow more, but the statement must stay small enough to be cached."""
 
 
-class Tx(Protocol):
-    """An open transaction. SQL has `?` placeholders and no other question or percent sign."""
+if TYPE_CHECKING:
+    from crmctl.service.store.postgres import PostgresTx
+    from crmctl.service.store.sqlite import SqliteTx
 
-    @property
-    def dialect(self) -> SqliteDialect: ...
-
-    @property
-    def by(self) -> str | None:
-        """The actor (see logs), None for the service itself."""
-        ...
-
-    def execute(self, sql: str, params: Params = ()) -> int:
-        """Run a statement and return the number of rows it touched."""
-        ...
-
-    def execute_many(self, sql: str, rows: Iterable[Params]) -> None: ...
-
-    def one(self, sql: str, params: Params = ()) -> Row | None: ...
-
-    def all(self, sql: str, params: Params = ()) -> list[Row]: ...
+    Tx: TypeAlias = SqliteTx | PostgresTx
+    """An open transaction. SQL has `?` placeholders and no other question or percent sign. `execute` returns the number of rows that the
+    statement touched; `by` is the actor (see logs), None for the service itself."""
+else:
+    Tx = object
 
 
 def all_in(tx: Tx, sql: str, values: Iterable[Any], before: Params = ()) -> Iterator[Row]:
