@@ -94,6 +94,8 @@ class Endpoint:
     filters: bool = False
     conflicts: bool = False
     is_long: bool = False
+    group: str = ""
+    """The group in the document, by default the noun of the scope."""
     is_addition: bool = False
     """Whether it extends the interface; the document marks it."""
     is_versioned: bool = False
@@ -105,8 +107,7 @@ class Endpoint:
 
     @property
     def tag(self) -> str:
-        """The noun, which is the first word of the scope."""
-        return self.scope.partition(":")[0]
+        return self.group or self.scope.partition(":")[0]
 
 
 @dataclass(frozen=True)

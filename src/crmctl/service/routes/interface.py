@@ -270,7 +270,11 @@ def remove_member(tx: Tx, call: Call) -> Json:
     return DELETED | {"keys": members.remove_member(tx, member["id"], now=call.now())}
 
 
-@endpoint("GET", "/definitions", "objects:read", schemas.DEFINITIONS, is_addition=True)
+DEFINITIONS: Json = {"group": "definitions", "is_addition": True}
+WRITTEN_DEFINITIONS: Json = DEFINITIONS | {"conflicts": True}
+
+
+@endpoint("GET", "/definitions", "objects:read", schemas.DEFINITIONS, **DEFINITIONS)
 def get_definitions(tx: Tx, call: Call) -> Json:
     """Get what a definitions file holds, as far as the key's scopes allow."""
     scopes = {"members": "members:read", "objects": "attributes:read", "webhooks": "webhooks:manage"}
@@ -278,14 +282,14 @@ def get_definitions(tx: Tx, call: Call) -> Json:
     return {name: part for name, part in dump_sections(tx).items() if name not in scopes or call.key.allows(scopes[name])}
 
 
-@endpoint("POST", "/definitions", "objects:write", schemas.DEFINED, body=Document, conflicts=True, is_long=True, is_addition=True)
+@endpoint("POST", "/definitions", "objects:write", schemas.DEFINED, body=Document, is_long=True, **WRITTEN_DEFINITIONS)
 def load_definitions(tx: Tx, call: Call) -> Json:
     """Create and change what a definitions file holds; the key needs full access."""
     _require_owner(tx, call)
     return load_sections(tx, parse_sections(call.body), **call.stamp())
 
 
-@endpoint("DELETE", "/definitions", "objects:write", schemas.DELETED_COUNT, body=EntryNames, conflicts=True, is_addition=True)
+@endpoint("DELETE", "/definitions", "objects:write", schemas.DELETED_COUNT, body=EntryNames, **WRITTEN_DEFINITIONS)
 def delete_definitions(tx: Tx, call: Call) -> Json:
     """Delete members, reports, workflows and webhook endpoints; the key needs full access."""
     _require_owner(tx, call)
