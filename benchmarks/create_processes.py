@@ -1,0 +1,95 @@
+"""Measure how bulk create scales with processes of the service on one PostgreSQL: rows a second, and processor time of each row.
+
+    python benchmarks/create_processes.py [--rows 20000] [--processes 4]
+
+One client for each process sends batches of 100 rows of seven attributes, as in bulk_create.py. The clock shows the gain only where
+cores are idle; the processor time of services and database shows what more processes cost. Ends with 1 below 2.5 times the rows of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.bulk_create import bodies, rows
+from benchmarks.measuring import CRMCTL, processor_seconds
+from benchmarks.service_store import BATCH
+from tests.support.postgres import private_server
+from tests.support.service import make_client
+
+TARGET = 2.5
+
+
+@contextmanager
+def running_service(data: str, database: str) -> Iterator[tuple[dict[str, str], int]]:
+    """Yield what the service says when it is ready, and its process."""
+    command = [CRMCTL, "serve", "--data", data, "--port", "0", "--rate-limit", "0", "--database-url", database]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline()), process.pid
+        finally:
+            process.terminate()
+
+
+def measure(processes: int, count: int) -> tuple[float, float]:
+    """Return rows a second by the clock, and microseconds of processor time a row."""
+    used = _processor_seconds()
+    with ExitStack() as stack:
+        database = stack.enter_context(private_server(autovacuum="on")).create_database()
+        data = stack.enter_context(tempfile.TemporaryDirectory())
+        services = [stack.enter_context(running_service(data, database)) for _ in range(processes)]
+        key = services[0][0]["apiKey"]
+        clients = [stack.enter_context(make_client(ready["baseUrl"], key)) for ready, _ in services]
+        objects = {each["slug"]: each["id"] for each in clients[0].get("/api/v1/objects").json()["objects"]}
+        company = clients[0].post(f"/api/v1/objects/{objects['companies']}/records", json={"data": {"name": "Acme"}}).json()
+        requests = bodies(rows(count, 7, [company["id"]]))
+        path, headers = f"/api/v1/objects/{objects['people']}/records/bulk", {"content-type": "application/json"}
+
+        def send(place: int) -> None:
+            for body in requests[place::processes]:
+                answer = clients[place].post(path, content=body, headers=headers)
+                assert answer.json()["created"] == BATCH, answer.text
+
+        used += sum(processor_seconds(process) for _, process in services)  # their start-up
+        start = time.perf_counter()
+        with ThreadPoolExecutor(processes) as pool:
+            list(pool.map(send, range(processes)))
+        seconds = time.perf_counter() - start
+    return count / seconds, 1e6 * (_processor_seconds() - used) / count
+
+
+def _processor_seconds() -> float:
+    """Processor time of this process's ended children, the database among them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--processes", type=int, default=4)
+    options = parser.parse_args()
+    count = options.rows - options.rows % BATCH
+    figures = {number: measure(number, count) for number in (1, options.processes)}
+    for number, (rate, cost) in figures.items():
+        print(f"{number} processes: {rate:,.0f} rows a second by the clock, {cost:.0f} us of processor time a row, database included")
+    gain = figures[options.processes][0] / figures[1][0]
+    print(f"{gain:.2f} times the rows (target {TARGET})")
+    return 0 if gain >= TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
