@@ -103,6 +103,7 @@ def test_an_import_of_a_csv_pays_for_no_plan_no_dry_run_no_other_format_and_no_m
     unasked = ("dedupe", "files.json_files", "files.sheets", "files.export_formats", "read.export", "schema", "service")
     unasked += ("plan.merge_", "plan.undo", "plan.unmerge", "plan.relations", "plan.mirrored_records")
     assert [name for name in modules if name.startswith(tuple(f"crmctl.{each}" for each in unasked))] == []
+    assert {"rich", "xml"} & families(modules) == set()
     assert {name for name in modules if name.startswith("crmctl.mirror.")} == {"crmctl.mirror.place"}
     assert len([name for name in modules if name.startswith("crmctl.")]) <= OWN_MODULES_OF_AN_IMPORT
 

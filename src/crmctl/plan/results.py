@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from xml.sax.saxutils import escape, quoteattr
 
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 from crmctl.models.findings import Finding, Severity
@@ -384,6 +383,8 @@ def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[
 
 
 def _case(file: str, finding: Finding) -> str:
+    from xml.sax.saxutils import escape
+
     line = finding.first_line or 1
     name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
     said = _xml(_report_text(finding))
@@ -412,6 +413,8 @@ def _xml(text: str) -> str:
 
 
 def xml_attribute(text: str) -> str:
+    from xml.sax.saxutils import quoteattr
+
     return quoteattr(_xml(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
 
 
