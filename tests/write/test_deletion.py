@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.read.records import ScanStatistics, scan
+from crmctl.read.records import scan
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.deletion import read_ids
 from crmctl.write.steps import StepOutcome, StepSender, deletions, take_steps
@@ -191,7 +191,7 @@ def test_all_ids_of_a_filter_are_collected_before_anything_is_deleted() -> None:
     server = BulkServer()
     with SeenIds() as ids:
         expected = server.seed([{"n": n} for n in range(350)])
-        assert sum(map(len, scan(server.crm(), Listing(OBJECT_ID), ids, ScanStatistics()))) == 350
+        assert sum(map(len, scan(server.crm(), Listing(OBJECT_ID), ids))) == 350
         assert server.deletes == []
         assert sorted(chain.from_iterable(ids.chunks(100))) == sorted(expected)
         outcome = delete_all(server, ids)

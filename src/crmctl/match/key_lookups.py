@@ -17,7 +17,7 @@ from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
 from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
-from crmctl.read.records import PAGE_STEP, ScanStatistics, scan
+from crmctl.read.records import PAGE_STEP, scan
 from crmctl.read.stable_pages import SMALLEST_PAGE, AnchoredPass, Listing, PassStatistics, SeenIds, Unsorted
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.filters import Condition
@@ -209,7 +209,7 @@ class Lookup:
             if singly:
                 self.price("filters cannot find these keys: reading all records", None, newest)
             with SeenIds() as seen:
-                for records in scan(self, Listing(self.object_id), seen, ScanStatistics()):
+                for records in scan(self, Listing(self.object_id), seen):
                     index.see(records)
         self.refresh(index.see)
 

@@ -46,7 +46,7 @@ from crmctl.plan.requests import RunRequest, resolve_target, sample_records, sto
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
 from crmctl.plan.row_actions import RowAction
 from crmctl.read.read_back import Reader
-from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, ScanStatistics, fetch, scan
+from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.values.composites import currency_code, parse_assignments
 from crmctl.values.filters import Condition, format_condition
@@ -130,7 +130,7 @@ class Selection:
         reader = _PricedReader(context.service, object_id, tell=self._tell if self.is_filter else None)
         with SeenIds() as ids:
             if self.is_filter:
-                pages = scan(reader, Listing(object_id, self.conditions), ids, ScanStatistics())
+                pages = scan(reader, Listing(object_id, self.conditions), ids)
             else:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):

@@ -51,8 +51,8 @@ from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema,
 from crmctl.plan.merge_survey import Survey
 from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
-from crmctl.read.records import PAGE_STEP, ScanStatistics, count_links, scan
-from crmctl.read.stable_pages import Listing, SeenIds
+from crmctl.read.records import PAGE_STEP, count_links, scan
+from crmctl.read.stable_pages import Listing, PassStatistics, SeenIds
 from crmctl.values.moments import MICROS, to_timestamp
 from crmctl.version import __version__
 from crmctl.write.database import JobState
@@ -555,7 +555,7 @@ def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidat
                 _take(copy.pages(object_id), candidates)
                 return
         context.listener.note("the mirror leaves out attributes, or is not proven: everything is read from the service")
-    statistics = ScanStatistics()
+    statistics = PassStatistics()
     context.listener.progress.start("reading")
     try:
         with SeenIds() as seen:

@@ -18,7 +18,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.merge_steps import MergeSchema, Surroundings
 from crmctl.read.read_back import LONG_READ, Reader
-from crmctl.read.records import LINKS, Cost, CountedReads, ScanStatistics, all_activities, fetch, named_records, scan
+from crmctl.read.records import LINKS, Cost, CountedReads, all_activities, fetch, named_records, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 
 _TABLES = """
@@ -116,7 +116,7 @@ class Survey(Spill):
             if object_id in self._schema.referring and not self._ask(lookup, newest, see):
                 lookup.price("reading all records to find those that refer to the merged ones,", None, newest)
                 with SeenIds() as seen:
-                    for page in scan(lookup.lister, Listing(object_id), seen, ScanStatistics()):
+                    for page in scan(lookup.lister, Listing(object_id), seen):
                         see(page)
                 if object_id == self._schema.object_id:
                     self._look_for_missing(see)

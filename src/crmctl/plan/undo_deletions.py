@@ -29,7 +29,7 @@ from crmctl.plan.relations import phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
 from crmctl.plan.results import UndoReport
 from crmctl.read.read_back import Reader
-from crmctl.read.records import PAGE_STEP, CountedReads, ScanStatistics, all_activities, fetch, scan, swap_links
+from crmctl.read.records import PAGE_STEP, CountedReads, all_activities, fetch, scan, swap_links
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
@@ -291,7 +291,7 @@ def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attrib
         yield from named
         return
     with SeenIds() as seen:
-        yield from chain.from_iterable(scan(reads, Listing(object_id), seen, ScanStatistics()))
+        yield from chain.from_iterable(scan(reads, Listing(object_id), seen))
 
 
 def relink_price(service: ReadService) -> int:

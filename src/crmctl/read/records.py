@@ -21,15 +21,6 @@ from crmctl.models.resources import PAGE_LIMIT, Activity, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted
 
-__all__ = ["ScanStatistics", "Sweep", "scan"]
-
-
-@dataclass
-class ScanStatistics(PassStatistics):
-    """Statistics of a scan. `repeated` counts records that came more than once."""
-
-    repeated: int = 0
-
 
 @dataclass
 class SweepState:
@@ -118,15 +109,13 @@ class Sweep:
         return replace(self._wanted, by_time=self.state.by_time)
 
 
-def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: ScanStatistics) -> Iterator[list[Record]]:
+def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: PassStatistics | None = None) -> Iterator[list[Record]]:
     """Yield every matching record that exists from start to end of the scan, each once.
 
     Adds ids to `seen`. Raises the errors of a sweep.
     """
-    for rows in Sweep(lister, wanted, statistics).pages():
-        new = [row for row in rows if seen.add(row.id)]
-        statistics.repeated += len(rows) - len(new)
-        if new:
+    for rows in Sweep(lister, wanted, statistics or PassStatistics()).pages():
+        if new := [row for row in rows if seen.add(row.id)]:
             yield new
 
 
@@ -248,9 +237,8 @@ class AwaitedRecords(Spill):
 
 
 def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
-
     with SeenIds() as seen:
-        for page in scan(reader, Listing(reader.object_id), seen, ScanStatistics()):
+        for page in scan(reader, Listing(reader.object_id), seen):
             if mine := [record for record in page if (record_id := record.id.lower()) in wanted and found.add(record_id)]:
                 yield mine
 
