@@ -236,18 +236,20 @@ class RowBuilder:
             elif text in blanks:
                 self._blank(work, cell, text)
             else:
-                self._read_cell(work, cell, text)
+                self._read_value(work, cell, text, cell.read_text)
 
-    def _read_cell(self, work: _Work, cell: Cell, text: str) -> None:
+    def _read_value(self, work: _Work, cell: Cell, value: Any, read: Callable[[Any], Any]) -> None:
+        """Read a value into the record, or add a finding."""
         try:
-            wire = cell.read_text(text)
+            wire = read(value)
         except RejectedError as error:
-            self._refuse(work, cell, text, error)
+            self._refuse(work, cell, value, error)
             return
-        if cell.after_good is not None and (doubt := cell.after_good(text, wire)) is not None:
-            work.findings.append(doubt.on(cell.column.label, text))
-        elif cell.is_memorable and len(cell.memo) < MEMO_CELLS and len(text) <= MEMO_LENGTH:
-            cell.memo[text] = wire
+        if isinstance(value, str):
+            if cell.after_good is not None and (doubt := cell.after_good(value, wire)) is not None:
+                work.findings.append(doubt.on(cell.column.label, value))
+            elif cell.is_memorable and len(cell.memo) < MEMO_CELLS and len(value) <= MEMO_LENGTH:
+                cell.memo[value] = wire
         self._keep(work, cell, wire)
 
     @staticmethod
@@ -258,21 +260,6 @@ class RowBuilder:
             work.parts.setdefault(cell.slug, {})["amount"] = wire
         else:
             work.data[cell.slug] = wire
-
-    def _fill(self, work: _Work, cell: Cell, value: Any) -> None:
-        """Read one JSON value into the record, or add a finding."""
-        is_text = isinstance(value, str)
-        if value is None or (is_text and value in self.blanks):
-            self._blank(work, cell, value)
-            return
-        try:
-            wire = cell.read(value)
-        except RejectedError as error:
-            self._refuse(work, cell, value, error)
-            return
-        if is_text and cell.after_good is not None and (doubt := cell.after_good(value, wire)) is not None:
-            work.findings.append(doubt.on(cell.column.label, value))
-        self._keep(work, cell, wire)
 
     def _blank(self, work: _Work, cell: Cell, value: Any) -> None:
         if not cell.clears and value not in self._options.clear_tokens:
@@ -327,7 +314,10 @@ class RowBuilder:
             work.findings.append(Finding("duplicate_target", f"{other} fills {cell.slug} already").on(key, item))
             return
         work.filled[target] = key
-        self._fill(work, cell, item)
+        if item is None or (isinstance(item, str) and item in self.blanks):
+            self._blank(work, cell, item)
+        else:
+            self._read_value(work, cell, item, cell.read)
 
     def _record_id(self, work: _Work, value: Any, label: str) -> str | None:
         if value is None or (isinstance(value, str) and (value in self.blanks or value.isspace())):

@@ -66,7 +66,7 @@ def read_moment(text: str, now: float) -> Moment:
     words = " ".join(text.split())
     present = datetime.fromtimestamp(now, UTC)
     try:
-        moment = next((found for read in (_iso, _relative, _named, _mail) if (found := read(words, present)) is not None), None)
+        moment = next((found for read in (_iso, _relative, _named) if (found := read(words, present)) is not None), None)
         if moment is not None:
             _wire(moment)  # beyond the calendar this fails
             unit = _unit(words)
@@ -195,13 +195,6 @@ def _parsed(text: str, form: str) -> date | None:
         return datetime.strptime(text, form).date()  # noqa: DTZ007 - a day has no zone
     except ValueError:
         return None
-
-
-def _mail(text: str, _present: datetime) -> datetime | None:
-    """Read `Fri, 01 May 2026 14:00:00 +0200`, the form in mails."""
-    from email.utils import parsedate_to_datetime
-
-    return parsedate_to_datetime(text) if re.search(r"\d{2}:\d{2}", text) and re.search(r"[A-Za-z]{3}", text) else None
 
 
 MICROS = 1_000_000
