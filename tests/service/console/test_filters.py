@@ -59,6 +59,13 @@ def test_filters_take_ticked_options_and_parts_of_values(service: RunningService
     assert found("where=address.city&op=notContains&value=berl") == ["0", "3"]
     assert found("where=address.city&op=isEmpty&value=") == ["3"]
     assert "Address: City contains berl" in member.get("/console/records/people?where=address.city&op=contains&value=berl").text
+    attributes = service.client.get(f"/api/v1/objects/{service.object_id('people')}/attributes").json()["attributes"]
+    [status] = [each["id"] for each in attributes if each["slug"] == "status"]
+    edit = f"/api/v1/objects/{service.object_id('people')}/attributes/{status}/options"
+    assert service.client.post(edit, json={"add": [NASTY]}).is_success
+    page = member.client.get("/console/records/people", params={"tick": [f"status:{NASTY}", "status:new"]}).text
+    assert "<script>alert" not in page
+    assert "Status is &lt;script" in page
     filters = {"filters": [{"attributeSlug": "address.city", "operator": "equals", "value": "Berlin"}]}
     refused = service.client.post(f"/api/v1/objects/{service.object_id('people')}/records/search", json=filters)
     assert (refused.status_code, "unknown attribute" in refused.json()["message"]) == (400, True), "the interface has no filters of parts"

@@ -1,9 +1,10 @@
-"""What a team does in the console, in Chromium, by keyboard or mouse, on one service that fills up.
+"""29 journeys of a team in the console, in Chromium, by keyboard or mouse, on one service that fills up.
 
 Journeys: edit a cell by mouse; edit one by keyboard while others save; import a workbook and undo it; import a file with bad
 rows; merge and separate records; filter; sort and save a view; correct a duplicate and type money; add an activity and restore
 a deleted record; tag everything that matches and undo it; export for a spreadsheet; go from the overview to a stage on a phone;
-make an object; change options; read the audit log; make a backup; choose currency and time zone; invite a member; rotate a key;
+make an object; change options and tick them in a filter; read the audit log; make a backup; choose currency and time zone; invite a
+member; rotate a key;
 report by currency; report by month; fill in a workflow. In test_browser.py: search while typing; change selected rows and undo
 it; look up a reference; go back to a list as it was; make and revoke a key; follow an endpoint to a replay; write a workflow.
 """
@@ -229,7 +230,7 @@ def test_a_workflow_needs_a_value_for_what_it_sets(browser: Browser, team: Runni
     browser.wait_for(r"The workflow is created(?s:.*)Job title\s+Analyst")
 
 
-def test_an_administrator_changes_options_sees_who_did_it_and_makes_a_backup(browser: Browser, team: RunningService) -> None:
+def test_an_option_is_added_and_offered_to_filters(browser: Browser, team: RunningService) -> None:
     browser.visit("Objects")
     browser.press("Deals")
     browser.press("Stage")
@@ -237,8 +238,43 @@ def test_an_administrator_changes_options_sees_who_did_it_and_makes_a_backup(bro
     assert violations(browser) == []
     browser.press("Save")
     browser.wait_for("Saved")
+    add(team, "deals", name="Ticked deal", stage="on hold")
+    browser.visit("Deals")
+    browser.click("//summary[starts-with(normalize-space(), 'Filter')]")
+    browser.tick("On hold")
+    browser.tick("Negotiation")
+    assert violations(browser) == []
+    browser.press("Filter")
+    browser.wait_for(r"(?s)Stage is negotiation or on hold.*Ticked deal")
+
+
+def test_the_audit_log_says_who_changed_what(browser: Browser, team: RunningService) -> None:
+    browser.visit("Objects")
+    browser.press("Companies")
+    browser.press("Industry")
+    browser.fill("Name", "Sector")
+    browser.press("Save")
+    browser.wait_for("Saved")
     browser.visit("Audit log")
-    browser.wait_for(r"Attribute updated\s+Stage\s+options: .*won, lost, on hold")
+    browser.wait_for(r"Attribute updated\s+Sector\s+name: Industry → Sector\s+Operator")
+
+
+def test_a_changed_form_asks_before_it_is_left_and_paper_shows_the_content_alone(browser: Browser, team: RunningService) -> None:
+    browser.get(f"{team.base_url}/console/records/companies/new")
+    asks = "return !window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+    assert browser.script(asks) is False
+    browser.field("Name").send_keys("Unsaved")
+    assert browser.script(asks) is True
+    browser.press("Create")
+    browser.wait_for("The record is created")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = "return ['.top', '.trail', '.head .actions'].filter(each => document.querySelector(each).checkVisibility())"
+    assert browser.script(shown) == []
+    assert browser.script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_backup_is_made(browser: Browser, team: RunningService) -> None:
     browser.visit("Health")
     browser.press("Back up now")
     browser.wait_for("The backup is made")

@@ -8,7 +8,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit, creator_name
-from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.faults import NotFound
 from crmctl.service.store import activities, records
 from crmctl.service.store.tx import Tx
 
@@ -56,18 +56,14 @@ def _typed(visit: Visit) -> Json:
 
 
 def _linked(tx: Tx, visit: Visit) -> list[dict[str, str]]:
-    """Return the link to the record that the form names. Raises BadRequest unless exactly one record has the name."""
+    """Return the link to the record that the form names. Raises BadRequest unless exactly one record has the name, and NotFound."""
     name = visit.text("record")
     if not name:
         return []
     known = next((known for known in visit.objects if known["slug"] == visit.text("object")), None)
     if known is None:
         raise NotFound("there is no such object")
-    matches = records.called(tx, known["id"], name)
-    if len(matches) != 1:
-        problem = "no record has this name" if not matches else "several records have this name; add the activity on the record's page"
-        raise BadRequest(problem, {"field": "record"})
-    return [{"objectId": known["id"], "recordId": matches[0]["id"]}]
+    return [{"objectId": known["id"], "recordId": records.id_called(tx, known["id"], name)}]
 
 
 def _links(tx: Tx, visit: Visit, shown: Sequence[Json]) -> dict[str, Links]:

@@ -227,10 +227,12 @@ def switch_workflow(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
     return Redirect(f"/workflows/{workflow['id']}", "enabled" if enabled else "disabled")
 
 
-def add_overview(pages: Pages) -> None:
+def add_pages(pages: Pages) -> None:
+    """Add the overview."""
+
     @pages.get("")
     def overview(tx: Tx, visit: Visit) -> ConsolePage:
-        now = visit.now()
+        week_ago = to_wire(to_micros(visit.now() - 7 * DAY))
         endpoints = webhooks.list_endpoints(tx)
         enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
         failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
@@ -250,16 +252,18 @@ def add_overview(pages: Pages) -> None:
             "broken": broken[:MOST_FAILING],
             "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
             "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
-            "totals": [(known, records.count_records(tx, known["id"]), _of_week(tx, known, now)) for known in visit.objects[:MOST_OBJECTS]],
+            "totals": [
+                (known, records.count_records(tx, known["id"]), _count(tx, known, "created_at", Operator.GREATER_THAN_OR_EQUAL, week_ago))
+                for known in visit.objects[:MOST_OBJECTS]
+            ],
             "stages": [stage for known in visit.objects if known["slug"] == "deals" for stage in _stages(tx, known)],
         }
         return ConsolePage("overview.html", values)
 
 
-def _of_week(tx: Tx, known: Mapping[str, Any], now: float) -> str:
-    """Return how many records were created in the last seven days."""
-    since = Condition("created_at", Operator.GREATER_THAN_OR_EQUAL, to_wire(to_micros(now - 7 * DAY)))
-    part = records.list_part(tx, known["id"], [since], Paging(limit=0))
+def _count(tx: Tx, known: Mapping[str, Any], slug: str, operator: Operator, value: str) -> str:
+    """Return how many records meet the condition, as far as they were counted."""
+    part = records.list_part(tx, known["id"], [Condition(slug, operator, value)], Paging(limit=0))
     return counted_up_to(part.total + part.is_more, part.total)
 
 
@@ -269,11 +273,8 @@ def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         each for each in attributes.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT
     ]
     options = found[0]["config"]["options"] if found else ()
-    colours, stages = colours_of(options, option_colours(tx).get(found[0]["id"], {}) if found else {}), []
-    for option in options:
-        part = records.list_part(tx, known["id"], [Condition("stage", Operator.EQUALS, option)], Paging(limit=0))
-        stages.append((option, colours[option], counted_up_to(part.total + part.is_more, part.total)))
-    return stages
+    colours = colours_of(options, option_colours(tx).get(found[0]["id"], {}) if found else {})
+    return [(option, colours[option], _count(tx, known, "stage", Operator.EQUALS, option)) for option in options]
 
 
 def _broken(tx: Tx) -> list[Json]:

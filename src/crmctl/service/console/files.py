@@ -17,7 +17,7 @@ LARGEST = 20 * 1024 * 1024
 """Bytes of a file from the browser; larger ones are uploaded by `crmctl files upload`."""
 
 
-def add_file_pages(pages: Pages) -> None:
+def add_pages(pages: Pages) -> None:
     pages.navigation.append(NavigationLink("Work", "/files", "Files"))
 
     @pages.get("/files", is_slow=True)

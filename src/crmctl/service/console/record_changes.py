@@ -56,11 +56,10 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/deleted", needs=MemberRole.MEMBER, is_slow=True)
     def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
-        known, page = object_of(tx, visit), visit.number("page", 1)
-        deleted = deleted_records(tx, known["id"], MOST_SHOWN + 1, (page - 1) * MOST_SHOWN)
-        rows = list(zip(deleted, labels_of_records(tx, known, deleted), strict=True))[:MOST_SHOWN]
-        values = {"object": known, "rows": rows, "page": page, "has_older": len(deleted) > MOST_SHOWN, "actor_name": actor_name}
-        return ConsolePage("deleted.html", values)
+        known = object_of(tx, visit)
+        part = visit.part(lambda limit, offset: deleted_records(tx, known["id"], limit, offset), MOST_SHOWN)
+        rows = list(zip(part["rows"], labels_of_records(tx, known, part["rows"]), strict=True))
+        return ConsolePage("deleted.html", part | {"object": known, "rows": rows, "actor_name": actor_name})
 
     @pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)
     def restore_deleted(tx: Tx, visit: Visit) -> Redirect:

@@ -338,11 +338,10 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
         stored = midnight(stored, visit.zone) if slug in TIMES else stored
         target = reference_target(by_slug[slug]) if slug in by_slug else None
         if target and stored == value and not needs_no_value(name) and not canonical_uuid(value):
-            matches = records.called(tx, target, value)
-            if len(matches) != 1:
-                problem = f"{value!r} fits several records" if matches else records.not_called(tx, target)
-                raise BadRequest(f"{by_slug[slug]['name']}: {problem}", {"field": "value", "slug": slug})
-            stored = matches[0]["id"]
+            try:
+                stored = records.id_called(tx, target, value)
+            except BadRequest as error:
+                raise BadRequest(f"{by_slug[slug]['name']}: {error.message}", {"field": "value", "slug": slug}) from error
         condition = read_condition(slug, name, stored)
         if slug in parts:
             wheres.append(records.part_condition(tx, condition))

@@ -11,18 +11,16 @@ from typing import Any, get_args
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import ListCell, first_day, is_numeric, value_cell, value_text
+from crmctl.service.console.cells import cells_of, first_day, is_numeric, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
 from crmctl.service.faults import BadRequest, check_shape
 from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition, run_report
-from crmctl.service.store import attributes, records, reports
+from crmctl.service.store import attributes, reports
 from crmctl.service.store.members import MemberRole
-from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx
-from crmctl.values.value_readers import canonical_uuid
 
 MOST_BARS = 30
 """Further groups are in the table alone."""
@@ -132,7 +130,7 @@ def _add_results(pages: Pages) -> None:
             "report": report,
             "run": {name: run[name] for name in run if name != "results"},
             "columns": columns,
-            "rows": _shown(tx, visit, report, columns, part),
+            "rows": cells_of(tx, columns, [{"data": result} for result in part], visit),
             "first": (page - 1) * PER_PAGE + 1,
             "page": page,
             "last_page": last,
@@ -149,10 +147,11 @@ def _add_results(pages: Pages) -> None:
 
 
 def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[Json]:
-    """Return `{name, title, type, target}` of each column, with readable titles."""
+    """Return each column as an attribute with a readable name; `slug` is the column's name."""
     found = attributes.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
     by_slug = {attribute["slug"]: attribute for attribute in found}
-    return [_column(name, by_slug) for name in names]
+    own = {"type": AttributeType.REFERENCE, "config": {"allowed_object_id": report["object"]["id"]}} if report["object"] else {}
+    return [_column(name, by_slug) | (own if name == "id" else {}) for name in names]
 
 
 def columns_measured(measures: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -160,16 +159,11 @@ def columns_measured(measures: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{each['function']}_{each['attribute']}" if each.get("attribute") else str(each["function"]) for each in measures]
 
 
-def _column(name: str, by_slug: Mapping[str, Mapping[str, Any]]) -> Json:
+def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
     if name in by_slug:
-        attribute = by_slug[name]
-        target = (attribute["config"] or {}).get("allowed_object_id") if not attribute["isList"] else None
-        return {"name": name, "title": attribute["name"], "target": target} | {key: attribute[key] for key in ("id", "type", "config")}
+        return by_slug[name]
     function, _, slug = name.partition("_")
-    if function in ("sum", "avg", "min", "max", "count") and slug in by_slug:
-        kind = AttributeType.NUMBER if function == "count" else by_slug[slug]["type"]
-        words = {"sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum", "count": "Number with"}
-        return {"name": name, "title": f"{words[function]} {by_slug[slug]['name']}", "type": kind, "target": None}
+    words = {"sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum", "count": "Number with"}
     titles = {
         **dict.fromkeys((CURRENCY, f"{CURRENCY}_code"), "Currency"),
         "count": "Number of records",
@@ -178,30 +172,10 @@ def _column(name: str, by_slug: Mapping[str, Mapping[str, Any]]) -> Json:
         "updated_at": "Changed",
     }
     kinds = {"count": AttributeType.NUMBER, "created_at": AttributeType.DATE, "updated_at": AttributeType.DATE}
-    return {"name": name, "title": titles.get(name, name), "type": kinds.get(name, AttributeType.TEXT), "target": None}
-
-
-def _shown(
-    tx: Tx, visit: Visit, report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], part: Sequence[Mapping[str, Any]]
-) -> list[list[ListCell]]:
-    slugs = {known["id"]: known["slug"] for known in visit.objects}
-    labels: dict[str, dict[str, str]] = {}
-    for column in columns:
-        if column["target"] in slugs:
-            ids = [value for result in part if isinstance(value := result.get(column["name"]), str) and canonical_uuid(value)]
-            labels[column["name"]] = records.labels_of(tx, column["target"], ids)
-    colours = option_colours(tx)
-    own = slugs.get(report["object"]["id"]) if report["object"] else None
-
-    def cell(column: Mapping[str, Any], value: Any) -> ListCell:
-        label = labels.get(column["name"], {}).get(value) if isinstance(value, str) else None
-        if label is not None:
-            return ListCell(label, path=f"/records/{slugs[column['target']]}/{value}")
-        if column["name"] == "id" and own and isinstance(value, str):
-            return ListCell(value, path=f"/records/{own}/{value}")
-        return value_cell(column, value, colours.get(column.get("id", ""), {}))
-
-    return [[cell(column, result.get(column["name"])) for column in columns] for result in part]
+    title, kind = titles.get(name, name), kinds.get(name, AttributeType.TEXT)
+    if function in words and slug in by_slug:
+        title, kind = f"{words[function]} {by_slug[slug]['name']}", AttributeType.NUMBER if function == "count" else by_slug[slug]["type"]
+    return {"id": "", "slug": name, "name": title, "type": kind, "config": None, "isList": False}
 
 
 def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> Chart | None:
@@ -209,16 +183,16 @@ def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], resu
     asked = report["definition"]
     if "groupBy" not in asked or len(columns) < 2:
         return None
-    group, money = columns[0], columns[1]["name"] if columns[1]["name"].startswith(CURRENCY) else ""
+    group, money = columns[0], columns[1]["slug"] if columns[1]["slug"].startswith(CURRENCY) else ""
     figure = columns[2 if money else 1]
-    if not is_numeric(figure["type"]) or group["target"]:
+    if not is_numeric(figure["type"]) or reference_target(group):
         return None
-    title = f"{figure['title']} by {group['title']}{_period_text(asked)}"
+    title = f"{figure['name']} by {group['name']}{_period_text(asked)}"
     has_several = bool(money) and len({result.get(money) for result in results}) > 1
     is_time = group["type"] == AttributeType.DATE and not has_several
     groups: list[tuple[str, Any, str]] = []
     for result in results:
-        key, value = result.get(group["name"]), result.get(figure["name"])
+        key, value = result.get(group["slug"]), result.get(figure["slug"])
         code = result.get(money) if money else None
         text = value_text(figure["type"], {"amount": value, "currency": code} if code and value is not None else value)
         if is_time and key:
@@ -246,9 +220,8 @@ def add_pages(pages: Pages) -> None:
 
 
 def page_values(tx: Tx, visit: Visit, report: Json) -> Json:
-    page = visit.number("page", 1)
-    runs = reports.list_runs(tx, report["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
-    return {"asks": _asks(tx, report), "runs": runs[:RUNS_PER_PAGE], "page": page, "has_older": len(runs) > RUNS_PER_PAGE}
+    runs = visit.part(lambda limit, offset: reports.list_runs(tx, report["id"], limit, offset), RUNS_PER_PAGE)
+    return {"asks": _asks(tx, report), **runs}
 
 
 def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
@@ -256,12 +229,12 @@ def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     asked, known = report["definition"], report["object"]
 
     def titles(names: Sequence[str]) -> list[str]:
-        return [str(column["title"]) for column in columns_of(tx, report, names)]
+        return [str(column["name"]) for column in columns_of(tx, report, names)]
 
     asks = [("Object", [known["pluralName"] if known else "deleted"])]
     if asked.get("filters"):
         slugs = [each["attributeSlug"] for each in asked["filters"]]
-        known_columns = {column["name"]: (column["title"], column["type"]) for column in columns_of(tx, report, slugs)}
+        known_columns = {column["slug"]: (column["name"], column["type"]) for column in columns_of(tx, report, slugs)}
         asks.append(("Which records", in_words(asked["filters"], known_columns)))
     if asked.get("groupBy"):
         asks.append(("Groups by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))

@@ -31,31 +31,19 @@ from crmctl.service.context import Context
 def areas(context: Context, document: Callable[[], api_reference.Document]) -> tuple[Pages, Pages]:
     """Return the console and the portal; `document` returns the OpenAPI document."""
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
-    administration.add_overview(console)
     portal.get("")(lambda _tx, _visit: Redirect("/webhooks"))
-    for add_pages in (
-        record_page.add_pages,
-        record_changes.add_pages,
-        record_import.add_pages,
-        record_list.add_pages,
-        sign_in.add_account_pages,
-        device_login.add_pages,
-        reports.add_pages,
-        workflows.add_pages,
-    ):
-        add_pages(console)
+    own = (administration, record_page, record_changes, record_import, record_list, device_login, reports, workflows)
+    for module in own:
+        module.add_pages(console)
     for pages, nouns in ((console, NOUNS), (portal, PORTAL_NOUNS)):
         for noun in nouns:
             add_noun(pages, noun)
         webhooks.add_pages(pages)
-        sign_in.add_pages(pages)
-        if pages is console:
-            files.add_file_pages(console)
-            health.add_pages(console)
+    files.add_pages(console)
+    health.add_pages(console)
     api_reference.add_pages(console, document)
-    sign_in.add_entrance(console)
     for pages in (console, portal):
-        sign_in.add_nowhere(pages)
+        sign_in.add_pages(pages)
     return console, portal
 
 

@@ -92,19 +92,25 @@ _NEXT = re.compile(r"(/(?!/)[A-Za-z0-9/_.~%?&=+:,\[\]-]*)?")
 
 
 def add_pages(pages: Pages) -> None:
-    """Signing out, in either area."""
+    """Add signing out; to the console also signing in, accounts and passwords. Last comes the page for unknown addresses."""
 
     @pages.post("/sign-out", needs=MemberRole.VIEWER)
     def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         members.end_session(tx, visit.session.id)
         return Redirect("")
 
+    if pages.area == CONSOLE:
+        _add_sign_in(pages)
+        _add_password_link(pages)
+        _add_leaving(pages)
+        _add_account(pages)
 
-def add_entrance(pages: Pages) -> None:
-    """Signing in to the console."""
-    _add_password_link(pages)
-    _add_leaving(pages)
+    @pages.get("/{rest:path}")
+    def nowhere(_tx: Tx, _visit: Visit) -> Outcome:
+        raise NotFound("there is no page at this address")
 
+
+def _add_sign_in(pages: Pages) -> None:
     @pages.get("/sign-in", needs=MemberRole.NOBODY)
     def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": ""})
@@ -163,14 +169,6 @@ def _add_leaving(pages: Pages) -> None:
         return Redirect("")
 
 
-def add_nowhere(pages: Pages) -> None:
-    """Register the page for unknown addresses; call this last."""
-
-    @pages.get("/{rest:path}")
-    def nowhere(_tx: Tx, _visit: Visit) -> Outcome:
-        raise NotFound("there is no page at this address")
-
-
 def front_door(context: Context) -> Router:
     """The service's address itself leads to the console; stylesheet, script and icon need no session."""
 
@@ -225,7 +223,7 @@ def _password_form(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
 
 
-def add_account_pages(pages: Pages) -> None:
+def _add_account(pages: Pages) -> None:
     show_account = pages.get("/account")(_account)
 
     @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False, back=show_account)

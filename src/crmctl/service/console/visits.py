@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import jinja2
 
 from crmctl.models import jsontext
+from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
@@ -187,6 +188,12 @@ class Visit:
         """Return a positive whole number of the query, else the default."""
         text = self.query.get(name, "")
         return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+    def part(self, read: Callable[[int, int], Sequence[Any]], size: int) -> Json:
+        """Return `{rows, page, has_older}` of the page of a list in the query; `read` takes a limit and an offset."""
+        page = self.number("page", 1)
+        rows = read(size + 1, (page - 1) * size)
+        return {"rows": rows[:size], "page": page, "has_older": len(rows) > size}
 
     def now(self) -> float:
         return self.context.clock.now()

@@ -258,11 +258,10 @@ def _written(tx: Tx, block: ActionBlock) -> Json:
         text = written.get(slug)
         if target is None or not isinstance(text, str) or is_template(text) or canonical_uuid(text):
             continue
-        called = records.called(tx, target, text)
-        if len(called) == 1:
-            written[slug] = called[0]["id"]
-        else:
-            problems[slug] = f"{text!r} fits several records: give the id" if called else records.not_called(tx, target)
+        try:
+            written[slug] = records.id_called(tx, target, text)
+        except BadRequest as error:
+            problems[slug] = error.message
     for field in block.values:
         if field.slug in problems:
             raise ValueError(f"{field.label}: {problems[field.slug]}")

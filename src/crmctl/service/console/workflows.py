@@ -47,15 +47,11 @@ def add_pages(pages: Pages) -> None:
 
 
 def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
-    page = visit.number("page", 1)
-    runs = workflow_runs.list_runs(tx, workflow["id"], RUNS_PER_PAGE + 1, (page - 1) * RUNS_PER_PAGE)
     due = workflows.load_workflow(tx, workflow["id"]).due_at
     return {
         "conditions": in_words(workflow["conditions"], _names(tx, workflow)),
         "steps": actions_in_words(tx, visit, workflow["actions"], (workflow["object"] or {}).get("slug") or ""),
-        "runs": runs[:RUNS_PER_PAGE],
-        "page": page,
-        "has_older": len(runs) > RUNS_PER_PAGE,
+        **visit.part(lambda limit, offset: workflow_runs.list_runs(tx, workflow["id"], limit, offset), RUNS_PER_PAGE),
         "outcomes": workflow_runs.recent_outcomes(tx, workflow["id"]),
         "due_at": None if due is None else to_wire(to_micros(due)),
         "is_late": due is not None and due < visit.now() - LATE_SECONDS,

@@ -372,6 +372,14 @@ def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:
     return [choice for choice in choices if choice["label"].casefold() == text.strip().casefold()] or choices
 
 
+def id_called(tx: Tx, object_id: str, text: str) -> str:
+    """Return the id of the only record with this name. Raises BadRequest."""
+    choices = called(tx, object_id, text)
+    if len(choices) != 1:
+        raise BadRequest(f"{text!r} fits several records" if choices else not_called(tx, object_id))
+    return choices[0]["id"]
+
+
 def not_called(tx: Tx, object_id: str) -> str:
     """Return the message for a name that `called` does not find. Of many records, only some were searched."""
     if count_records(tx, object_id, []) > LOOKED_THROUGH:
