@@ -377,7 +377,7 @@ def test_from_the_overview_to_the_deals_of_a_stage_on_a_phone(browser: Browser, 
     add(team, "deals", name="On the phone", stage="negotiation")
     browser.size(NARROW)
     browser.get(f"{team.base_url}/console")
-    browser.click("//main//a[contains(., 'negotiation')]")
+    browser.click("//main//a[contains(., 'Negotiation')]")
     browser.press("On the phone")
     browser.click("//summary[.='Add an activity']")
     browser.fill("Title", "Called from the train")
