@@ -463,7 +463,7 @@ def load_settings(environ: Mapping[str, str], flags: Mapping[str, Any], paths: P
     for name, key in KEYS.items():
         given = (source[name] for source in sources if name in source)
         label, raw = next((entry for entry in given if entry[1] is not None), ("default", key.default))
-        values[name] = Sourced(raw if raw is None else _parsed(name, key.parse, raw, str(label)), str(label))
+        values[name] = Sourced(raw if label == "default" else _parsed(name, key.parse, raw, str(label)), str(label))
     return Settings(profile=profile, file=file, **values)
 
 

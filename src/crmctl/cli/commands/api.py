@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import UsageError, reason
+from crmctl.errors import NotFoundError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -64,10 +64,15 @@ def call_endpoint(
         runtime.confirm(f"Send DELETE {address}")
     if runtime.settings.output.value is None:
         runtime.emitter.format = "json"
-    if paginate:
-        runtime.emitter.emit_pages(_pages(runtime, _with_query(address, query)))
-    else:
-        _print(runtime, runtime.crm.session.request(verb, address, body=body, query=query), include=include)
+    try:
+        if paginate:
+            runtime.emitter.emit_pages(_pages(runtime, _with_query(address, query)))
+        else:
+            _print(runtime, runtime.crm.session.request(verb, address, body=body, query=query), include=include)
+    except NotFoundError as error:
+        if slug := re.search(r"(?:^|/)objects/([a-z][a-z0-9_]*)(?:[/?]|$)", address):
+            error.hint = f"an object is named by its id, and {{{slug[1]}}} stands for it: objects/{{{slug[1]}}}"
+        raise
 
 
 def _content(runtime: Runtime, verb: str, input: str | None, fields: list[str]) -> tuple[Any, list[tuple[str, str]]]:
