@@ -15,7 +15,7 @@ from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from crmctl.cli.runtime import Runtime
     from crmctl.plan.export import ExportRequest, Further
@@ -96,7 +96,7 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
                 runtime.messages.note(_undo_text(plan))
             elif plan.requests > FEW_REQUESTS:
                 runtime.progress.note(_undo_text(plan))
-            runtime.confirm(_undo_question(plan))
+            runtime.confirm(f"Undo job {plan.job} of {plan.object}: {_undo_steps(plan)}")
 
     estimates = runtime.dry_run or runtime.prompter.can_ask
     plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, estimates, include_changed), approve)
@@ -125,71 +125,55 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     return True
 
 
-def _undo_question(plan: Undo | Recreation | Separation) -> str:
-    from crmctl.plan.undo import Undo
+_UNDO_STEPS: dict[str, Sequence[tuple[str, str, str]]] = {
+    "Undo": (
+        ("found", "{records} to delete", "{deleted} of {records} deleted"),
+        ("restorable", "{back} to put back", "{restored} of {back} put back"),
+        ("parents", "{parents} to delete that they refer to", ""),
+        ("parentsDeleted", "", "{parentsDeleted} deleted that they referred to"),
+        ("undoneBefore", "{undoneBefore} undone before", "{undoneBefore} undone before"),
+        ("abandoned", "{rows} not sent yet, and abandoned", "{rows} not sent yet, and abandoned"),
+    ),
+    "Recreation": (
+        ("found", "{records} to create again, with new ids", "{created} of {records} created again, with new ids"),
+        ("undoneBefore", "{undoneBefore} created again before", "{undoneBefore} created again before"),
+        ("ids", "", "{ids} says which"),
+        ("references", "", "{references} other records refer to them again"),
+        ("activities", "", "{activities} activities linked again"),
+    ),
+    "Separation": (
+        ("groups", "{losers} to create again, with new ids, in {groups}", "{undone} taken apart, {recreated} created again with new ids"),
+        ("survivors", "", "{survivors} put back"),
+        ("references", "", "{references} put back"),
+        ("activities", "", "{activities} put back"),
+    ),
+}
+"""What each kind of undo does: the count that decides whether crmctl says it, the text before and the text after."""
 
-    if isinstance(plan, Undo):
-        parts = [f"put back {counted(plan.restorable, 'record')}"] if plan.restorable else []
-        parts += [f"delete {counted(plan.work - plan.restorable, 'created record')}"] if plan.work > plan.restorable else []
-    else:
-        parts = [f"create {counted(plan.work, 'record')} again, with new ids"]
-    return f"Undo job {plan.job} of {plan.object}: {' and '.join(parts)}"
+
+def _undo_steps(plan: Undo | Recreation | Separation) -> str:
+    document = plan.to_document()
+    texts: dict[str, str] = {name: f"{value:,}" if isinstance(value, int) else str(value) for name, value in document.items()}
+    kind, count = type(plan).__name__, document.get
+    texts["records"], texts["rows"] = counted(count("found", 0), "record"), counted(count("abandoned", 0), "row")
+    texts["back"] = texts.get("restorable", "") if count("found") else counted(count("restorable", 0), "record")
+    if kind == "Separation":
+        nouns = {"groups": "group", "undone": "group", "survivors": "survivor", "references": "reference", "activities": "activity"}
+        texts |= {name: counted(document[name], noun) for name, noun in nouns.items()}
+        texts["losers"] = counted(document["duplicates"], "record")
+    steps = [(after if plan.carried_out else before).format_map(texts) for name, before, after in _UNDO_STEPS[kind] if count(name)]
+    return ", ".join(filter(None, steps)) or "nothing to undo"
 
 
 def _undo_text(plan: Undo | Recreation | Separation) -> str:
     from crmctl.output.progress import duration
     from crmctl.plan.results import LEFT
-    from crmctl.plan.undo import Undo
-    from crmctl.plan.undo_deletions import Recreation
 
-    document = plan.to_document()
-    if not plan.work and document["undoneBefore"]:
-        parts = [f"nothing left to undo; {document['undoneBefore']:,} undone before"]
-    elif isinstance(plan, Undo):
-        parts = _undo_parts(plan, document)
-    elif isinstance(plan, Recreation):
-        parts = _recreation_parts(plan, document)
-    else:
-        parts = _separation_parts(plan, document)
+    before = plan.to_document()["undoneBefore"]
+    parts = [f"nothing left to undo; {before:,} undone before" if before and not plan.work else _undo_steps(plan)]
     if not plan.carried_out and plan.requests:
         parts.append(f"{counted(plan.requests, 'request')}, about {duration(plan.seconds)}")
     return f"job {plan.job}: {'; '.join([*parts, *(f'{count:,} {LEFT[name]}' for name, count in plan.left.items())])}"
-
-
-def _undo_parts(plan: Undo, document: Mapping[str, Any]) -> list[str]:
-    back = f"{plan.restorable:,}" if plan.found else counted(plan.restorable, "record")
-    if not plan.carried_out:
-        steps = [f"{counted(plan.found, 'record')} to delete"] if plan.found or not plan.work else []
-        steps += [f"{back} to put back"] if plan.restorable else []
-        steps += [f"{document['parents']:,} to delete that they refer to"] if document["parents"] else []
-    else:
-        steps = [f"{document['deleted']:,} of {counted(plan.found, 'record')} deleted"] if plan.found or not plan.restorable else []
-        steps += [f"{document['restored']:,} of {back} put back"] if plan.restorable else []
-        steps += [f"{document['parentsDeleted']:,} deleted that they referred to"] if document["parentsDeleted"] else []
-    parts = [", ".join(steps)]
-    parts += [f"{document['undoneBefore']:,} undone before"] if document["undoneBefore"] else []
-    return parts + ([f"{counted(document['abandoned'], 'row')} not sent yet, and abandoned"] if document["abandoned"] else [])
-
-
-def _recreation_parts(plan: Recreation, document: Mapping[str, Any]) -> list[str]:
-    records = counted(plan.found, "record")
-    parts = [
-        f"{document['created']:,} of {records} created again, with new ids"
-        if plan.carried_out
-        else f"{records} to create again, with new ids"
-    ]
-    parts += [f"{plan.done:,} created again before"] if plan.done else []
-    parts += [f"{plan.ids} says which"] if plan.ids is not None else []
-    words = {"references": "other records refer to them again", "activities": "activities linked again"}
-    return parts + [f"{document[name]:,} {text}" for name, text in words.items() if document[name]]
-
-
-def _separation_parts(plan: Separation, document: Mapping[str, Any]) -> list[str]:
-    if not plan.carried_out:
-        return [f"{counted(plan.losers, 'record')} to create again, with new ids, in {counted(plan.groups, 'group')}"]
-    parts = [f"{counted(document['undone'], 'group')} taken apart, {document['recreated']:,} created again with new ids"]
-    words = {"survivors": "survivor", "references": "reference", "activities": "activity"}
-    return parts + [f"{counted(document[name], word)} put back" for name, word in words.items() if document[name]]
 
 
 def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None, *, strict: bool = False) -> None:

@@ -330,4 +330,5 @@ class Runtime:
 
 def counted(count: int, noun: str) -> str:
     """Return a number and its noun, given in the singular."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
