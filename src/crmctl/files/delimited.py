@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.files.encodings import Encoding, Lines, open_text
+from crmctl.files.encodings import Encoding, Lines, count_lines, open_text
 from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source, SourceOptions
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
@@ -277,6 +277,8 @@ class DelimitedSource(Source):
         width, named = self._width, len(self.header)
         if cells is None:
             return None
+        if problem is None and len(cells) == width == named and cells[-1] != self.header[-1] and not self._excel_safe:
+            return _NEW_ROW((ordinal, first, last, raw, cells, None, None))
         if problem is None and len(cells) != width:
             if len(cells) == 1 and not cells[0].strip():
                 return None
@@ -318,10 +320,11 @@ class DelimitedSource(Source):
                     number += len(ordinary.texts)
                     continue
                 lines.unread(block)
+                end = number + count_lines(block)
                 for record in split_records(lines, self._delimiter, self._quote, lines_before=number):
                     yield record
                     number = record.last_line
-                    if lines.is_block_done:
+                    if number >= end:
                         break
 
     def _split(self, block: str, first_line: int) -> OrdinaryLines | None:
@@ -331,14 +334,16 @@ class DelimitedSource(Source):
         quote = self._quote
         if "\r" in text or "" in texts or len(self.header) != self._width or self._excel_safe:
             return None
+        places = [place for place, line in enumerate(texts) if quote in line] if quote is not None and quote in text else []
+        if quote is not None and any(texts[place].count(quote) % 2 for place in places):
+            return None
         cells = [line.split(self._delimiter) for line in texts]
-        if quote is not None and quote in text:
-            places = [place for place, line in enumerate(texts) if quote in line]
+        if places:
             try:
                 quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, quotechar=quote, strict=True))
             except csv.Error:
                 return None
-            if len(quoted) != len(places) or any(texts[place].count(quote) % 2 for place in places):
+            if len(quoted) != len(places):
                 return None
             for place, record in zip(places, quoted, strict=True):
                 cells[place] = record

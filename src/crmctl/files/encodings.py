@@ -232,9 +232,9 @@ class Lines(Iterator[str]):
         self.unread("")
 
     def __next__(self) -> str:
-        if self.is_block_done:
+        while not (line := self._block.readline()):
             self.unread(next(self._blocks))
-        return self._block.readline()
+        return line
 
     def rest(self) -> str:
         """Return the remaining lines of the block."""
@@ -246,11 +246,7 @@ class Lines(Iterator[str]):
 
     def unread(self, block: str) -> None:
         """Continue with the lines of `block`."""
-        self._block, self._size = io.StringIO(block, newline=""), len(block)
-
-    @property
-    def is_block_done(self) -> bool:
-        return self._block.tell() == self._size
+        self._block = io.StringIO(block, newline="")
 
 
 def refuse_nul(name: str, line: int) -> NoReturn:
