@@ -6,7 +6,7 @@ import pytest
 
 from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import record_history, record_pages, records, reports, settings, workflow_runs, workflows
+from crmctl.service.store import preferences, record_history, record_pages, records, reports, workflow_runs, workflows
 from crmctl.service.store.reports import ReportOutcome
 from crmctl.service.store.tx import to_micros
 from tests.service.store.conftest import Store, new_id
@@ -79,14 +79,14 @@ def test_views_are_kept_for_their_object(store: Store) -> None:
     people, deals = store.standard("people"), store.standard("deals")
     for owner, name, is_shared in (("a", "B", True), ("a", "a", False), ("b", "c", False), ("a", "B", False)):
         view = {"name": name, "query": "q=x&", "owner": owner, "isShared": is_shared}
-        store.engine.write(lambda tx, view=view: settings.save_view(tx, people, new_id(), view))
+        store.engine.write(lambda tx, view=view: preferences.save_view(tx, people, new_id(), view))
 
     def names(object_id: str, owner: str) -> list[str]:
-        return [each["name"] for each in store.read(lambda tx: settings.list_views(tx, object_id, owner))]
+        return [each["name"] for each in store.read(lambda tx: preferences.list_views(tx, object_id, owner))]
 
     assert (names(people, "a"), names(people, "b"), names(deals, "a")) == (["a", "B"], ["c"], [])
     with pytest.raises(NotFound):
-        store.read(lambda tx: settings.get_view(tx, deals, "x"))
+        store.read(lambda tx: preferences.get_view(tx, deals, "x"))
 
 
 def test_reports_and_workflows_are_renamed_and_deleted_with_their_runs(store: Store) -> None:

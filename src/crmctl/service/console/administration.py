@@ -16,13 +16,25 @@ from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.store import attributes, deliveries, keys, logs, members, records, reports, settings, webhooks, workflow_runs, workflows
+from crmctl.service.store import (
+    attributes,
+    deliveries,
+    keys,
+    logs,
+    members,
+    preferences,
+    records,
+    reports,
+    webhooks,
+    workflow_runs,
+    workflows,
+)
 from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.members import MEANINGS, MemberRole, role_of
+from crmctl.service.store.preferences import option_colours
 from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.records import Paging
-from crmctl.service.store.settings import option_colours
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import switch
 from crmctl.values.filters import Condition
@@ -159,7 +171,7 @@ def end_session(tx: Tx, visit: Visit, session: Json) -> Outcome:
 
 
 def change_settings(tx: Tx, visit: Visit, stored: Json) -> Outcome:
-    settings.change_settings(tx, {name: visit.text(name) for name in stored}, now=visit.now())
+    preferences.change_settings(tx, {name: visit.text(name) for name in stored}, now=visit.now())
     return Redirect("/settings", "saved")
 
 

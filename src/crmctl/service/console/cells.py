@@ -13,7 +13,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.visits import Visit, day, is_wire_time, titled
 from crmctl.service.store import records
-from crmctl.service.store.settings import option_colours
+from crmctl.service.store.preferences import option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_address, read_name
 

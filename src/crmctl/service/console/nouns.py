@@ -17,7 +17,7 @@ from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
-from crmctl.service.store import attributes, keys, reports, settings, workflow_runs, workflows
+from crmctl.service.store import attributes, keys, preferences, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store.attributes import options_of
 from crmctl.service.store.members import MEANINGS, MemberRole
@@ -574,7 +574,7 @@ SETTINGS = ConsoleNoun(
     singular="settings",
     group="Administration",
     needs=MemberRole.ADMIN,
-    get=lambda tx, _visit: settings.get_settings(tx),
+    get=lambda tx, _visit: preferences.get_settings(tx),
     name=lambda _settings: "Settings",
     trail=lambda _tx, _visit: (),
     form=NounForm(

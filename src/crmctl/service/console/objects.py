@@ -13,9 +13,9 @@ from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute, change_options, options_of
 from crmctl.service.store.objects import STANDARD, NewObject
+from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.records import Paging
 from crmctl.service.store.removals import StillLeaving
-from crmctl.service.store.settings import option_colours, set_option_colours
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator

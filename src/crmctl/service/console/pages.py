@@ -35,7 +35,7 @@ from crmctl.service.faults import FAILURES, BadRequest, Conflict, Fault, Forbidd
 from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import answer_for
-from crmctl.service.store import objects, settings
+from crmctl.service.store import objects, preferences
 from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, SessionOwner, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
@@ -230,8 +230,8 @@ class Pages:
         if session is None:
             session = ConsoleSession(request.cookies.get(self._entry_name) or new_token())
         agent = request.headers.get("user-agent", "")
-        chosen = settings.get_settings(tx)
-        zone = settings.zone_of(request.cookies.get(ZONE_COOKIE, "")) or settings.zone_of(chosen["timeZone"]) or UTC
+        chosen = preferences.get_settings(tx)
+        zone = preferences.zone_of(request.cookies.get(ZONE_COOKIE, "")) or preferences.zone_of(chosen["timeZone"]) or UTC
         place = request.url.path.partition(f"/{self.area}")[2].rstrip("/")
         about = (known, _address(request), agent, form.files, zone, chosen["currency"], place)
         return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)

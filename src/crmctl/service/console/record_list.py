@@ -31,7 +31,7 @@ from crmctl.service.console.record_form import USUAL_PARTS, part_attributes
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.store import attributes, objects, records, settings
+from crmctl.service.store import attributes, objects, preferences, records
 from crmctl.service.store.condition_sql import Where, read_condition
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
@@ -139,18 +139,18 @@ def _add_views(pages: Pages) -> None:
         query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
         # Saving under the name of a view changes that view.
-        same = [each for each in settings.list_views(tx, known["id"], visit.actor) if each["name"] == name and may_change(visit, each)]
+        same = [each for each in preferences.list_views(tx, known["id"], visit.actor) if each["name"] == name and may_change(visit, each)]
         owner = next((each["owner"] for each in same if each["isShared"] and is_shared), visit.actor)
-        settings.save_view(tx, known["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared})
+        preferences.save_view(tx, known["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared})
         return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
         known = object_of(tx, visit)
-        view = settings.get_view(tx, known["id"], visit.text("view"))
+        view = preferences.get_view(tx, known["id"], visit.text("view"))
         if not may_change(visit, view):
             raise Forbidden("only its owner or an admin deletes a view")
-        settings.delete_view(tx, known["id"], view["id"])
+        preferences.delete_view(tx, known["id"], view["id"])
         return Redirect(f"/records/{known['slug']}", "view-deleted")
 
 
@@ -184,7 +184,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         error = problem.message
     by_slug = {attribute["slug"]: attribute for attribute in found}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
-    listed_views = settings.list_views(tx, known["id"], visit.actor)
+    listed_views = preferences.list_views(tx, known["id"], visit.actor)
     view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
     values = {
         "object": known,

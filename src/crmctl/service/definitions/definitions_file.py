@@ -13,7 +13,7 @@ from crmctl.clock import Clock
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
 from crmctl.service.jobs.worker import after_removal
-from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
+from crmctl.service.outbound.guard import ForbiddenTargetError, read_target
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, webhooks, workflows
 from crmctl.service.store.engine import Engine, rehearse
@@ -253,7 +253,7 @@ class _Loading:
 
     def _webhook(self, definition: WebhookDefinition, existing: Json | None) -> str:
         try:
-            check_form(definition.url)
+            read_target(definition.url)
         except ForbiddenTargetError as error:
             raise BadRequest(str(error), {"field": "url"}) from error
         wanted: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}

@@ -165,11 +165,6 @@ class VettedAddress:
     path: str
 
 
-def check_form(url: str) -> None:
-    """Raise ForbiddenTargetError for a text that is no web address."""
-    _read(url)
-
-
 class TargetGuard:
     """Refuses everything that is not public, except for the `allowed` networks (with `--dev`: loopback)."""
 
@@ -179,7 +174,7 @@ class TargetGuard:
 
     def check_url(self, url: str) -> None:
         """Raise ForbiddenTargetError for a URL that can never be called. Resolves nothing."""
-        if literal := _read(url).address:
+        if literal := read_target(url).address:
             self._vet(literal)
 
     def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
@@ -187,7 +182,7 @@ class TargetGuard:
 
         Raises ForbiddenTargetError, or UnresolvableTargetError, also when the name is not resolved within `seconds`.
         """
-        target = _read(url)
+        target = read_target(url)
         addresses = [target.address] if target.address else self._lookups.addresses(target.host, target.port, seconds)
         for address in addresses:
             self._vet(address.partition("%")[0])
@@ -202,8 +197,9 @@ class TargetGuard:
             raise ForbiddenTargetError(f"{address} is not a public address ({problem})")
 
 
-def _read(url: str) -> VettedAddress:
-    """Parse more strictly than any URL parser, so that no two of them can read the same text differently."""
+def read_target(url: str) -> VettedAddress:
+    """Parse more strictly than any URL parser, so that no two of them can read the same text differently. Raises ForbiddenTargetError for a
+    text that is no web address."""
     if any(unicodedata.category(character)[0] in "CZ" or character == "\\" for character in url):
         raise ForbiddenTargetError("the URL must not hold blanks, line breaks, control characters or backslashes")
     try:

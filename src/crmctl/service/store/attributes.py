@@ -13,9 +13,9 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs, record_tables, records, removals
+from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_flag, require_name, require_slug, slug_from
 from crmctl.service.store.records import Paging
-from crmctl.service.store.settings import option_colours, set_option_colours
 from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.attribute_types import TYPES
 from crmctl.values.filters import Condition

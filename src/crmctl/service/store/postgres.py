@@ -40,25 +40,8 @@ _COLUMNS = (
     "SELECT a.attname, a.attidentity <> '' FROM pg_attribute AS a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped "
     "ORDER BY a.attnum"
 )
+_COUNTS = "SELECT (SELECT max(version) FROM schema_version), (SELECT coalesce(sum(total), 0)::bigint FROM record_total)"
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-
-
-def copy_out(connection: Any, folder: Path) -> Json:
-    """Copy all tables as of one moment, each into a file of its own. Returns what is needed to load them. `connection` is psycopg's."""
-    for _ in range(_COPY_TRIES):
-        tables = connection.execute(_TABLES).fetchall()
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            connection.execute("SET LOCAL statement_timeout = 0")
-            # Locks before the first look at the data, so that the tables hold what is seen.
-            connection.execute(f"LOCK TABLE {', '.join(name for name, _ in tables)} IN ACCESS SHARE MODE")
-            if connection.execute(_TABLES).fetchall() != tables:
-                continue
-            described = [_copy_table(connection, name, oid, folder) for name, oid in tables]
-            version = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0]
-            records = connection.execute("SELECT coalesce(sum(total), 0)::bigint FROM record_total").fetchone()[0]
-            return {"engine": "postgresql", "schemaVersion": version, "records": records, "tables": described}
-    raise RejectedError("objects are made and deleted faster than they can be copied", hint="try again when nobody changes the schema")
 
 
 def _copy_table(connection: Any, name: str, oid: int, folder: Path) -> Json:
@@ -79,13 +62,9 @@ def _copy_table(connection: Any, name: str, oid: int, folder: Path) -> Json:
     return described
 
 
-def has_tables(connection: Any) -> bool:
-    return bool(connection.execute(_TABLES).fetchall())
-
-
 def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
     """Load a copy into an empty database in the open transaction; `migrate` creates the tables of the copied version."""
-    if has_tables(connection):
+    if connection.execute(_TABLES).fetchall():
         raise UsageError("there is data in this database already", hint="--database-url of an empty one")
     migrate(tx, described["schemaVersion"])
     for name in ("organisation", "service_value", "schema_version"):
@@ -263,12 +242,25 @@ class PostgresEngine:
         return {"database_bytes": float(size)} | used
 
     def copy_out(self, folder: Path) -> Json:
+        """Copy all tables as of one moment, each into a file of its own. Returns what is needed to load them."""
         with _telling_what_failed(), self._pool.connection() as connection:
-            return copy_out(connection, folder)
+            for _ in range(_COPY_TRIES):
+                tables = connection.execute(_TABLES).fetchall()
+                with connection.transaction():
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                    connection.execute("SET LOCAL statement_timeout = 0")
+                    # Locks before the first look at the data, so that the tables hold what is seen.
+                    connection.execute(f"LOCK TABLE {', '.join(name for name, _ in tables)} IN ACCESS SHARE MODE")
+                    if connection.execute(_TABLES).fetchall() != tables:
+                        continue
+                    described = [_copy_table(connection, name, oid, folder) for name, oid in tables]
+                    version, records = cast(Row, connection.execute(_COUNTS).fetchone())
+                    return {"engine": "postgresql", "schemaVersion": version, "records": records, "tables": described}
+            raise RejectedError("objects are made and deleted faster than they can be copied", hint="try again when the schema is at rest")
 
     def has_tables(self) -> bool:
         with _telling_what_failed(), self._pool.connection() as connection:
-            return has_tables(connection)
+            return bool(connection.execute(_TABLES).fetchall())
 
     def copy_in(self, folder: Path, described: Mapping[str, Any], migrate: Callable[[Tx, int], None]) -> None:
         """Fill an empty database from a copy in one transaction; `migrate` brings it to a version."""

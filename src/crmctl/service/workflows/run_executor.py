@@ -68,9 +68,14 @@ class Runs(ClaimingJob[Claimed]):
         filled = render(dict(action), scope, f"actions[{run.step}]")
 
         def change(tx: Tx) -> Claimed:
-            now, made = self._context.clock.now(), _Noted(self._context)
-            result = PERFORM[action["type"]](tx, filled, scope, {"ids": made, "now": now})
-            workflow_runs.note_origin(tx, run, made.ids)
+            now, made = self._context.clock.now(), list[str]()
+
+            def make() -> str:
+                made.append(self._context.ids())
+                return made[-1]
+
+            result = PERFORM[action["type"]](tx, filled, scope, {"ids": make, "now": now})
+            workflow_runs.note_origin(tx, run, made)
             return workflow_runs.advance(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
 
         return self._context.engine.write(change, by=logs.workflow(run.workflow_id))
@@ -101,16 +106,6 @@ class Runs(ClaimingJob[Claimed]):
             self._context.engine.write(lambda tx: workflow_runs.fail(tx, run, error, ids=self._context.ids, now=self._context.clock.now()))
         except LeaseLostError:
             return
-
-
-class _Noted:
-    def __init__(self, context: Context) -> None:
-        self._make = context.ids
-        self.ids: list[str] = []
-
-    def __call__(self) -> str:
-        self.ids.append(self._make())
-        return self.ids[-1]
 
 
 def _scope(run: Claimed) -> Json:

@@ -21,7 +21,7 @@ from pydantic import Field
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, NotFound
-from crmctl.service.outbound.guard import ForbiddenTargetError, check_form
+from crmctl.service.outbound.guard import ForbiddenTargetError, read_target
 from crmctl.service.store import activities, change_log, objects, records
 from crmctl.service.store.condition_sql import ConditionDefinition, read_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
@@ -370,7 +370,7 @@ def _check_url(url: str, field: str) -> None:
     if is_template(url):
         return
     try:
-        check_form(url)
+        read_target(url)
     except ForbiddenTargetError as problem:
         raise BadRequest(f"{field}: {problem}", {"field": field}) from None
 
