@@ -114,7 +114,8 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     if job is None:
         return False
     plan = undo_apply(context, job, dry_run=True)
-    what = f"{counted(plan.records, 'record')}, {counted(plan.activities, 'activity')} and {counted(plan.schema, 'change')} of the schema"
+    counts = (counted(plan.records, "record"), f"{plan.activities:,} activities", f"{plan.entries:,} entries")
+    what = f"{', '.join(counts)} and {counted(plan.schema, 'change')} of the schema"
     runtime.confirm(f"Undo job {job.id}: {what}")
     if not runtime.dry_run:
         plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)

@@ -21,7 +21,6 @@ from crmctl.org.jobs import (
     OrgJob,
     OrgStep,
     known_ids,
-    rows_failed,
     settle,
     unfinished,
     write_sources,
@@ -35,7 +34,7 @@ from crmctl.plan.requests import ImportRequest, store_of
 from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import Present, read_service
-from crmctl.write.database import JobState
+from crmctl.write.database import JobState, RowState
 
 LISTED = 100
 """Most entries of a list in a result; the counts are exact."""
@@ -76,14 +75,18 @@ class ObjectPlan:
 
 @dataclass
 class ApplyPlan:
-    """The changes that an apply will make. `coverage` are the rows of the folder's table that name what it does not contain."""
+    """The changes of an apply, and what became of them. `others` are activities and the sections that the folder holds and the service
+    takes, `coverage` the rows of the folder's table that name what it does not contain. `left` names what was not applied, and why; `count`
+    is the number of such things."""
 
     folder: Path
     schema: Sequence[SchemaChange]
     records: dict[str, ObjectPlan]
     others: dict[str, ObjectPlan]
-    """Activities, and the sections that the folder holds."""
     coverage: Sequence[Json]
+    job: str | None = None
+    left: list[Json] = field(default_factory=list)
+    count: int = 0
 
     @property
     def schema_changes(self) -> list[SchemaChange]:
@@ -96,27 +99,6 @@ class ApplyPlan:
     @property
     def deletions(self) -> int:
         return sum(plan.delete for plan in self.records.values())
-
-    def to_document(self) -> Json:
-        """Return the JSON form. Every key is present."""
-        return {
-            "folder": str(self.folder),
-            "changes": self.changes,
-            "schema": [change.wire() for change in self.schema_changes],
-            "records": {slug: vars(plan) for slug, plan in self.records.items()},
-            **{name: vars(plan) for name, plan in self.others.items()},
-            "notContained": [row["content"] for row in self.coverage],
-        }
-
-
-@dataclass
-class ApplyResult:
-    """Outcome of an apply. `left` names what was not applied, and why; `count` is the number of such things."""
-
-    plan: ApplyPlan
-    job: str | None = None
-    left: list[Json] = field(default_factory=list)
-    count: int = 0
 
     def leave(self, place: str, problem: str) -> None:
         self.count += 1
@@ -131,10 +113,20 @@ class ApplyResult:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        return {"job": self.job, **self.plan.to_document(), "left": self.left, "leftCount": self.count}
+        return {
+            "job": self.job,
+            "folder": str(self.folder),
+            "changes": self.changes,
+            "schema": [change.wire() for change in self.schema_changes],
+            "records": {slug: vars(plan) for slug, plan in self.records.items()},
+            **{name: vars(plan) for name, plan in self.others.items()},
+            "notContained": [row["content"] for row in self.coverage],
+            "left": self.left,
+            "leftCount": self.count,
+        }
 
 
-def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[ApplyPlan], None]) -> ApplyResult:
+def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[ApplyPlan], None]) -> ApplyPlan:
     """Compare the folder with the service, pass the plan to `approve`, and carry it out as one job. `approve` raises to cancel.
 
     An interrupted apply of the folder is continued. Raises RejectedError for a damaged folder before the first request, and for a schema
@@ -155,20 +147,19 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         others = {ACTIVITY_ROWS: "activities"} | (SECTION_ROWS if takes_sections(context) else {})
         plan = plan_of(compared, request, {slug: section for slug, section in others.items() if section in folder.parts})
         approve(plan)
-        result = ApplyResult(plan)
         if request.dry_run or (not plan.changes and job is None):
-            _note_left_out(compared, result, folder.objects)
-            return result
+            _note_left_out(compared, plan, folder.objects)
+            return plan
         job = job or _held(stack, OrgJob.begin(context, request.folder))
-        result.job = job.id
+        plan.job = job.id
         try:
-            _Run(context, compared, present, job, result, request.settle).carry_out(request)
+            _Run(context, compared, present, job, plan, request.settle).carry_out(request)
         except CrmctlError as error:
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
         job.journal.set_state(JobState.FINISHED)
         _write_map(request.map_file, known | known_ids(context))
-    return result
+    return plan
 
 
 def _held(stack: ExitStack, job: OrgJob) -> OrgJob:
@@ -265,21 +256,21 @@ def object_order(folder: OrgFolder) -> list[str]:
     return order
 
 
-def _note_left_out(compared: OrgComparison, result: ApplyResult, pending: Collection[str] = ()) -> None:
+def _note_left_out(compared: OrgComparison, plan: ApplyPlan, pending: Collection[str] = ()) -> None:
     """Name entries that the service does not take, and references to records that it does not have."""
     for slug, section in SECTION_ROWS.items():
-        if section not in result.plan.others and (count := sum(1 for _ in compared.tables.unpaired(Side.RIGHT, slug))):
-            result.leave(section, f"{count:,} that this service does not take")
+        if section not in plan.others and (count := sum(1 for _ in compared.tables.unpaired(Side.RIGHT, slug))):
+            plan.leave(section, f"{count:,} that this service does not take")
     for slug in compared.right.objects:
         for right, names in compared.open_references(slug, pending):
-            result.leave(f"{slug} {right}", f"{', '.join(names)}: the record it refers to is not in the service")
+            plan.leave(f"{slug} {right}", f"{', '.join(names)}: the record it refers to is not in the service")
 
 
 class _Run:
     """The steps of an apply."""
 
     def __init__(
-        self, context: BulkContext, compared: OrgComparison, present: Present, job: OrgJob, result: ApplyResult, settle: float
+        self, context: BulkContext, compared: OrgComparison, present: Present, job: OrgJob, plan: ApplyPlan, settle: float
     ) -> None:
         self._context = context
         self._settle = settle
@@ -288,7 +279,7 @@ class _Run:
         self._folder = compared.right
         self._present = present
         self._job = job
-        self._result = result
+        self._plan = plan
         self._deferred: dict[str, set[str]] = {}
 
     def carry_out(self, request: ApplyFolderRequest) -> None:
@@ -303,10 +294,10 @@ class _Run:
         self._activities(prune=request.prune)
         for slug in reversed(order) if request.prune else ():
             self._delete(slug)
-        _note_left_out(self._compared, self._result)
+        _note_left_out(self._compared, self._plan)
 
     def _schema(self) -> None:
-        changes = self._result.plan.schema_changes
+        changes = self._plan.schema_changes
         if not changes:
             return
         step = self._job.step("schema", "")
@@ -323,7 +314,7 @@ class _Run:
             return
         step = self._job.step("create", slug)
         write_sources(step, sources)
-        self._import(step, self._new_rows(slug), "create")
+        self._import(step, self._new_rows(slug))
         pairs = list(step.new_ids(self._context.clock))
         self._compared.pair(slug, pairs)
 
@@ -338,7 +329,7 @@ class _Run:
     def _update(self, slug: str) -> None:
         rows = ({"id": left, **values} for left, values in self._changed_values(slug) if values)
         if (first := next(rows, None)) is not None:
-            self._import(self._job.step("update", slug), chain([first], rows), "update")
+            self._import(self._job.step("update", slug), chain([first], rows))
 
     def _changed_values(self, slug: str) -> Iterator[tuple[str, Json]]:
         """Yield the id in the service and the new values of records that differ, and of new records with left out references."""
@@ -350,17 +341,22 @@ class _Run:
             if record_id in deferred and record_id in lefts:
                 yield lefts[record_id], self._compared.translated(slug, {name: data[name] for name in data if name in references}, ())[0]
 
-    def _import(self, step: OrgStep, rows: Iterable[Json], mode: str) -> None:
+    def _import(self, step: OrgStep, rows: Iterable[Json]) -> None:
         request = ImportRequest(
-            object=self._object(step.object).id, file=f"records/{step.object}.jsonl", rows=rows, mode=mode, again=True, mirror="never",
-            on_error="continue", capture_ids=True, settle=self._settle, before_images="yes" if mode == "update" else "no",
+            object=self._object(step.object).id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True, mirror="never",
+            on_error="continue", capture_ids=True, settle=self._settle, before_images="yes" if step.kind == "update" else "no",
         )  # fmt: skip
         result = import_records(step.context(self._context), request)
         with suppress(PartialError, RejectedError):
             result.raise_for_error()
+        self._conclude(step)
+
+    def _conclude(self, step: OrgStep) -> None:
+        """Count the rows of a step, and name those that were not written."""
         self._job.count(step)
-        for number, why in rows_failed(step, self._context.clock):
-            self._result.leave(f"{step.object}, {mode}, row {number}", why)
+        for number, row in step.rows(self._context.clock):
+            if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
+                self._plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
 
     def _entries(self, slug: str) -> None:
         """Create and change the entries of a section, one request each."""
@@ -368,7 +364,7 @@ class _Run:
         sources = {line.document["id"]: line.document["data"] for line in self._folder.entries(section)}
         wanted = [name for name, _ in self._tables.unpaired(Side.RIGHT, slug)]
         wanted += [change.id for change in self._compared.changed(slug) if set_values(change.values)]
-        for name in wanted if section in self._result.plan.others else ():
+        for name in wanted if section in self._plan.others else ():
             step = step or self._job.step("entries", section)
             before = self._compared.current.get(section, {}).get(name)
             entry = to_send(section, self._compared.translated(slug, sources[name])[0], before)
@@ -376,7 +372,7 @@ class _Run:
             try:
                 send_entry(self._context, section, entry, self._folder.path)
             except (DeniedError, NotFoundError, RejectedError) as error:
-                self._result.leave(f"{section} {name}", error.message)
+                self._plan.leave(f"{section} {name}", error.message)
         if step is not None and section == "members":
             self._compared.match_users(read_sections(self._context, ("members",))[0]["members"].values())
 
@@ -400,7 +396,7 @@ class _Run:
                 step.note({"id": change.id, "sent": list(fields), "wire": changed.wire, "before": before})
         if prune:
             for activity_id, _ in self._tables.unpaired(Side.LEFT, ACTIVITY_ROWS):
-                self._result.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
+                self._plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
 
     def _name_doubtful_activities(self) -> None:
         """Note the ids of activities that an interrupted run created without hearing of it."""
@@ -416,7 +412,7 @@ class _Run:
         """Return the fields of a request. Links and participants that the service does not have are left out and named."""
         translated, unknown = self._compared.translated(ACTIVITY_ROWS, data, ())
         for what in unknown:
-            self._result.leave(f"activity {source}", f"{what} is not in the service")
+            self._plan.leave(f"activity {source}", f"{what} is not in the service")
         fields: Json = {name: translated[name] for name in ("title", "summary", "activityDate") if name in translated}
         if "links" in translated:
             pairs = [link.split("/", 1) for link in translated["links"]]
@@ -434,6 +430,4 @@ class _Run:
         deletion = delete(step.context(self._context), request, lambda _: None)
         with suppress(PartialError):
             deletion.raise_for_error()
-        self._job.count(step)
-        for number, why in rows_failed(step, self._context.clock):
-            self._result.leave(f"{slug}, delete, row {number}", why)
+        self._conclude(step)

@@ -264,10 +264,10 @@ def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
 
 
 def _load_service(context: BulkContext, tables: OrgTables, organization: Organization, keys: KeyOf) -> None:
-    for one, lines in organization.lines():
+    for one in organization.objects:
         slug = one.slug or one.id
         key = keys(slug)
-        for document in lines:
+        for document in organization.lines(one):
             tables.add(Side.LEFT, slug, OrgLine("", document), key(document["data"]))
     if "activities" in organization.parts:
         for document in organization.activities():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from crmctl.values.operators import Operator
 from crmctl.version import __version__
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
-from crmctl.write.journal import Header, Journal
+from crmctl.write.journal import Header, Journal, RowEntry
 
 MODE = "org"
 """Mode of an apply in its header."""
@@ -63,18 +63,21 @@ class OrgStep:
         """Return the step's job, if it has begun."""
         return next(iter(JobStore(self.folder, clock).list()), None)
 
-    def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
-        """Yield the id in the folder and the id in the service of each created record."""
-        job = self.job(clock)
-        if job is None or not (self.folder / SOURCES).exists():
+    def rows(self, clock: Clock) -> Iterator[tuple[int, RowEntry]]:
+        """Yield number and outcome of the rows of the step's job, without those that were undone."""
+        if (job := self.job(clock)) is None:
             return
         with closing(Journal(job.folder, clock)) as journal:
-            for first, sources in _numbered_chunks((self.folder / SOURCES).read_text(encoding="utf-8").split("\n")[:-1]):
-                rows = journal.rows(first, first + len(sources) - 1)
-                for ordinal, source in enumerate(sources, first):
-                    row = rows.get(ordinal)
-                    if row is not None and row.record_id is not None and not journal.is_undone(row.record_id):
-                        yield source, row.record_id
+            for first in range(1, sum(job.counts.values()) + 1, CHUNK):
+                for number, row in sorted(journal.rows(first, first + CHUNK - 1).items()):
+                    if row.record_id is None or not journal.is_undone(row.record_id):
+                        yield number, row
+
+    def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
+        """Yield the id in the folder and the id in the service of each created record."""
+        path = self.folder / SOURCES
+        sources = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        return ((sources[number - 1], row.record_id) for number, row in self.rows(clock) if sources and row.record_id is not None)
 
     def entries(self) -> list[Json]:
         """Return what the step noted about requests that are no rows of a job."""
@@ -88,11 +91,6 @@ class OrgStep:
             file.write(jsontext.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-def _numbered_chunks(items: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
-    for start in range(0, len(items), CHUNK):
-        yield start + 1, items[start : start + CHUNK]
 
 
 class OrgJob:
@@ -130,16 +128,9 @@ class OrgJob:
 
     def count(self, step: OrgStep) -> None:
         """Add the outcome of a finished step to the job's own rows, which lists show."""
-        job = step.job(self._clock)
-        offset = sum(self.journal.counts().values())
-        if job is None:
-            return
-        rows = sum(job.counts.values())
-        self.journal.record_check(rows, ())
-        with closing(Journal(job.folder, self._clock)) as journal:
-            for first, last in ((start, min(start + CHUNK - 1, rows)) for start in range(1, rows + 1, CHUNK)):
-                entries = journal.rows(first, last)
-                self.journal.conclude((offset + number, row.state, row.record_id, row.error) for number, row in entries.items())
+        offset, rows = sum(self.journal.counts().values()), list(step.rows(self._clock))
+        self.journal.record_check(len(rows), ())
+        self.journal.conclude((offset + number, row.state, row.record_id, row.error) for number, row in rows)
 
 
 def steps_of(folder: Path) -> list[OrgStep]:
@@ -323,16 +314,3 @@ def write_sources(step: OrgStep, sources: Iterable[str]) -> None:
         file.writelines(f"{source}\n" for source in sources)
         file.flush()
         os.fsync(file.fileno())
-
-
-def rows_failed(step: OrgStep, clock: Clock) -> Iterator[tuple[int, str]]:
-    """Yield number and reason of the rows that the step could not write."""
-    job = step.job(clock)
-    if job is None:
-        return
-    with closing(Journal(job.folder, clock)) as journal:
-        total = sum(job.counts.values())
-        for first in range(1, total + 1, CHUNK):
-            for number, row in sorted(journal.rows(first, min(first + CHUNK - 1, total)).items()):
-                if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
-                    yield number, row.error or str(row.state)

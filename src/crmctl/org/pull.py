@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.directory import find_object
@@ -68,25 +68,6 @@ class PullRequest:
     mask_key: Path | None = None
 
 
-@dataclass(frozen=True)
-class PullReport:
-    """Result of a pull. `is_changed`: whether a data file changed. `added`: records that references added to a subset."""
-
-    folder: Path
-    manifest: Json
-    is_changed: bool
-    requests: int
-    added: Mapping[str, int] = field(default_factory=dict)
-
-    def to_document(self) -> Json:
-        """Return the JSON form. Every key is present."""
-        names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
-        return {
-            "folder": str(self.folder), "changed": self.is_changed, "requests": self.requests, "added": dict(self.added),
-            **{name: self.manifest[name] for name in names},
-        }  # fmt: skip
-
-
 @dataclass
 class Organization:
     """The contents of a pull: a mirror as of one moment, the chosen objects with their active attributes, and entries."""
@@ -100,6 +81,8 @@ class Organization:
     chosen: Chosen | None = None
     """Ids of the records of a subset, by object id."""
     mask: Mask | None = None
+    dangling: dict[str, int] = field(default_factory=dict)
+    """Number of references to deleted records, by object id, after the records were read."""
 
     def attributes(self, object_id: str) -> list[Attribute]:
         return [attribute for attribute in self.copy.attributes(object_id) if attribute.is_active is not False]
@@ -109,16 +92,20 @@ class Organization:
         """The ids of the records, by object id in lower case."""
         return {one.id.lower(): self.copy.ids(one.id) if self.chosen is None else self.chosen[one.id] for one in self.objects}
 
-    def lines(self) -> Iterator[tuple[Object, RecordLines]]:
-        """Yield each object with its records as a folder holds them, unmasked."""
-        for one in self.objects:
-            records = self.copy.records_by_id(one.id, None if self.chosen is None else self.chosen[one.id])
-            yield one, RecordLines(records, self.attributes(one.id), self.ids)
+    def lines(self, one: Object) -> Iterator[Json]:
+        """Yield the records of an object as a folder holds them, unmasked."""
+        attributes, self.dangling[one.id] = self.attributes(one.id), 0
+        slugs = [attribute.slug for attribute in attributes]
+        known_ids = {each.slug: self.ids.get((each.target_object_id or "").lower()) for each in attributes if _refers(each)}
+        for record in self.copy.records_by_id(one.id, None if self.chosen is None else self.chosen[one.id]):
+            document, dangling = record_document(record, slugs, known_ids)
+            self.dangling[one.id] += dangling
+            yield document
 
-    def masked(self, one: Object, lines: Iterable[Json]) -> Iterator[Json]:
+    def masked(self, one: Object) -> Iterator[Json]:
         """Yield the records of an object as the folder may hold them."""
         mask, attributes, slug = self.mask, self.attributes(one.id), one.slug or one.id
-        return ({"id": each["id"], "data": mask.record(slug, attributes, each["data"])} if mask else each for each in lines)
+        return ({"id": each["id"], "data": mask.record(slug, attributes, each["data"])} if mask else each for each in self.lines(one))
 
     def activities(self) -> Iterator[Json]:
         """Yield the activities as a folder holds them, without links to deleted records; in a subset, those with links to its records."""
@@ -162,13 +149,13 @@ class Organization:
             attributes = self.attributes(one.id)
             masks[one.id] = {each.slug for each in attributes if mask.is_masked(one.slug or one.id, each)}
             harmless.update(text.lower() for each in attributes for text in (each.slug, *each.options))
-        for one, lines in self.lines():
-            for line in lines:
+        for one in self.objects:
+            for line in self.lines(one):
                 shown = (value for slug, value in line["data"].items() if slug not in masks[one.id])
                 harmless.update(text.strip().lower() for value in shown for text in texts_in(value))
         known = frozenset(harmless)
-        for one, lines in self.lines():
-            for line in lines:
+        for one in self.objects:
+            for line in self.lines(one):
                 for slug in line["data"].keys() & masks[one.id]:
                     mask.see(line["data"][slug], known)
         for activity in self.activities():
@@ -202,8 +189,11 @@ class Organization:
         return Present(slugs, attributes)
 
 
-def pull(context: BulkContext, request: PullRequest) -> PullReport:
-    """Sync the mirror and write the folder. Raises UsageError for a foreign folder, ServiceError for an unproven mirror."""
+def pull(context: BulkContext, request: PullRequest) -> Json:
+    """Sync the mirror and write the folder; return what it contains, whether it changed, and how many records references added to a subset.
+
+    Raises UsageError for a foreign folder, ServiceError for an unproven mirror.
+    """
     folder = request.folder
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     with writing_turn(context.state / LOCKS / digest, context.clock, context.listener.note):
@@ -220,7 +210,10 @@ def pull(context: BulkContext, request: PullRequest) -> PullReport:
                 if mask is not None:
                     scan(mask, organization.written_texts(place))
                 is_changed = _store(folder, place, manifest, _proposed(settings, request, organization))
-    return PullReport(folder, OrgFolder(folder).manifest, is_changed, report.requests, added)
+    manifest = OrgFolder(folder).manifest
+    names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
+    contents = {name: manifest.get(name) for name in names}
+    return {"folder": str(folder), "changed": is_changed, "requests": report.requests, "added": dict(added), **contents}
 
 
 def _restrict(organization: Organization, request: PullRequest, mask: Mask | None) -> Mapping[str, int]:
@@ -302,11 +295,11 @@ def write_folder(context: BulkContext, organization: Organization, place: Path) 
     rows: list[Json] = []
     counts: dict[str, int] = {}
     (place / RECORDS).mkdir()
-    for one, lines in organization.lines():
+    for one in organization.objects:
         slug = one.slug or one.id
-        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", organization.masked(one, lines))
+        counts[slug] = _write_lines(place / RECORDS / f"{slug}.jsonl", organization.masked(one))
         _split(place / RECORDS / f"{slug}.jsonl")
-        rows += [coverage(slug, counts[slug]), *_left_out(organization, one, lines)]
+        rows += [coverage(slug, counts[slug]), *_left_out(organization, one)]
     activities = None
     if "activities" in organization.parts:
         activities = _write_lines(place / ACTIVITIES, organization.masked_activities())
@@ -332,37 +325,21 @@ def write_folder(context: BulkContext, organization: Organization, place: Path) 
     }
 
 
-class RecordLines:
-    """Records as documents: attributes in schema order, references as ids. References to deleted records are left out and counted."""
+def record_document(record: Record, slugs: Sequence[str], known_ids: Mapping[str, set[str] | None]) -> tuple[Json, int]:
+    """Return a record as a folder holds it: attributes in schema order, references as ids.
 
-    def __init__(self, records: Iterable[Record], attributes: Sequence[Attribute], ids: Mapping[str, set[str]]) -> None:
-        self._records = records
-        self._references = {each.slug: ids.get((each.target_object_id or "").lower()) for each in attributes if _refers(each)}
-        self._slugs = [attribute.slug for attribute in attributes]
-        self.dangling = 0
-
-    def __iter__(self) -> Iterator[Json]:
-        return map(self._document, self._records)
-
-    def _document(self, record: Record) -> Json:
-        data = {slug: value for slug in self._slugs if (value := record.data.get(slug)) is not None}
-        for slug in data.keys() & self._references.keys():
-            value, known = ids_only(data[slug]), self._references[slug]
-            if known is not None:
-                value = self._closed(value, known)
-            if value is None:
-                del data[slug]
-            else:
-                data[slug] = value
-        return {"id": record.id, "data": data}
-
-    def _closed(self, value: Any, known: set[str]) -> Any:
-        if not isinstance(value, list):
-            self.dangling += value not in known
-            return value if value in known else None
-        kept = [each for each in value if each in known]
-        self.dangling += len(value) - len(kept)
-        return kept
+    References to deleted records are left out; return also their number. `known_ids`: those of the targets, by reference.
+    """
+    data, dangling = {slug: value for slug in slugs if (value := record.data.get(slug)) is not None}, 0
+    for slug in data.keys() & known_ids.keys():
+        value, known = ids_only(data[slug]), known_ids[slug]
+        listed = value if isinstance(value, list) else [value]
+        kept = [each for each in listed if known is None or each in known]
+        dangling += len(listed) - len(kept)
+        data[slug] = kept if isinstance(value, list) else kept[0] if kept else None
+        if data[slug] is None:
+            del data[slug]
+    return {"id": record.id, "data": data}, dangling
 
 
 def _refers(attribute: Attribute) -> bool:
@@ -378,7 +355,7 @@ def activity_document(activity: Activity, slugs: Mapping[str, str]) -> Json:
     return {"id": activity.id, **{name: value for name, value in (facts | listed).items() if value not in (None, [])}}
 
 
-def _left_out(organization: Organization, crm_object: Object, lines: RecordLines) -> Iterator[Json]:
+def _left_out(organization: Organization, crm_object: Object) -> Iterator[Json]:
     """Yield the coverage rows of what an object's records have and the folder has not."""
     slug, copy = crm_object.slug or crm_object.id, organization.copy
     state = copy.state(crm_object.id)
@@ -389,8 +366,8 @@ def _left_out(organization: Organization, crm_object: Object, lines: RecordLines
             yield coverage(f"{slug}.{attribute.slug}", None, "the attribute is inactive")
         elif _refers(attribute) and attribute.target_object_id not in {one.id for one in organization.objects}:
             yield coverage(f"{slug}.{attribute.slug}", None, "the ids are contained, the records they name are not")
-    if lines.dangling:
-        yield coverage(f"{slug}: references to deleted records", None, f"{lines.dangling:,} left out")
+    if dangling := organization.dangling[crm_object.id]:
+        yield coverage(f"{slug}: references to deleted records", None, f"{dangling:,} left out")
 
 
 def _write_lines(path: Path, documents: Iterable[Json]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import Any
 
 from crmctl.errors import RejectedError
@@ -214,15 +215,26 @@ def activity_links(line: OrgLine) -> list[tuple[str, list[str]]]:
     return [(link.partition("/")[0], [link.partition("/")[2]]) for link in links]
 
 
+def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = no_keys, *, edited: bool = False) -> list[Problem]:
+    """Read a folder into the tables and return its first problems. `edited`: files may differ from the manifest."""
+
+    def every() -> Iterator[Problem]:
+        yield from () if edited else folder.checksum_problems()
+        for place, text in load_folder(tables, side, folder, keys):
+            if not (edited and place in (*folder.objects, ACTIVITIES)):
+                yield place, text
+
+    problems: list[Problem] = []
+    try:
+        problems.extend(islice(every(), MOST_PROBLEMS))
+    except RejectedError as error:
+        problems += [(each["place"], each["problem"]) for each in error.details or [{"place": str(folder.path), "problem": error.message}]]
+    return problems
+
+
 def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = no_keys, *, edited: bool = False) -> None:
-    """Read a folder into the tables. Raises RejectedError that names its first problems. `edited`: files may differ from the manifest."""
-    problems = [] if edited else list(folder.checksum_problems())
-    for problem in load_folder(tables, side, folder, keys):
-        if edited and problem[0] in (*folder.objects, ACTIVITIES):
-            continue
-        problems.append(problem)
-        if len(problems) == MOST_PROBLEMS:
-            break
+    """Read a folder into the tables. Raises RejectedError that names its first problems."""
+    problems = folder_problems(tables, side, folder, keys, edited=edited)
     if problems:
         place, text = problems[0]
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from crmctl.errors import RejectedError
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import folders_compared
-from crmctl.org.folder import MOST_PROBLEMS, OrgFolder
-from crmctl.org.tables import OrgTables, Problem, Side, load_folder
+from crmctl.org.folder import OrgFolder
+from crmctl.org.tables import OrgTables, Side, folder_problems
 from crmctl.schema.apply import ChangeAction
 
 
@@ -19,22 +18,9 @@ def verify(path: Path) -> tuple[OrgFolder, list[Json]]:
     Raises UsageError for a folder that crmctl did not write or cannot open.
     """
     folder = OrgFolder(path)
-    problems: list[Json] = []
     with OrgTables() as tables:
-        for place, text in _problems(folder, tables):
-            problems.append({"place": place, "problem": text})
-            if len(problems) == MOST_PROBLEMS:
-                break
-    return folder, problems
-
-
-def _problems(folder: OrgFolder, tables: OrgTables) -> Iterator[Problem]:
-    try:
-        yield from folder.checksum_problems()
-        yield from load_folder(tables, Side.RIGHT, folder)
-    except RejectedError as error:
-        for problem in error.details or [{"place": str(folder.path), "problem": error.message}]:
-            yield problem["place"], problem["problem"]
+        problems = folder_problems(tables, Side.RIGHT, folder)
+    return folder, [{"place": place, "problem": text} for place, text in problems]
 
 
 def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, str]) -> list[Json]:

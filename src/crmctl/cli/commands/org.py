@@ -75,12 +75,12 @@ def pull_org(
     request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
     report = pull(context, request)
     if runtime.output_format == "table":
-        runtime.emitter.emit_rows(report.manifest["coverage"], "coverage")
-        for reference, count in report.added.items():
+        runtime.emitter.emit_rows(report["coverage"], "coverage")
+        for reference, count in report["added"].items():
             runtime.messages.note(f"{reference} added {counted(count, 'record')}")
-        runtime.messages.note(f"{'written' if report.is_changed else 'unchanged'}: {folder}; {counted(report.requests, 'request')}")
+        runtime.messages.note(f"{'written' if report['changed'] else 'unchanged'}: {folder}; {counted(report['requests'], 'request')}")
     else:
-        runtime.emitter.emit_result(report.to_document())
+        runtime.emitter.emit_result(report)
 
 
 @app.command("verify", local=True, examples=["crmctl org verify crm", "crmctl org verify crm --drill || echo 'cannot be restored'"])
@@ -254,7 +254,7 @@ def apply_org(
     finally:
         runtime.schema_changed()
     if runtime.dry_run:
-        text = f"{folder}: {counted(result.plan.changes, 'change')}; nothing was sent"
+        text = f"{folder}: {counted(result.changes, 'change')}; nothing was sent"
     elif result.job is None:
         text = f"nothing to do: the service holds all of {folder}"
     else:
