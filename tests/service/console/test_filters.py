@@ -71,6 +71,23 @@ def test_filters_take_ticked_options_and_parts_of_values(service: RunningService
     assert (refused.status_code, "unknown attribute" in refused.json()["message"]) == (400, True), "the interface has no filters of parts"
 
 
+def test_a_filter_of_money_names_a_currency_or_compares_all(service: RunningService, member: Visitor) -> None:
+    for name, amount, currency in (("a", 1500, "EUR"), ("b", 1500, "USD"), ("c", 900, "EUR")):
+        add(service, "deals", name=name, amount={"amount": amount, "currency": currency})
+
+    def found(value: str) -> list[str]:
+        page = member.client.get(
+            "/console/records/deals", params={"column": "name", "sort": "name", "where": "amount", "op": "greaterThan", "value": value}
+        ).text
+        return re.findall(r'<th scope="row"[^>]*><a[^>]*>(\w)<', page)
+
+    assert found("1,000") == ["a", "b"]
+    assert found("1,000 EUR") == found("eur 1000") == found("€1,000") == ["a"]
+    assert found("$1000.00") == ["b"]
+    for wrong in ("1000 EURO", "EUR 1 USD", "EUR"):
+        assert member.client.get(f"/console/records/deals?where=amount&op=greaterThan&value={wrong}").status_code == 400, wrong
+
+
 def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:
     add(service, "people", email="ada@example.com", status="customer")
     path = "/console/records/people"

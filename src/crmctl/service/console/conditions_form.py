@@ -9,6 +9,7 @@ from typing import Any
 
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
+from crmctl.service.console.cells import SYMBOLS
 from crmctl.service.console.visits import Visit, day, is_wire_time
 from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest
@@ -31,6 +32,8 @@ _KINDS = {
 }
 """The kinds of operators that forms offer for a type; other types are texts."""
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+
+_MONEY = re.compile(r"([^\d\s.,+-]*)\s*([-+]?[\d.,]+)\s*([^\d\s.,+-]*)")
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -105,6 +108,14 @@ def midnight(day: str, zone: tzinfo) -> str:
 def ungrouped(text: str) -> str:
     """Return `12500.50` for `12,500.50`, the way lists show numbers, and other texts unchanged."""
     return text.replace(",", "") if _GROUPED.fullmatch(text.strip()) else text
+
+
+def money_of(text: str) -> tuple[str, str]:
+    """Return amount and currency of `1,000 EUR`, `EUR 1000` and `€1,000`; other texts unchanged, with an empty currency."""
+    found = _MONEY.fullmatch(text.strip())
+    marks = [mark for mark in (found[1], found[3]) if mark] if found else []
+    code = {symbol: code for code, symbol in SYMBOLS.items()}.get(marks[0], marks[0].upper()) if len(marks) == 1 else ""
+    return (found[2], code) if found and re.fullmatch("[A-Z]{3}", code) else (text, "")
 
 
 def stored_value(attribute: Mapping[str, Any] | None, value: str) -> str:

@@ -549,8 +549,8 @@ AUDIT = ConsoleNoun(
     group="Administration",
     needs=MemberRole.ADMIN,
     hint=lambda visit: (
-        f"Changes to schema, members, keys, webhooks, reports and workflows in {round(visit.context.settings.kept.audit / DAY)} days, "
-        "newest first. Changes to a record are on the record's page."
+        f"Changes to schema, members, keys, webhooks, reports and workflows in the last "
+        f"{round(visit.context.settings.kept.audit / DAY)} days, newest first. Changes to a record are on the record's page."
     ),
     columns=(
         NounColumn("Change", lambda entry: entry["action"].replace(".", " ").replace("_", " ").capitalize()),

@@ -20,6 +20,7 @@ from crmctl.service.console.conditions_form import (
     days_of,
     filters_for,
     midnight,
+    money_of,
     needs_no_value,
     refuse_unfinished,
     rows_of,
@@ -43,7 +44,7 @@ from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
 
 PER_PAGE = 25
-FIRST_COLUMNS, MOST_TICKS = 6, 30
+FIRST_COLUMNS, MOST_TICKS = 6, 60
 MOST_FOUND = 5
 """Records of each object on the page of a search."""
 NEWEST = "-created_at"
@@ -182,7 +183,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         part = part_of(tx, visit, question, found, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
         error = problem.message
-    by_slug = {attribute["slug"]: attribute for attribute in found}
+    by_slug, ticked = {attribute["slug"]: attribute for attribute in found}, _with_ticks(found)
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     listed_views = preferences.list_views(tx, known["id"], visit.actor)
     view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
@@ -190,11 +191,10 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "object": known,
         "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
         "filterable": [*with_targets(visit, found), *part_attributes(found), *_TIME_ATTRIBUTES],
-        "rows_of_conditions": tuple(row for row in question.conditions if not _is_option(by_slug, row)),
+        "rows_of_conditions": tuple(row for row in question.conditions if not _is_option(ticked, row)),
         "ticks": [
-            (each, [stored_value(each, row[2]) for row in question.conditions if row[0] == each["slug"] and _is_option(by_slug, row)])
-            for each in found
-            if _has_ticks(each)
+            (each, [stored_value(each, row[2]) for row in question.conditions if row[0] == slug and _is_option(ticked, row)])
+            for slug, each in ticked.items()
         ],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
@@ -250,26 +250,31 @@ def is_changeable(attribute: Mapping[str, Any]) -> bool:
     return not attribute["isUnique"] and attribute["type"] not in USUAL_PARTS
 
 
-def _has_ticks(attribute: Mapping[str, Any]) -> bool:
-    return attribute["type"] == AttributeType.SELECT and not attribute["isList"] and len(attribute["config"]["options"]) <= MOST_TICKS
+def _with_ticks(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the select attributes by slug whose options can be ticked, as many as make a page of a bounded size."""
+    chosen, count = dict[str, Mapping[str, Any]](), 0
+    for attribute in found:
+        if attribute["type"] == AttributeType.SELECT and not attribute["isList"]:
+            count += len(attribute["config"]["options"])
+            chosen |= {attribute["slug"]: attribute} if count <= MOST_TICKS else {}
+    return chosen
 
 
-def _is_option(by_slug: Mapping[str, Mapping[str, Any]], row: tuple[str, str, str]) -> bool:
+def _is_option(ticked: Mapping[str, Mapping[str, Any]], row: tuple[str, str, str]) -> bool:
     """Whether a condition is a ticked option. Several of one attribute mean any of them: a record has only one."""
-    attribute = by_slug.get(row[0])
-    if attribute is None or row[1] != Operator.EQUALS or not _has_ticks(attribute):
-        return False
-    return stored_value(attribute, row[2]) in attribute["config"]["options"]
+    attribute = ticked.get(row[0])
+    return attribute is not None and row[1] == Operator.EQUALS and stored_value(attribute, row[2]) in attribute["config"]["options"]
 
 
 def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return each condition in words, with the query that drops it; the ticked options of an attribute are one condition."""
+    ticked = _with_ticks(list(by_slug.values()))
     described = (*_TIME_ATTRIBUTES, *by_slug.values(), *part_attributes(list(by_slug.values())))
     known = {each["slug"]: (each["name"], each["type"]) for each in described}
     chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
     for place, row in enumerate(question.conditions):
         slug, name, value = row
-        same = [each for each in question.conditions if each[0] == slug and _is_option(by_slug, each)] if _is_option(by_slug, row) else []
+        same = [each for each in question.conditions if each[0] == slug and _is_option(ticked, each)] if _is_option(ticked, row) else []
         if same and same[0] is not row:
             continue
         others = tuple(each for at, each in enumerate(question.conditions) if at != place and each not in same)
@@ -323,9 +328,9 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
     object_id = object_of(tx, visit)["id"]
     by_slug, parts = {attribute["slug"]: attribute for attribute in found}, {each["slug"] for each in part_attributes(found)}
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
-    options: dict[str, list[str]] = {}
+    ticked, options = _with_ticks(found), dict[str, list[str]]()
     for slug, name, value in question.conditions:
-        if _is_option(by_slug, (slug, name, value)):
+        if _is_option(ticked, (slug, name, value)):
             options.setdefault(slug, []).append(stored_value(by_slug[slug], value))
             continue
         if name in PERIODS:
@@ -334,6 +339,10 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
                 first, after = midnight(first, visit.zone), midnight(after, visit.zone)
             conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
             continue
+        if slug in by_slug and by_slug[slug]["type"] == AttributeType.CURRENCY and not needs_no_value(name):
+            value, currency = money_of(value)
+            named = Condition(f"{slug}.currency", Operator.EQUALS, currency)
+            wheres += [records.part_condition(tx, named)] if currency else []
         stored = "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)
         stored = midnight(stored, visit.zone) if slug in TIMES else stored
         target = reference_target(by_slug[slug]) if slug in by_slug else None

@@ -189,7 +189,7 @@ def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     refers = sum(each["total"] or 0 for each in referring)
     lists = ", ".join(each["title"] for each in referring if each["total"] is None)
     path = f"/records/{known['slug']}/{record['id']}"
-    text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it and will lead nowhere. " if refers else ""
+    text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it, and the links break. " if refers else ""
     text += f"Lists that may name it are not counted here ({lists}). " if lists else ""
     until = day(to_wire(to_micros(visit.now() + visit.context.settings.kept.history)))
     values = {

@@ -237,7 +237,7 @@ def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         known_columns = {column["slug"]: (column["name"], column["type"]) for column in columns_of(tx, report, slugs)}
         asks.append(("Which records", in_words(asked["filters"], known_columns)))
     if asked.get("groupBy"):
-        asks.append(("Groups by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))
+        asks.append(("Grouped by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))
     if asked.get("groupBy") or asked.get("measures"):
         asks.append(("Figures", titles(columns_measured(asked.get("measures", [])) or ["count"])))
     else:
