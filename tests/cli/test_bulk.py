@@ -132,7 +132,7 @@ def test_a_job_whose_service_went_away_goes_on_later(crm: RunningService, tmp_pa
         (["people.csv"], "Email,Shoe size\na@acme.com,43\n", 2, "Shoe size"),
         (["people.csv"], "Email,Email\na@acme.com,b@acme.com\n", 2, "duplicate"),
         (["people.csv"], "Email,Score\na@acme.com\n", 9, "invalid"),
-        (["people.csv", "--mode", "merge"], "Email\n", 2, "create or upsert"),
+        (["people.csv", "--mode", "merge"], "Email\n", 2, "create, upsert or update"),
         (["people.csv", "--on-error", "panic"], "Email\n", 2, "stop or continue"),
         (["people.csv", "--mode", "upsert"], "Email\na@acme.com\n", 2, "record ids"),
         (["people.csv", "--map", "Nope=email"], "Email\na@acme.com\n", 2, "Nope"),

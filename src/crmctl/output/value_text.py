@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
 from crmctl.output.streams import clean
-from crmctl.values.attribute_types import PART_NAMES
-from crmctl.values.composites import fold
 from crmctl.values.moments import moment_of
 
 
@@ -81,12 +79,17 @@ def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 @cache
 def _usual_part(kind: str, key: str) -> str | None:
     """Return the usual name of a part, however the service spells it."""
+    from crmctl.values.attribute_types import PART_NAMES  # a list as JSON shows no part
+    from crmctl.values.composites import fold
+
     folded = fold(key)
     return next((part for part, others in PART_NAMES[kind].items() if folded == fold(part) or folded in others), None)
 
 
 def _parts_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filled parts of a composite by their usual names, in reading order."""
+    from crmctl.values.attribute_types import PART_NAMES
+
     filled = {_usual_part(kind, key): entry for key, entry in value.items() if entry not in (None, "")}
     return {part: filled[part] for part in PART_NAMES[kind] if part in filled}
 
