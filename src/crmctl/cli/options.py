@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -92,86 +94,125 @@ PlainSetOption = Annotated[
 
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="CSV, TSV, JSONL, JSON array, Excel or Parquet; - is stdin.")]
-FormatOption = Annotated[str | None, typer.Option("--format", metavar="csv|tsv|jsonl|json", help="Format, if detected wrongly.")]
-EncodingOption = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help="Text encoding, such as cp1252.")]
-DelimiterOption = Annotated[str | None, typer.Option("--delimiter", metavar="CHAR", help="Cell separator: a character or tab.")]
-SheetOption = Annotated[str | None, typer.Option("--sheet", metavar="NAME", help="Excel sheet; the first by default.")]
-QuoteOption = Annotated[str | None, advanced("--quote", metavar="CHAR", help="Character that quotes cells, or none.")]
 ModeOption = Annotated[
     str, typer.Option("--mode", metavar="create|upsert", help="Create records, or also update those whose id a column holds.")
 ]
-ImportModeOption = Annotated[
-    str | None, typer.Option("--mode", metavar="create|upsert|update", help="Create records, also update existing ones, or only update.")
-]
-KeyOption = Annotated[
-    list[str] | None,
-    typer.Option("--key", metavar="ATTR", help="Update the record with the same value of ATTR, else create one; repeatable."),
-]
-DuplicateKeyOption = Annotated[
-    str, advanced("--on-duplicate-key", metavar="error|first|last", help="Which row counts when rows share a key.")
-]
-ReferenceOption = Annotated[
-    list[str] | None, typer.Option("--ref", metavar="ATTR=OBJECT.KEY", help="Column ATTR holds values of KEY instead of ids; repeatable.")
-]
-MissingReferenceOption = Annotated[str, typer.Option("--on-missing-ref", metavar="error|null|create", help="If a record is missing.")]
-FeedOption = Annotated[
-    str | None,
-    typer.Option("--feed", metavar="NAME", help="Keep values that people changed since the last import of this feed. Needs --key."),
-]
-ConflictOption = Annotated[
-    str | None,
-    typer.Option(
-        "--on-conflict",
-        metavar="keep|take|fail|fill[,ATTR=...]",
-        help="If people changed a value too. Default with --feed: keep; fill writes empty fields only.",
-    ),
-]
-MirrorOption = Annotated[str, advanced("--mirror", metavar="auto|never|only", help="Whether to look up keys and references in the mirror.")]
-ExpectOption = Annotated[int | None, typer.Option("--expect", metavar="N", min=0, help="Write exactly N rows or nothing.")]
-MaxChangesOption = Annotated[str | None, typer.Option("--max-changes", metavar="N|P%", help="Write nothing if more rows would change.")]
-PlanOption = Annotated[str | None, typer.Option("--plan", metavar="FILE", help="Dry run; save a plan for bulk apply.")]
-ReportOption = Annotated[
-    str | None, advanced("--report", metavar="github|junit|markdown", help="With --dry-run: one line per finding, for CI.")
-]
-MapOption = Annotated[list[str] | None, typer.Option("--map", metavar="COLUMN=SLUG", help="Attribute of a column; COLUMN= skips it.")]
-MapFileOption = Annotated[str | None, advanced("--map-file", metavar="FILE", help="Mappings in a JSON or YAML file.")]
-ValueMapOption = Annotated[
-    list[str] | None, advanced("--value", metavar="COLUMN:FROM=TO", help="Replace a value: Status:Software=technology; repeatable.")
-]
-ConstantOption = Annotated[list[str] | None, typer.Option("--set", metavar="SLUG=VALUE", help="Set the same value in every record.")]
-IgnoreOption = Annotated[bool, typer.Option("--ignore-unknown", help="Skip columns that match no attribute.")]
-BlankOption = Annotated[
-    list[str] | None, typer.Option("--blank", metavar="[COLUMN=]skip|clear", help="Whether an empty cell clears the field.")
-]
-NullOption = Annotated[list[str] | None, advanced("--null-string", metavar="TEXT", help="Treat cells with exactly this text as empty.")]
-SeparatorOption = Annotated[str, advanced("--list-separator", metavar="CHAR", help="Separator of values in a list cell.")]
-ClearOption = Annotated[list[str] | None, advanced("--clear-token", metavar="TEXT", help="Cells with exactly this text clear the field.")]
-CommaOption = Annotated[bool, typer.Option("--decimal-comma", help="Numbers look like 1.234,56.")]
-MarkOption = Annotated[list[str] | None, advanced("--decimal-mark", metavar="[COLUMN=]comma|point", help="Decimal mark of a column.")]
-RegionOption = Annotated[str | None, typer.Option("--default-region", metavar="REGION|none", help="Default country of phones, such as GB.")]
-PadOption = Annotated[bool, advanced("--pad-short", help="Fill short rows with blank cells.")]
-DateOption = Annotated[
-    list[str] | None, typer.Option("--date-format", metavar="[COLUMN=]FORMAT", help="Date format, such as %d/%m/%Y; else ISO.")
-]
-OnErrorOption = Annotated[str, typer.Option("--on-error", metavar="stop|continue", help="After an invalid row.")]
-MaxFailuresOption = Annotated[int | None, advanced("--max-failures", metavar="N", min=0, help="Stop after the service refused more rows.")]
-IdsOption = Annotated[str | None, typer.Option("--ids", metavar="FILE|-", help="Record ids: one per line, or a table with an id column.")]
-ConcurrencyOption = Annotated[int, advanced("--concurrency", metavar="N", min=1, max=16, help="Simultaneous requests.")]
 PingOption = Annotated[str | None, advanced("--ping", metavar="URL", help="Tell a monitor: URL/start now, URL/EXITCODE at the end.")]
-FailedOption = Annotated[str | None, typer.Option("--failed", metavar="FILE", help="Write rows that need correction here.")]
-LockWaitOption = Annotated[
-    float,
-    advanced("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for another keyed import into the object; 0: exit 8 at once."),
-]
-MarkerOption = Annotated[
-    str | None, advanced("--marker", metavar="ATTR", help="Text attribute that identifies the records of this import.")
-]
-SettleOption = Annotated[float, advanced("--settle", metavar="SECONDS", min=0, help="How long crmctl looks for rows in doubt.")]
-AssumeAppliedOption = Annotated[bool, advanced("--assume-applied", help="Count rows in doubt as written.")]
-AssumeLostOption = Annotated[bool, advanced("--assume-lost", help="Count rows in doubt as not written and send them again.")]
-CaptureOption = Annotated[bool, advanced("--capture-ids", help="Find the ids of all created records, with extra reads.")]
-AgainOption = Annotated[bool, typer.Option("--again", help="Import the same content a second time.")]
-BeforeOption = Annotated[
-    str, advanced("--before-images", metavar="auto|yes|no", help="Keep overwritten values for bulk undo; auto: only with --key.")
-]
 LookbackOption = Annotated[float, advanced("--lookback", metavar="SECONDS", min=0, help="How late the service may show a change.")]
+
+
+TEXT, TEXTS, NUMBER = str | None, list[str] | None, int | None
+OPTIONS: dict[str, tuple[Any, Any, Any]] = {
+    "mode": (
+        TEXT,
+        None,
+        typer.Option("--mode", metavar="create|upsert|update", help="Create records, also update existing ones, or only update."),
+    ),
+    "keys": (
+        TEXTS,
+        None,
+        typer.Option("--key", metavar="ATTR", help="Update the record with the same value of ATTR, else create one; repeatable."),
+    ),
+    "on_duplicate_key": (
+        str,
+        "error",
+        advanced("--on-duplicate-key", metavar="error|first|last", help="Which row counts when rows share a key."),
+    ),
+    "feed": (
+        TEXT,
+        None,
+        typer.Option("--feed", metavar="NAME", help="Keep values that people changed since the last import of this feed. Needs --key."),
+    ),
+    "on_conflict": (
+        TEXT,
+        None,
+        typer.Option(
+            "--on-conflict",
+            metavar="keep|take|fail|fill[,ATTR=...]",
+            help="If people changed a value too. Default with --feed: keep; fill writes empty fields only.",
+        ),
+    ),
+    "mirror": (str, "auto", advanced("--mirror", metavar="auto|never|only", help="Whether to look up keys and references in the mirror.")),
+    "references": (
+        TEXTS,
+        None,
+        typer.Option("--ref", metavar="ATTR=OBJECT.KEY", help="Column ATTR holds values of KEY instead of ids; repeatable."),
+    ),
+    "on_missing_ref": (str, "error", typer.Option("--on-missing-ref", metavar="error|null|create", help="If a record is missing.")),
+    "expect": (NUMBER, None, typer.Option("--expect", metavar="N", min=0, help="Write exactly N rows or nothing.")),
+    "max_changes": (TEXT, None, typer.Option("--max-changes", metavar="N|P%", help="Write nothing if more rows would change.")),
+    "plan_file": (TEXT, None, typer.Option("--plan", metavar="FILE", help="Dry run; save a plan for bulk apply.")),
+    "report": (TEXT, None, advanced("--report", metavar="github|junit|markdown", help="With --dry-run: one line per finding, for CI.")),
+    "map_pairs": (TEXTS, None, typer.Option("--map", metavar="COLUMN=SLUG", help="Attribute of a column; COLUMN= skips it.")),
+    "map_file": (TEXT, None, advanced("--map-file", metavar="FILE", help="Mappings in a JSON or YAML file.")),
+    "value_map": (
+        TEXTS,
+        None,
+        advanced("--value", metavar="COLUMN:FROM=TO", help="Replace a value: Status:Software=technology; repeatable."),
+    ),
+    "set_values": (TEXTS, None, typer.Option("--set", metavar="SLUG=VALUE", help="Set the same value in every record.")),
+    "ignore_unknown": (bool, False, typer.Option("--ignore-unknown", help="Skip columns that match no attribute.")),
+    "on_error": (str, "stop", typer.Option("--on-error", metavar="stop|continue", help="After an invalid row.")),
+    "max_failures": (NUMBER, None, advanced("--max-failures", metavar="N", min=0, help="Stop after the service refused more rows.")),
+    "failed": (TEXT, None, typer.Option("--failed", metavar="FILE", help="Write rows that need correction here.")),
+    "again": (bool, False, typer.Option("--again", help="Import the same content a second time.")),
+    "blank": (TEXTS, None, typer.Option("--blank", metavar="[COLUMN=]skip|clear", help="Whether an empty cell clears the field.")),
+    "null_strings": (TEXTS, None, advanced("--null-string", metavar="TEXT", help="Treat cells with exactly this text as empty.")),
+    "clear_tokens": (TEXTS, None, advanced("--clear-token", metavar="TEXT", help="Cells with exactly this text clear the field.")),
+    "list_separator": (str, ";", advanced("--list-separator", metavar="CHAR", help="Separator of values in a list cell.")),
+    "decimal_comma": (bool, False, typer.Option("--decimal-comma", help="Numbers look like 1.234,56.")),
+    "decimal_marks": (TEXTS, None, advanced("--decimal-mark", metavar="[COLUMN=]comma|point", help="Decimal mark of a column.")),
+    "date_formats": (
+        TEXTS,
+        None,
+        typer.Option("--date-format", metavar="[COLUMN=]FORMAT", help="Date format, such as %d/%m/%Y; else ISO."),
+    ),
+    "default_region": (TEXT, None, typer.Option("--default-region", metavar="REGION|none", help="Default country of phones, such as GB.")),
+    "currency": (CurrencyOption, None, None),
+    "pad_short": (bool, False, advanced("--pad-short", help="Fill short rows with blank cells.")),
+    "format": (TEXT, None, typer.Option("--format", metavar="csv|tsv|jsonl|json", help="Format, if detected wrongly.")),
+    "encoding": (TEXT, None, typer.Option("--encoding", metavar="NAME", help="Text encoding, such as cp1252.")),
+    "delimiter": (TEXT, None, typer.Option("--delimiter", metavar="CHAR", help="Cell separator: a character or tab.")),
+    "quote": (TEXT, None, advanced("--quote", metavar="CHAR", help="Character that quotes cells, or none.")),
+    "sheet": (TEXT, None, typer.Option("--sheet", metavar="NAME", help="Excel sheet; the first by default.")),
+    "concurrency": (int, 2, advanced("--concurrency", metavar="N", min=1, max=16, help="Simultaneous requests.")),
+    "marker": (TEXT, None, advanced("--marker", metavar="ATTR", help="Text attribute that identifies the records of this import.")),
+    "before_images": (
+        str,
+        "auto",
+        advanced("--before-images", metavar="auto|yes|no", help="Keep overwritten values for bulk undo; auto: only with --key."),
+    ),
+    "settle": (float, 120.0, advanced("--settle", metavar="SECONDS", min=0, help="How long crmctl looks for rows in doubt.")),
+    "assume_applied": (bool, False, advanced("--assume-applied", help="Count rows in doubt as written.")),
+    "assume_lost": (bool, False, advanced("--assume-lost", help="Count rows in doubt as not written and send them again.")),
+    "capture_ids": (bool, False, advanced("--capture-ids", help="Find the ids of all created records, with extra reads.")),
+    "lock_wait": (
+        float,
+        3600.0,
+        advanced("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for another keyed import into the object; 0: exit 8 at once."),
+    ),
+    "ping": (PingOption, None, None),
+    "filters": (FilterOption, None, None),
+    "strict": (StrictOption, False, None),
+    "ids": (TEXT, None, typer.Option("--ids", metavar="FILE|-", help="Record ids: one per line, or a table with an id column.")),
+}
+"""Options of bulk commands, by the name of the parameter: kind of the value, default, and declaration unless the kind has it."""
+
+
+def takes(names: str) -> Callable[[Any], Any]:
+    """Add some of OPTIONS to a command, which reads them from the parameters of its context."""
+
+    def add(command: Any) -> Any:
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        shared = [_parameter(name, *OPTIONS[name]) for name in names.split()]
+        command.__signature__ = signature.replace(parameters=[*own, *shared])
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+        return command
+
+    return add
+
+
+def _parameter(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
+    annotation = kind if option is None else Annotated[kind, option]
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -1,17 +1,16 @@
 """`crmctl bulk`: options of the commands that import, export, change and delete many records."""
 
-# ruff: noqa: ARG001 - the options of an import are read as a whole, by name
+# ruff: noqa: ARG001 - options are read as a whole, by name
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from crmctl.cli import options as given
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import CurrencyOption, FilterOption, ObjectArgument, SetOption, StrictOption
+from crmctl.cli.options import FileArgument, FilterOption, LookbackOption, ModeOption, ObjectArgument, SetOption, StrictOption, takes
 from crmctl.errors import UsageError
 from crmctl.models.jsontext import Json
 
@@ -37,59 +36,21 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
 )
+@takes(
+    "mode keys on_duplicate_key feed on_conflict mirror references on_missing_ref expect max_changes plan_file report "
+    "map_pairs map_file value_map set_values ignore_unknown on_error max_failures failed again blank null_strings "
+    "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency pad_short format encoding "
+    "delimiter quote sheet concurrency marker before_images settle assume_applied assume_lost capture_ids lock_wait ping"
+)
 def import_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    file: given.FileArgument,
-    mode: given.ImportModeOption = None,
-    keys: given.KeyOption = None,
-    on_duplicate_key: given.DuplicateKeyOption = "error",
-    feed: given.FeedOption = None,
-    on_conflict: given.ConflictOption = None,
-    mirror: given.MirrorOption = "auto",
-    references: given.ReferenceOption = None,
-    on_missing_ref: given.MissingReferenceOption = "error",
-    expect: given.ExpectOption = None,
-    max_changes: given.MaxChangesOption = None,
-    plan_file: given.PlanOption = None,
-    report: given.ReportOption = None,
-    map_pairs: given.MapOption = None,
-    map_file: given.MapFileOption = None,
-    value_map: given.ValueMapOption = None,
-    set_values: given.ConstantOption = None,
-    ignore_unknown: given.IgnoreOption = False,
-    on_error: given.OnErrorOption = "stop",
-    max_failures: given.MaxFailuresOption = None,
-    failed: given.FailedOption = None,
-    again: given.AgainOption = False,
-    blank: given.BlankOption = None,
-    null_strings: given.NullOption = None,
-    clear_tokens: given.ClearOption = None,
-    list_separator: given.SeparatorOption = ";",
-    decimal_comma: given.CommaOption = False,
-    decimal_marks: given.MarkOption = None,
-    date_formats: given.DateOption = None,
-    default_region: given.RegionOption = None,
-    currency: CurrencyOption = None,
-    pad_short: given.PadOption = False,
-    format: given.FormatOption = None,
-    encoding: given.EncodingOption = None,
-    delimiter: given.DelimiterOption = None,
-    quote: given.QuoteOption = None,
-    sheet: given.SheetOption = None,
-    concurrency: given.ConcurrencyOption = 2,
-    marker: given.MarkerOption = None,
-    before_images: given.BeforeOption = "auto",
-    settle: given.SettleOption = 120.0,
-    assume_applied: given.AssumeAppliedOption = False,
-    assume_lost: given.AssumeLostOption = False,
-    capture_ids: given.CaptureOption = False,
-    lock_wait: given.LockWaitOption = 3600.0,
-    ping: given.PingOption = None,
+    file: FileArgument,
+    **_: Any,
 ) -> None:
     from crmctl.cli.bulk_changes import import_file
 
-    ctx.obj.start_ping(ping)
+    ctx.obj.start_ping(ctx.params["ping"])
     import_file(ctx.obj, _given(ctx) | {"object": object_name})
 
 
@@ -99,22 +60,12 @@ def _given(ctx: typer.Context) -> Json:
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
+@takes("expect max_changes max_failures failed again mirror concurrency settle assume_applied assume_lost capture_ids lock_wait")
 def apply_plan(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan made with --plan.")],
     input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="The import file, if it was moved.")] = None,
-    expect: given.ExpectOption = None,
-    max_changes: given.MaxChangesOption = None,
-    max_failures: given.MaxFailuresOption = None,
-    failed: given.FailedOption = None,
-    again: given.AgainOption = False,
-    mirror: given.MirrorOption = "auto",
-    concurrency: given.ConcurrencyOption = 2,
-    settle: given.SettleOption = 120.0,
-    assume_applied: given.AssumeAppliedOption = False,
-    assume_lost: given.AssumeLostOption = False,
-    capture_ids: given.CaptureOption = False,
-    lock_wait: given.LockWaitOption = 3600.0,
+    **_: Any,
 ) -> None:
     """Do exactly what a plan says, or nothing.
 
@@ -128,6 +79,7 @@ def apply_plan(
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
+@takes("failed max_failures concurrency settle assume_applied assume_lost capture_ids lock_wait")
 def resume_job(
     ctx: typer.Context,
     job: Annotated[
@@ -135,14 +87,7 @@ def resume_job(
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="Resume the newest resumable job.")] = False,
     allow_older: Annotated[bool, typer.Option("--allow-older", help="Even if a newer job by the same key has finished.")] = False,
-    failed: given.FailedOption = None,
-    max_failures: given.MaxFailuresOption = None,
-    concurrency: given.ConcurrencyOption = 2,
-    settle: given.SettleOption = 120.0,
-    assume_applied: given.AssumeAppliedOption = False,
-    assume_lost: given.AssumeLostOption = False,
-    capture_ids: given.CaptureOption = False,
-    lock_wait: given.LockWaitOption = 3600.0,
+    **_: Any,
 ) -> None:
     """Continue an interrupted job.
 
@@ -225,7 +170,7 @@ def export_records(
     strict: StrictOption = False,
     prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice and leave out records deleted meanwhile.")] = False,
     since_last: Annotated[bool, typer.Option("--since-last", help="Only changes since the last run; at first all.")] = False,
-    lookback: given.LookbackOption = 900.0,
+    lookback: LookbackOption = 900.0,
     resume: Annotated[
         bool | None,
         typer.Option(
@@ -257,21 +202,12 @@ def export_records(
         "crmctl bulk update people --ids ids.txt --set address.city=Rome --max-changes 100 --dry-run",
     ],
 )
+@takes("ids filters strict expect max_changes on_error max_failures failed default_region currency concurrency")
 def update_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    ids: given.IdsOption = None,
-    filters: FilterOption = None,
-    strict: StrictOption = False,
     set_values: SetOption = None,
-    expect: given.ExpectOption = None,
-    max_changes: given.MaxChangesOption = None,
-    on_error: given.OnErrorOption = "stop",
-    max_failures: given.MaxFailuresOption = None,
-    failed: given.FailedOption = None,
-    default_region: given.RegionOption = None,
-    currency: CurrencyOption = None,
-    concurrency: given.ConcurrencyOption = 2,
+    **_: Any,
 ) -> None:
     """Set the same values in many records; shows some changes and asks.
 
@@ -280,7 +216,7 @@ def update_records(
     """
     from crmctl.cli.bulk_changes import update_records
 
-    update_records(ctx.obj, _given(ctx), ids, filters)
+    update_records(ctx.obj, _given(ctx))
 
 
 @app.command(
@@ -291,18 +227,15 @@ def update_records(
         "crmctl bulk delete people --filter 'email endsWith @example.org' --dry-run",
     ],
 )
+@takes("ids filters strict expect concurrency")
 def delete_records(
     ctx: typer.Context,
     object_name: ObjectArgument,
-    ids: given.IdsOption = None,
-    filters: FilterOption = None,
-    strict: StrictOption = False,
-    expect: given.ExpectOption = None,
     backup: Annotated[
         str | None, typer.Option("--backup", metavar="FILE", help="File for a copy of the records; by default in the job's folder.")
     ] = None,
     no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy; the deletion cannot be undone.")] = False,
-    concurrency: given.ConcurrencyOption = 2,
+    **_: Any,
 ) -> None:
     """Delete many records by id or by conditions; names some and asks.
 
@@ -311,11 +244,11 @@ def delete_records(
     """
     from crmctl.cli.bulk_changes import delete_records
 
-    if (ids is None) == (not filters):
+    if (ctx.params["ids"] is None) == (not ctx.params["filters"]):
         raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
     if backup is not None and no_backup:
         raise UsageError("--backup and --no-backup exclude each other", hint="leave one of them out")
-    delete_records(ctx.obj, _given(ctx), ids, filters)
+    delete_records(ctx.obj, _given(ctx))
 
 
 @app.command(
@@ -356,21 +289,17 @@ def dedupe_records(
 
 
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv --duplicates"])
+@takes("format encoding delimiter quote sheet pad_short")
 def inspect_file(
     ctx: typer.Context,
-    file: given.FileArgument,
+    file: FileArgument,
     object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Also propose attributes for the columns.")] = None,
-    mode: given.ModeOption = "create",
+    mode: ModeOption = "create",
     duplicates: Annotated[bool, typer.Option("--duplicates", help="Also count duplicate rows.")] = False,
     match: Annotated[
         list[str] | None, typer.Option("--match", metavar="EXPR", help="Rule for duplicates, as in bulk dedupe; implies --duplicates.")
     ] = None,
-    format: given.FormatOption = None,
-    encoding: given.EncodingOption = None,
-    delimiter: given.DelimiterOption = None,
-    quote: given.QuoteOption = None,
-    sheet: given.SheetOption = None,
-    pad_short: given.PadOption = False,
+    **_: Any,
 ) -> None:
     """Show how crmctl reads a file, its columns and their attributes.
 
