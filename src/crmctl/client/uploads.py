@@ -225,9 +225,6 @@ def _words(answer: Answer, address: str) -> str:
 UNKNOWN = "application/octet-stream"
 
 _NAMES = {
-    "csv": "text/csv",
-    "tsv": "text/tab-separated-values",
-    "json": "application/json",
     "jsonl": "application/x-ndjson",
     "ndjson": "application/x-ndjson",
     "md": "text/markdown",
@@ -235,12 +232,10 @@ _NAMES = {
     "yml": "application/yaml",
     "toml": "application/toml",
     "log": "text/plain",
-    "svg": "image/svg+xml",
     "xml": "application/xml",
     "js": "text/javascript",
     "ics": "text/calendar",
     "vcf": "text/vcard",
-    "eml": "message/rfc822",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
