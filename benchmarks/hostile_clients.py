@@ -1,4 +1,4 @@
-"""Measure a service's answers while clients abuse it, and the cost of counting requests in a file.
+"""Measure a service's answers while clients abuse it, and the cost of counting requests.
 
     python benchmarks/hostile_clients.py [CONNECTIONS]        (default 1200)
 
@@ -129,7 +129,7 @@ def counting(folder: Path) -> None:
                     client.get("/api/v1/members").raise_for_status()
                 speeds[name].append(200 / (time.perf_counter() - start))
     without, with_limit = (statistics.median(each) for each in speeds.values())
-    print(f"requests a second: {without:.0f} uncounted, {with_limit:.0f} counted in the file: ratio {with_limit / without:.2f}")
+    print(f"requests a second: {without:.0f} uncounted, {with_limit:.0f} counted: ratio {with_limit / without:.2f}")
 
 
 def main() -> int:

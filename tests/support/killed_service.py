@@ -20,13 +20,6 @@ def die(*_: Any, **__: Any) -> NoReturn:
     raise SystemExit("not killed")
 
 
-def settled(real: Callable[..., Any], job: Any, most: int) -> Any:
-    """Claim, and die if that settled a try."""
-    was_ended = bool(job._ended)
-    claimed = real(job, most)
-    return die() if was_ended else claimed
-
-
 def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.background import Deliveries
     from crmctl.service.context import ServiceSettings
@@ -44,7 +37,7 @@ def main(step: str, database_url: str, folder: str) -> None:
     elif step == "after the send":
         replace_in(deliveries, "settle", lambda real: die)
     elif step == "after the settlement":
-        replace_in(Deliveries, "claim", lambda real: lambda job, most: settled(real, job, most))
+        replace_in(Deliveries, "work", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import random
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
@@ -73,42 +73,85 @@ def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> 
     return last_chance if now + gap / 2 < last_chance else None
 
 
+@dataclass
+class _Place:
+    """A thread's finished try: whether it is written, and the next delivery for the thread."""
+
+    ended: EndedTry
+    following: Due | None = None
+    is_free: bool = False
+
+
+class Settlement:
+    """Writes finished tries; thread-safe. Those that arrive during a write are written together after it."""
+
+    def __init__(self, context: Context, lane: Lane) -> None:
+        self._context = context
+        self._lane = lane
+        self._changed = threading.Condition()
+        self._waiting: list[_Place] = []
+        self._is_writing = False
+        self._is_closing = False
+
+    def settle(self, ended: EndedTry) -> Due | None:
+        """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
+        database's errors; the leases of unwritten tries end by themselves."""
+        place = _Place(ended)
+        with self._changed:
+            self._waiting.append(place)
+            # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
+            self._changed.wait_for(lambda: place.is_free or not self._is_writing)
+            if place.is_free:
+                return place.following
+            batch, self._waiting, self._is_writing = self._waiting, [], True
+        try:
+            claimed = self._context.engine.write(lambda tx: self._write(tx, batch), by=logs.SERVICE)
+            for each, following in zip(batch, claimed, strict=False):
+                each.following = following
+        finally:
+            with self._changed:
+                for each in batch:
+                    each.is_free = True
+                self._is_writing = False
+                self._changed.notify_all()
+        return place.following
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    def _write(self, tx: Tx, batch: list[_Place]) -> list[Due]:
+        deliveries.settle(tx, [place.ended for place in batch], self._context.ids)
+        if self._is_closing:
+            return []
+        return deliveries.claim(tx, self._lane, len(batch), now=self._context.clock.now())
+
+
 class Deliveries(ClaimingJob[Due]):
-    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries. Tries that end together are settled, and the next
-    ones claimed, in one transaction."""
+    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
 
     def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
         super().__init__(context, lane.places, lane.name)
         self._sender = sender
         self._random = random
         self._lane = lane
-        self._ended: list[EndedTry] = []
-
-    def claim(self, most: int) -> list[Due]:
-        with self._changed:
-            ended, self._ended = self._ended, []
-        engine, now = self._context.engine, self._context.clock.now()
-        if not ended and not (most and engine.read(lambda tx: deliveries.is_claimable(tx, self._lane, now=now))):
-            return []
-
-        def settle_and_claim(tx: Tx) -> list[Due]:
-            if ended:
-                deliveries.settle(tx, ended, self._context.ids)
-            return deliveries.claim(tx, self._lane, most, now=now)
-
-        # If this fails, the leases of these tries end, and they are repeated.
-        return engine.write(settle_and_claim, by=logs.SERVICE)
-
-    def work(self, due: Due) -> None:
-        attempt = self._sender.send(due)
-        again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-        with self._changed:
-            self._ended.append(EndedTry(due, attempt, again))
+        self._settlement = Settlement(context, lane)
 
     def close(self) -> None:
+        self._settlement.close()
         super().close()
-        with contextlib.suppress(Unavailable):
-            self.claim(0)
+
+    def claim(self, most: int) -> list[Due]:
+        engine, now = self._context.engine, self._context.clock.now()
+        if not most or not engine.read(lambda tx: deliveries.is_claimable(tx, self._lane, now=now)):
+            return []
+        return engine.write(lambda tx: deliveries.claim(tx, self._lane, most, now=now))
+
+    def work(self, first: Due) -> None:
+        due: Due | None = first
+        while due is not None:
+            attempt = self._sender.send(due)
+            again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
+            due = self._settlement.settle(EndedTry(due, attempt, again))
 
 
 class Figures:
