@@ -51,11 +51,11 @@ COMMANDS = {
     "create_upload_url": "crmctl files upload picture.png",
     "get_webhooks": "crmctl webhooks portal",
 }
-"""By operation: what does the same on the command line."""
+"""The command for each operation."""
 
 
 Row = tuple[str, str, str, bool, int]
-"""One field of a body or an answer: name, type, meaning, whether it is required, and how far inside it is."""
+"""One field of a body or an answer: name, type, meaning, whether it is required, and depth."""
 
 
 def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
@@ -78,7 +78,7 @@ def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
 
 
 def calls_of(document: Document, address: str) -> dict[str, list[Json]]:
-    """By noun, in the order of the document."""
+    """Return the calls of each noun in the order of the document."""
     groups: dict[str, list[Json]] = {}
     for path, methods in document.get("paths", {}).items():
         for method, operation in methods.items():
@@ -154,7 +154,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _example(document: Document, schema: Mapping[str, Any]) -> Any:
-    """A body that has every required field, or all fields where none is."""
+    """Return a body with every required field, or with all fields if none is required."""
     schema = _resolved(document, schema)
     if "const" in schema or "enum" in schema or "default" in schema:
         return schema.get("const", schema.get("default", next(iter(schema.get("enum", ())), None)))

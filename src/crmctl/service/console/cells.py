@@ -89,7 +89,7 @@ def value_cell(attribute: Mapping[str, Any], value: Any, chosen: Mapping[str, st
 
 
 def reference_target(attribute: Mapping[str, Any]) -> str | None:
-    """The id of the object that a single reference leads to."""
+    """Return the id of the object that a single reference leads to."""
     is_single = attribute["type"] == AttributeType.REFERENCE and not attribute["isList"]
     return str(attribute["config"]["allowed_object_id"]) if is_single else None
 

@@ -182,7 +182,7 @@ class Pages:
         return register
 
     def _places(self, route: PageRoute) -> FairLimiter:
-        """Slow pages have a limiter of their own, so that fast pages never wait for them."""
+        """Return the limiter of a page. Slow pages have one of their own, so that fast pages never wait for them."""
         work = self.context.work
         if route.is_slow or not route.in_transaction:
             return work.searches
@@ -327,7 +327,7 @@ def _parts(request: Request, raw: bytes) -> FormParts:
 
 
 def _fields(encoded: bytes) -> dict[str, list[str]]:
-    """Fields of a form or a query. Raises Forbidden for more than any page of this service has."""
+    """Return the fields of a form or a query. Raises Forbidden for more fields than any page has."""
     try:
         return parse_qs(encoded.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=5000, errors="replace")
     except ValueError as error:

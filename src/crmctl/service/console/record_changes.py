@@ -235,7 +235,7 @@ def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str,
 
 
 def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
-    """After an undo, `kept` gives the reason for each record left alone, and `left_out` the attributes that refused their values."""
+    """Return the page of a change; after an undo with `kept`, the reason for each record left alone, and the attributes `left_out`."""
     known = object_of(tx, visit)
     changes = _changes(tx, visit, known, at)
     there = records.get_records(tx, known["id"], list(dict.fromkeys([each[0] for each in changes[:MOST_SHOWN]] + list(kept or ()))))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from crmctl.errors import CrmctlError, RejectedError
 from crmctl.files.cell_values import ValueOptions, merger_of
@@ -57,6 +56,12 @@ class ImportOutcome:
     updated: int = 0
     unchanged: int = 0
     failed: list[tuple[Row, str]] = field(default_factory=list)
+
+    def add(self, items: Sequence[tuple[Row, Json]], done: Json) -> None:
+        """Count the answer to a bulk write of these rows."""
+        self.created += done["created"]
+        self.updated += done["updated"]
+        self.failed += [(items[failed["index"]][0], failed["error"]) for failed in done["failed"]]
 
     @property
     def is_empty(self) -> bool:
@@ -265,14 +270,33 @@ def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
     keys = (key,) if key and key != RECORD_ID else ()
     with _as_bad_request():
         builder = RowBuilder(build_mapping(source.header, parsed, MappingOptions(mode, pairs, keys=keys)), parsed, options)
-    importing = _Importing(tx, known["id"], stamp, _reference_finder(tx, found), "".join(keys), ImportOutcome(source.header))
+    outcome, replace_names = ImportOutcome(source.header), _reference_finder(tx, found)
     merger, rows, count = merger_of(parsed, options), _rows(source), 0
     while chunk := list(islice(rows, BULK_LIMIT)):
         count += len(chunk)
         if count > MOST_ROWS:
             raise BadRequest(f"the file has more than {MOST_ROWS:,} rows; import it with: crmctl bulk import {known['slug']} FILE")
-        importing.write([_built(builder, row) for row in chunk], merger.merge_all)
-    return importing.outcome
+        built = [_built(builder, row) for row in chunk]
+        owners = records.owners_of(tx, known["id"], key, [data.get(key) for data, *_ in built]) if keys else [None] * len(chunk)
+        ids = [canonical_uuid(row_id) if row_id else owner for (_, row_id, *_), owner in zip(built, owners, strict=True)]
+        present = {record["id"]: record["data"] for record in records.get_records(tx, known["id"], list(filter(None, ids)))}
+        items: list[tuple[Row, Json]] = []
+        for row, (data, row_id, parts, problem), record_id in zip(chunk, built, ids, strict=True):
+            try:
+                if problem:
+                    raise RejectedError(problem)
+                replace_names(data)
+                data |= merger.merge_all(parts, present[record_id]) if record_id in present else {}
+            except (RejectedError, Fault) as error:
+                outcome.failed.append((row, error.message))
+                continue
+            if record_id in present and not any(differ(present[record_id].get(slug), value) for slug, value in data.items()):
+                outcome.unchanged += 1
+            else:
+                items.append((row, {"data": data} | ({"id": record_id or row_id} if record_id or row_id else {})))
+        if items:
+            outcome.add(items, records.bulk_write(tx, known["id"], "upsert", [item for _, item in items], **stamp))
+    return outcome
 
 
 def _target(visit: Visit, place: int, key: str) -> str:
@@ -281,20 +305,11 @@ def _target(visit: Visit, place: int, key: str) -> str:
     return "" if target == RECORD_ID != key else target
 
 
-class BuiltRow(NamedTuple):
-    """The record of a row, and the reason why it cannot be imported, if any."""
-
-    row: Row
-    data: Json
-    id: str | None
-    parts: Mapping[str, Json]
-    problem: str
-
-
-def _built(builder: RowBuilder, row: Row) -> BuiltRow:
+def _built(builder: RowBuilder, row: Row) -> tuple[Json, str | None, Mapping[str, Json], str]:
+    """Return data, id and changes by part of a row, and the reason why it cannot be imported, if any."""
     data, record_id, findings, _, parts = builder.build(row)
     problems = [f"{each.column}: {each.message}" if each.column else each.message for each in findings if each.rejects]
-    return BuiltRow(row, data, record_id, parts, "; ".join(problems))
+    return data, record_id, parts, "; ".join(problems)
 
 
 def _reference_finder(tx: Tx, found: Sequence[Json]) -> Callable[[Json], None]:
@@ -316,43 +331,3 @@ def _reference_finder(tx: Tx, found: Sequence[Json]) -> Callable[[Json], None]:
             data[slug] = known[target, text]
 
     return replace_names
-
-
-@dataclass(frozen=True)
-class _Importing:
-    """Writes chunks of rows and counts the outcome."""
-
-    tx: Tx
-    object_id: str
-    stamp: Stamp
-    replace_names: Callable[[Json], None]
-    key: str
-    """The attribute that identifies existing records, if any."""
-    outcome: ImportOutcome
-
-    def write(self, chunk: Sequence[BuiltRow], merge: Callable[[Any, Json], Json]) -> None:
-        owners: Sequence[str | None] = [None] * len(chunk)
-        if self.key:
-            owners = records.owners_of(self.tx, self.object_id, self.key, [built.data.get(self.key) for built in chunk])
-        ids = [canonical_uuid(built.id) if built.id else owner for built, owner in zip(chunk, owners, strict=True)]
-        present = {record["id"]: record for record in records.get_records(self.tx, self.object_id, list(filter(None, ids)))}
-        items: list[tuple[Row, Json]] = []
-        for (row, data, row_id, parts, problem), record_id in zip(chunk, ids, strict=True):
-            try:
-                if problem:
-                    raise RejectedError(problem)
-                self.replace_names(data)
-                data |= merge(parts, present[record_id]["data"]) if record_id in present else {}
-            except (RejectedError, Fault) as error:
-                self.outcome.failed.append((row, error.message))
-                continue
-            if record_id in present and not any(differ(present[record_id]["data"].get(slug), value) for slug, value in data.items()):
-                self.outcome.unchanged += 1
-            else:
-                items.append((row, {"data": data} | ({"id": record_id or row_id} if record_id or row_id else {})))
-        if not items:
-            return
-        done = records.bulk_write(self.tx, self.object_id, "upsert", [item for _, item in items], **self.stamp)
-        self.outcome.created += done["created"]
-        self.outcome.updated += done["updated"]
-        self.outcome.failed += [(items[failed["index"]][0], failed["error"]) for failed in done["failed"]]

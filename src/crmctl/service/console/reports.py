@@ -95,7 +95,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Round numbers that hold both ends: four to eight of them."""
+    """Return four to eight round numbers around both ends."""
     raw = (high - low) / 5
     power = 10.0 ** floor(log10(raw))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
@@ -225,7 +225,7 @@ def page_values(tx: Tx, visit: Visit, report: Json) -> Json:
 
 
 def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """In the words of the form."""
+    """Return the definition in the words of the form."""
     asked, known = report["definition"], report["object"]
 
     def titles(names: Sequence[str]) -> list[str]:
@@ -286,7 +286,7 @@ def _refuse_unchosen(visit: Visit) -> None:
 
 
 def _typed(tx: Tx, visit: Visit) -> Json:
-    """The definition that the form says."""
+    """Return the definition in the form."""
     entry: Json = {"name": visit.text("name"), "object": visit.text("object")}
     if visit.text("description"):
         entry["description"] = visit.text("description")

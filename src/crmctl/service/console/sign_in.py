@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SHORTEST, LONGEST = 10, 500
 
 _AT_ONCE = threading.BoundedSemaphore(2)
-"""Each takes 64 MiB and a tenth of a second of a processor."""
+"""A hash takes 64 MiB and a tenth of a second of a processor."""
 
 
 def check_new(password: str, again: str, email: str) -> None:
@@ -50,7 +50,7 @@ def check_new(password: str, again: str, email: str) -> None:
 
 
 def hash_password(password: str) -> str:
-    """What may be stored."""
+    """Return the hash to store."""
     with _AT_ONCE:
         return _hasher().hash(_bytes(password))
 
@@ -79,7 +79,7 @@ def _nobodys() -> str:
 
 
 def _bytes(password: str) -> bytes:
-    """However a keyboard composes letters, they are the same ones."""
+    """Return the password in composed form, because keyboards compose letters in different ways."""
     return unicodedata.normalize("NFC", password[:LONGEST]).encode(errors="replace")
 
 
@@ -170,7 +170,7 @@ def _add_leaving(pages: Pages) -> None:
 
 
 def front_door(context: Context) -> Router:
-    """The service's address itself leads to the console; stylesheet, script and icon need no session."""
+    """Return the router that leads from the address of the service to the console and serves the static files without a session."""
 
     def lead_to_console(_request: Request) -> Response:
         return RedirectResponse(f"{context.settings.address}/{CONSOLE}", HTTPStatus.SEE_OTHER, HEADERS)
@@ -186,7 +186,7 @@ def front_door(context: Context) -> Router:
 
 
 def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:
-    """The id and the hash of the member with this address."""
+    """Return the id and the password hash of the member with this address."""
     member = members.find_member_by_email(tx, email)
     return (None, None) if member is None else (member["id"], members.get_password(tx, member["id"]))
 
@@ -197,7 +197,7 @@ def _enter(tx: Tx, visit: Visit, member_id: str, path: str) -> SignedIn:
 
 
 def _minutes_to_wait(visit: Visit, email: str) -> int:
-    """Counts this attempt for the address it names and for the one it comes from; 0 if it may go on."""
+    """Count this attempt for its email address and its network address; return the minutes to wait, 0 if it may go on."""
     windows, now = visit.context.engine.rate_windows(), visit.now()
     named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
     for key, limit in ((f"sign-in from {visit.address}", FROM_ONE_ADDRESS), (f"sign-in as {named}", FOR_ONE_MEMBER)):

@@ -146,7 +146,7 @@ class Visit:
 
     @property
     def actor(self) -> str:
-        """The actor stored with each change."""
+        """Return the actor stored with each change."""
         if self.session.member_id:
             return logs.member(self.session.member_id)
         return logs.key(self.session.key_id) if self.session.key_id else logs.OPERATOR
@@ -161,11 +161,11 @@ class Visit:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The first value of each parameter."""
+        """Return the first value of each parameter."""
         return {name: values[0] for name, values in self.queries.items()}
 
     def id(self, name: str) -> str:
-        """A UUID of the path."""
+        """Return a UUID in the path."""
         return str(self.path[name])
 
     def raw(self, name: str) -> str:
@@ -264,7 +264,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 @cache
 def static_file(name: str) -> bytes:
-    """One of STATIC."""
+    """Return one of the files in STATIC."""
     return (_FOLDER / "static" / name).read_bytes()
 
 
@@ -399,14 +399,14 @@ class SignedLink:
 
 
 def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now: float) -> SignedLink:
-    """A link to CONSOLE or PORTAL on the service at `address`; a session it opens ends with the key `key_id`, where one is given."""
+    """Return a link to CONSOLE or PORTAL on the service at `address`. Its session ends with the key `key_id`, if there is one."""
     expires, subject, nonce = int(now) + LINK_SECONDS, key_id or _OPERATOR, secrets.token_hex(8)
     token = f"{expires}.{subject}.{nonce}.{_signature(tx, area, expires, subject, nonce)}"
     return SignedLink(f"{address}/{area}?link={token}", expires)
 
 
 def make_password_link(tx: Tx, address: str, member_id: str, *, now: float) -> SignedLink:
-    """A link with which a member sets a password, once; it makes the one before void."""
+    """Return a link that sets the password of a member once. It invalidates the previous link."""
     code = members.make_code(tx, member_id, now=now)
     return SignedLink(f"{address}/{CONSOLE}/password?code={code}", int(now) + members.LINK_SECONDS)
 

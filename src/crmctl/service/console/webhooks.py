@@ -56,7 +56,7 @@ def add_pages(pages: Pages) -> None:
 
 
 def delivery_values(tx: Tx, visit: Visit, endpoint_id: str) -> Json:
-    """One page of an endpoint's deliveries, as the query asks: `state` and `page`."""
+    """Return the page of deliveries that `state` and `page` of the query name."""
     state = visit.query.get("state") if visit.query.get("state") in STATES else None
     page = visit.number("page", 1)
     found = deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1, (page - 1) * PER_PAGE)
@@ -82,7 +82,7 @@ def _range_form(tx: Tx, visit: Visit, counted: int | None = None) -> ConsolePage
 
 
 def _instant(visit: Visit, name: str, default: float) -> float:
-    """Unix seconds of a time in UTC as browsers and people write it; the default where it was left empty. Raises BadRequest."""
+    """Return the Unix seconds of a time typed in UTC, the default for an empty field. Raises BadRequest."""
     text = visit.text(name)
     if not text:
         return default

@@ -71,7 +71,7 @@ class ActionBlock:
 
     @property
     def filled(self) -> list[FormField]:
-        """The attributes that the action sets."""
+        """Return the attributes that the action sets."""
         data = _data(self.kept)
         return [field for field in self.values if field.slug in data or any(each.text for each in field.inputs)]
 
@@ -113,7 +113,7 @@ def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] |
 
 
 def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[Json]:
-    """The blocks as actions. Raises BadRequest with the block's place."""
+    """Return the blocks as actions. Raises BadRequest with the block's place."""
     actions = []
     for place, block in enumerate(blocks):
         try:
@@ -129,7 +129,7 @@ def in_form_words(message: str) -> str:
 
 
 def attributes_of(tx: Tx, slug: str) -> list[Json]:
-    """Of the object with this slug, inactive ones too; none where it is not there."""
+    """Return the attributes of the object with this slug, inactive ones too; none if it does not exist."""
     known = objects.find_object_by_slug(tx, slug)
     return attributes.list_attributes(tx, known["id"], include_inactive=True) if known else []
 
@@ -163,7 +163,7 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
 
 
 def _free(field: FormField) -> FormField:
-    """A template fits everywhere: what a record's form offers to choose is proposed here."""
+    """Return the field with text inputs that propose its choices, because any value may be a template."""
     return replace(field, inputs=tuple(_proposed(each) for each in field.inputs))
 
 
@@ -174,7 +174,7 @@ def _proposed(each: Input) -> Input:
 
 
 def _unknown(slug: str) -> Json:
-    """Of an attribute that is not there any more."""
+    """Return a stand-in for a deleted attribute."""
     return {"slug": slug, "name": slug, "type": AttributeType.TEXT, "config": {}, "isList": False, "isRequired": False, "isActive": False}
 
 
@@ -224,7 +224,7 @@ def _action(tx: Tx, block: ActionBlock) -> Json:
 
 
 def _value(text: str, kind: str, label: str) -> Any:
-    """None for a field without a value. Raises ValueError."""
+    """Return the value of a field, None if it is empty. Raises ValueError."""
     if kind == "tick":
         return bool(text) or None
     if not text.strip():

@@ -117,7 +117,7 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
 
 
 def _heading(tx: Tx, visit: Visit) -> Json:
-    """The definition that the form says, without its actions."""
+    """Return the definition in the form without its actions."""
     entry: Json = {"name": visit.text("name"), "trigger": visit.text("trigger"), "enabled": "enabled" in visit.form}
     for name in ("description", "object", "cron", "timezone"):
         if visit.text(name):
