@@ -59,6 +59,20 @@ def test_a_key_that_somebody_else_used_meanwhile_is_named(desk: KeyDesk) -> None
     assert desk.store.list()[0].state == "finished"
 
 
+def test_a_key_that_somebody_else_used_between_the_look_and_the_first_request_is_named(desk: KeyDesk) -> None:
+    """Few keys are asked for by filters. What the newest page did not hold before these questions is new."""
+    desk.server.seed([{"code": f"no{n}", "note": "old"} for n in range(1000)], lambda n: f"2025-01-01T00:{n // 60:02}:{n % 60:02}Z")
+
+    def somebody(page: int) -> None:
+        if page == 5:  # after the newest page and four questions
+            desk.server.add({"code": "no1000", "note": "theirs"}, LATER)
+
+    desk.server.before_page = somebody
+    result = desk.load("code,note\nno101,new\nno999,new\nno1000,new\n", "code")
+    assert (counts(result), result.exit_code) == ({"created": 1, "updated": 2}, ExitCode.PARTIAL)
+    assert [(rival["row"], len(rival["ids"])) for rival in result.rivals] == [(3, 2)]
+
+
 def test_nobody_meanwhile_means_nothing_to_name_and_two_reads(desk: KeyDesk) -> None:
     plain = desk.load(FILE, "email")
     assert (plain.rivals, plain.exit_code) == ([], ExitCode.OK)

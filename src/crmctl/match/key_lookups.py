@@ -164,7 +164,7 @@ class Lookup:
 
     `as_of`: all changes before this moment (microseconds of the service) were seen. `stop` tells when to give up. `newest`: the page of the
     newest changes, if the caller has just read it. `at_hand` returns the mirror's records with the values of `slugs`. `now` is a monotonic
-    clock. `head`: the newest changes, if the last request returned them. `tell` announces reads that need many requests.
+    clock. `head`: the newest changes at the last look for them. `tell` announces reads that need many requests.
     """
 
     lister: Lister
@@ -242,7 +242,8 @@ class Lookup:
             raise InterruptedByUser("interrupted")
         self.requests += 1
         page = self.lister.list_records(object_id, **query)
-        self.head = page if (query.get("sort"), query.get("offset", 0), query.get("limit")) == ("updated_at", 0, PAGE_LIMIT) else None
+        if (query.get("sort"), query.get("offset", 0), query.get("limit")) == ("updated_at", 0, PAGE_LIMIT):
+            self.head = page
         self.advance(len(page.items))
         return page
 
@@ -252,6 +253,7 @@ class Lookup:
         if newest is None:
             newest = self.list_records(self.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
         else:
+            self.head = newest
             self.requests += 1  # its reader did not count it
         self.as_of = max((micros_of(record.updated_at) or 0 for record in newest.items), default=0)
         return newest
