@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from uuid import UUID
 
@@ -154,16 +154,16 @@ class ChurningService:
         in_order = sorted(zip(moments, TIES[self.ties](rows, self.chance), range(len(rows)), strict=True))
         if sort == "updated_at" and offset == 0 and limit > 1:
             self.delta_began = self.requests
-        items = [_wire(row, timed=not self.untimed) for row in (rows[place] for _, _, place in in_order[offset : offset + limit])]
+        shown = (rows[place] for _, _, place in in_order[offset : offset + limit])
+        items = [_wire(row.id, row.version, row.created, row.updated, timed=not self.untimed) for row in shown]
         total = len(rows) if self.gives_total else None
         return Page(items, total, limit, offset, formatdate(self.now // MICROS, usegmt=True))
 
 
-def _wire(row: Row, *, timed: bool) -> Record:
-    raw = {
-        "id": row.id, "data": {"version": row.version}, "createdAt": to_timestamp(row.created), "updatedAt": to_timestamp(row.updated),
-    }  # fmt: skip
-    return Record.parse(raw if timed else {"id": row.id, "data": raw["data"]})
+@cache
+def _wire(record_id: str, version: int, created: int, updated: int, *, timed: bool) -> Record:
+    times = {"createdAt": to_timestamp(created), "updatedAt": to_timestamp(updated)} if timed else {}
+    return Record.parse({"id": record_id, "data": {"version": version}, **times})
 
 
 @dataclass(frozen=True)

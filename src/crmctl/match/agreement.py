@@ -250,7 +250,7 @@ def agreement(sent: Any, there: Any) -> float:
         return _agree_numbers(Decimal(sent), Decimal(there))
     first, second = canonical(sent), canonical(there)
     if first == second:
-        return 0.95 if _letters(sent) == _letters(there) else 0.75
+        return 0.95 if _letters(str(sent)) == _letters(str(there)) else 0.75
     if isinstance(sent, dict) and isinstance(there, dict):
         parts = [agreement(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None]
         return sum(parts) / len(parts) if parts else 0.0
@@ -279,7 +279,7 @@ def _agree_numbers(sent: Decimal, there: Decimal) -> float:
 
 
 def _agree_texts(sent: str, there: str) -> float:
-    if (moment := micros_of(sent)) is not None and moment == micros_of(there):
+    if (moment := _moment(sent)) is not None and moment == _moment(there):
         return 0.9
     if (written := _letters(sent)) == _letters(there):
         return 0.9
@@ -297,5 +297,11 @@ def _agree_texts(sent: str, there: str) -> float:
     return 0.65 * ratio if ratio >= 0.6 else 0.0
 
 
-def _letters(value: Any) -> str:
-    return re.sub(r"[\W_]+", "", html.unescape(str(value)))
+@lru_cache(maxsize=10_000)
+def _moment(text: str) -> int | None:
+    return micros_of(text)
+
+
+@lru_cache(maxsize=10_000)
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", html.unescape(text))

@@ -98,8 +98,14 @@ def check_numbers(value: Any) -> None:
         check_number(value)
 
 
+SHORT = 10**15
+"""Whole numbers below it need no decimal arithmetic."""
+
+
 def canonical_number(number: Number) -> str:
     """Return one text for all spellings of a number (1, 1.0, 1e0, and -0 for 0)."""
+    if type(number) is int and abs(number) < SHORT:
+        return str(number)
     exact = Decimal(number) if isinstance(number, int) else Decimal(str(number))
     if not exact:
         return "0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -310,17 +311,21 @@ RULES: dict[str, CheckKind] = {
 """The kinds of checks by their key in the file."""
 
 
-def run_checks(context: BulkContext, checks: Sequence[DataCheck], *, sync: bool, seconds: float | None) -> list[Outcome]:
-    """Evaluate the checks on the mirror, synced first on request. Raises UsageError and NotFoundError for what a check cannot use."""
-    if sync:
-        report = sync_mirror(context, SyncRequest([]))
-        if not report.is_proven:
-            context.listener.note("the mirror is not proven complete; the checks use what it has")
+@contextmanager
+def open_mirror(context: BulkContext, *, sync: bool) -> Iterator[LocalCopy]:
+    """Open the mirror, synced first on request. Raises NotFoundError without one."""
+    if sync and not sync_mirror(context, SyncRequest([])).is_proven:
+        context.listener.note("the mirror is not proven complete; the checks use what it has")
     copy = LocalCopy.find(context)
     if copy is None:
         raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
     with copy:
-        return [Outcome(check, list(_find(copy, check, context, seconds))) for check in checks]
+        yield copy
+
+
+def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck], seconds: float | None) -> list[Outcome]:
+    """Evaluate the checks on the mirror. Raises UsageError and NotFoundError for what a check cannot use."""
+    return [Outcome(check, list(_find(copy, check, context, seconds))) for check in checks]
 
 
 def _find(copy: LocalCopy, check: DataCheck, context: BulkContext, seconds: float | None) -> Found:

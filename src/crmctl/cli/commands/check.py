@@ -48,12 +48,14 @@ def check_data(
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.output.views import CHECKS
     from crmctl.plan.check_reports import CheckHistory, outcome_document, read_targets, trend_text, write_reports
-    from crmctl.plan.checks import read_checks, run_checks
+    from crmctl.plan.checks import open_mirror, read_checks, run_checks, suggest_checks
+    from crmctl.values.yaml_text import dumps
 
     runtime: Runtime = ctx.obj
     context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:
-        _suggest(runtime, context, sync=not no_sync)
+        with open_mirror(context, sync=not no_sync) as copy:
+            runtime.streams.write_out(dumps({"checks": suggest_checks(copy)}))
         return ExitCode.OK
     targets, checks = read_targets(reports or []), read_checks(folder)
     names = [check.name for check in checks]
@@ -62,7 +64,8 @@ def check_data(
     runtime.emitter.check_fields(CHECKS)
     runtime.start_ping(ping)
     chosen = [check for check in checks if not select or check.name in select]
-    outcomes = run_checks(context, chosen, sync=not no_sync, seconds=runtime.settings.timeout.value)
+    with open_mirror(context, sync=not no_sync) as copy:
+        outcomes = run_checks(copy, context, chosen, runtime.settings.timeout.value)
     history = CheckHistory(context, folder)
     trends, files = history.add(outcomes), history.write_failures(outcomes)
     write_reports(targets, outcomes, runtime.streams.write_out)
@@ -74,23 +77,3 @@ def check_data(
     for slug, file in files.items():
         runtime.messages.note(f"failing records of {slug}: {file}; crmctl bulk update {slug} --ids {file} --set ...")
     return ExitCode.DIFFERENT if any(outcome.status == "failed" for outcome in outcomes) else ExitCode.OK
-
-
-def _suggest(runtime: Runtime, context: object, *, sync: bool) -> None:
-    from typing import cast
-
-    from crmctl.bulk_context import BulkContext
-    from crmctl.errors import NotFoundError
-    from crmctl.mirror.local_copy import LocalCopy
-    from crmctl.mirror.sync import SyncRequest, sync_mirror
-    from crmctl.plan.checks import suggest_checks
-    from crmctl.values.yaml_text import dumps
-
-    bulk = cast("BulkContext", context)
-    if sync:
-        sync_mirror(bulk, SyncRequest([]))
-    copy = LocalCopy.find(bulk)
-    if copy is None:
-        raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
-    with copy:
-        runtime.streams.write_out(dumps({"checks": suggest_checks(copy)}))

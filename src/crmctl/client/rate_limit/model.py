@@ -202,26 +202,27 @@ def _free_in_sliding_window(learned: Learned, usage: Usage, by_log: int, by_answ
 
     Bulk work goes only if, at each coming free moment, a few requests are left for people, and one more for each `spacing` until then.
     """
-    few = min(FEW, learned.reserve)
-    most = few + int(learned.window / learned.spacing) + 1
-    coming = [answer + learned.window + 0.001 for answer in usage.answers(0, max(0, most - by_log))]
+    few, window, lead, spacing = min(FEW, learned.reserve), learned.window, learned.lead, learned.spacing
+    most = few + int(window / spacing) + 1
+    coming = [answer + window + 0.001 for answer in usage.answers(0, max(0, most - by_log))]
     free = now if max(by_log, by_answer) > 0 else coming[-by_log] if -by_log < len(coming) else now + SOON
     if not bulk:
         return free
-    coming.append(now + learned.window)
+    coming.append(now + window)
     spare = enumerate(coming, by_log - few)
-    return max(free, *(moment - max(learned.lead, room * learned.spacing) for room, moment in spare))
+    return max(free, *(moment - max(lead, room * spacing) for room, moment in spare))
 
 
 def probe_times(learned: Learned, usage: Usage) -> list[float]:
     """Return when bulk work may spend each request it leaves: some evenly, the reserve just before and at the possible ends."""
-    sure = min(learned.latest, usage.oldest + learned.window)
+    window, lead, spacing, reserve = learned.window, learned.lead, learned.spacing, learned.reserve
+    sure = min(learned.latest, usage.oldest + window)
     ends = _possible_ends(learned, usage, sure) if learned.reset else []
-    tries = sorted(moment + TICK for moment in ends[: learned.reserve])
+    tries = sorted(moment + TICK for moment in ends[:reserve])
     first = tries[0] if tries else sure
-    early, start = learned.reserve - len(tries), first - learned.lead
-    steady = [start - learned.spacing * step for step in range(int(learned.window / learned.spacing), 0, -1)]
-    return steady + [first - learned.lead * (early - step) / early for step in range(early)] + tries
+    early, start = reserve - len(tries), first - lead
+    steady = [start - spacing * step for step in range(int(window / spacing), 0, -1)]
+    return steady + [first - lead * (early - step) / early for step in range(early)] + tries
 
 
 def _possible_ends(learned: Learned, usage: Usage, sure: float) -> list[float]:
