@@ -56,7 +56,7 @@ def test_parts_of_values_are_compared_alike_by_both_engines(people: tuple[Store,
 
     def found(operator: str, value: str) -> set[str]:
         def read(tx: Tx) -> set[str]:
-            where = records.part_condition(tx, read_condition("at.city", operator, value))
+            where = records.part_condition(tx, object_id, read_condition("at.city", operator, value))
             return {record["data"]["at"].get("city") for record in records.list_records(tx, object_id, words=[where])[0]}
 
         return store.engine.read(read)

@@ -342,7 +342,7 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
         if slug in by_slug and by_slug[slug]["type"] == AttributeType.CURRENCY and not needs_no_value(name):
             value, currency = money_of(value)
             named = Condition(f"{slug}.currency", Operator.EQUALS, currency)
-            wheres += [records.part_condition(tx, named)] if currency else []
+            wheres += [records.part_condition(tx, object_id, named)] if currency else []
         stored = "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)
         stored = midnight(stored, visit.zone) if slug in TIMES else stored
         target = reference_target(by_slug[slug]) if slug in by_slug else None
@@ -353,7 +353,7 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
                 raise BadRequest(f"{by_slug[slug]['name']}: {error.message}", {"field": "value", "slug": slug}) from error
         condition = read_condition(slug, name, stored)
         if slug in parts:
-            wheres.append(records.part_condition(tx, condition))
+            wheres.append(records.part_condition(tx, object_id, condition))
         else:
             conditions.append(condition)
     conditions += [Condition(slug, Operator.EQUALS, values[0]) for slug, values in options.items() if len(values) == 1]
