@@ -191,6 +191,10 @@ class Room:
                     return
         raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
 
+    def give_back(self, count: int) -> None:
+        with self._lock:
+            self._used -= count
+
 
 @cache
 def room_in(folder: Path) -> Room:
@@ -221,6 +225,7 @@ class Incoming:
         os.fsync(self._file.fileno())
         self._file.close()
         self._place.parent.mkdir(mode=0o700, exist_ok=True)
+        self._room.give_back(_size(self._place))
         self._partial.replace(self._place)
         sync_folder(self._place.parent)
 
@@ -228,6 +233,7 @@ class Incoming:
         """Give the file up unless it is finished."""
         with contextlib.suppress(OSError):
             self._file.close()
+        self._room.give_back(_size(self._partial))
         self._partial.unlink(missing_ok=True)
 
 
