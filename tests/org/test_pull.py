@@ -149,6 +149,46 @@ def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str,
         assert place in done.error()["message"]
 
 
+BAD_INPUT = [
+    ("records/people.jsonl", lambda text: text[:-1], "records/people.jsonl:12: the last line is cut off"),
+    ("records/people.jsonl", lambda text: text + text.split("\n", 1)[0] + "\n", "records/people.jsonl:13: the id "),
+    ("records/people.jsonl", lambda text: text.replace('{"id"', '{"id', 1), "records/people.jsonl:1: is no JSON"),
+    ("records/people.jsonl", lambda _: '{"id":"x","data":{"company":"y"}}\n', "records/people.jsonl:1: company refers to companies y"),
+    ("activities.jsonl", lambda _: '{"id":"x","links":["people/y"]}\n', "activities.jsonl:1: links refers to people y"),
+    ("schema.yaml", lambda text: text.replace("type: text", "type: []", 1), "schema.yaml: objects."),
+    ("schema.yaml", lambda text: text.replace("slug: deals", "slug: People", 1), "schema.yaml: People and people are the same name"),
+    ("schema.yaml", lambda text: text.replace("slug: people", "slug: ../people", 1), "schema.yaml: "),
+    ("MANIFEST.json", lambda text: text.replace('"format": 1', '"format": 9'), "crm has the format 9"),
+    ("MANIFEST.json", lambda text: text.replace('"schema.yaml"', '"../schema.yaml"'), "MANIFEST.json: the path '../schema.yaml' leaves"),
+    ("MANIFEST.json", None, "crm is no folder of crmctl org"),
+    ("schema.yaml", None, "crm is incomplete: schema.yaml is missing"),
+    ("members.yaml", lambda text: text + text, "members.yaml: "),
+    ("webhooks.yaml", lambda _: "- url: [\n", "webhooks.yaml: "),
+    ("files.yaml", lambda _: "- {path: docs/a, sha256: ../../../etc/passwd}\n", "files.yaml: docs/a has no sha256"),
+    ("files.yaml", lambda _: f"- {{path: docs/a, sha256: {'a' * 64}}}\n", "files.yaml: docs/a is missing: files/aaaa"),
+    ("foreign.txt", lambda _: "x", "crm holds files that are not crmctl's: foreign.txt"),
+]
+
+
+def test_apply_refuses_bad_input_before_the_first_request(crm: RunningService, pulled: Path) -> None:
+    for name, change, said in BAD_INPUT:
+        path = pulled / name
+        whole = path.read_text(encoding="utf-8") if path.exists() else None
+        if change is None:
+            path.unlink()
+        else:
+            path.write_text(change(whole or ""), encoding="utf-8")
+        crm.log.clear()
+        for command in (("org", "apply", "crm", "--edited"), ("org", "diff", "crm")):
+            refused = run_crmctl(*command)
+            assert refused.code in (2, 9), (name, said, refused.out)
+            assert said in refused.error()["message"], (name, refused.error())
+        assert crm.log == [], name
+        path.unlink(missing_ok=True)
+        if whole is not None:
+            path.write_text(whole, encoding="utf-8")
+
+
 def test_verify_finds_double_ids_open_references_missing_and_further_files(pulled: Path) -> None:
     people = pulled / "records/people.jsonl"
     lines = [f"{line}\n" for line in people.read_text(encoding="utf-8").split("\n") if line]
