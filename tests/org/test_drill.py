@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from crmctl.org.compare import drill_differences
 from crmctl.org.folder import OrgFolder
-from crmctl.org.verify import drill_differences
 from tests.org.test_diff import lines_of, write_lines
 from tests.support.cli import run_crmctl
 from tests.support.organizations import furnish

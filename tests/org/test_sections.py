@@ -64,6 +64,17 @@ def test_a_refused_entry_and_a_restricted_key_are_named(crm: RunningService, oth
     assert "reports" not in missing
 
 
+def test_reports_of_other_objects_are_neither_pulled_nor_overwritten_unseen(crm: RunningService, other: RunningService) -> None:
+    crm.client.post("/api/v1/definitions", json={"reports": [{"name": "R", "object": "people"}, {"name": "Deals", "object": "deals"}]})
+    other.client.post("/api/v1/definitions", json={"reports": [{"name": "R", "object": "deals", "limit": 5}]})
+    run_crmctl("org", "pull", "crm", "--objects", "companies,people").ok()
+    assert [path.name for path in Path("crm/reports").iterdir()] == ["r.yaml"]
+    applied = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()
+    assert (applied["reports"]["create"], applied["reports"]["update"]) == (0, 1)
+    run_crmctl("bulk", "undo", applied["job"], "--yes", env=at(other)).ok()
+    assert other.client.get("/api/v1/definitions").json()["reports"] == [{"name": "R", "object": "deals", "limit": 5}]
+
+
 def test_files_are_pulled_compared_and_applied(crm: RunningService, other: RunningService) -> None:
     Path("notes.txt").write_text("hello")
     for bucket in ("docs", "more"):

@@ -1,4 +1,4 @@
-"""Differences between a folder and a service, or between two folders."""
+"""Check folders, and find the differences between a folder and a service, or between two folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crmctl.models.resources import Attribute, Object
 from crmctl.org.folder import FILES, OrgFolder, OrgLine, references_of
 from crmctl.org.pull import Organization, sync_organization
 from crmctl.org.sections import Entries, fetch_file, portable
-from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder
+from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder, folder_problems
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import Present, SchemaDocument
 from crmctl.values.object_spec import TARGET, AttributeSpec
@@ -197,7 +197,7 @@ def present_of(schema: SchemaDocument) -> Present:
 
 def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
     """Return how to take the key of a record, from `matches` or the folder's settings. Raises UsageError for an unknown attribute."""
-    chosen = {**folder.key_attributes, **matches}
+    chosen = {**folder.settings.keys, **matches}
     if unknown := sorted(matches.keys() - folder.objects.keys()):
         raise UsageError(f"--match: {folder.path} has no object {unknown[0]}", hint=f"its objects are: {', '.join(folder.objects)}")
     rules = {
@@ -277,6 +277,32 @@ def _load_service(context: BulkContext, tables: OrgTables, organization: Organiz
             if section == FILES and tables.has(Side.RIGHT, slug, name):
                 entry = fetch_file(context, entry)
             tables.add(Side.LEFT, slug, OrgLine("", {"id": name, "data": portable(section, entry)}))
+
+
+def verify(path: Path) -> tuple[OrgFolder, list[Json]]:
+    """Check checksums, JSON, schema, references and counts; return the folder and its first problems.
+
+    Raises UsageError for a folder that crmctl did not write or cannot open.
+    """
+    folder = OrgFolder(path)
+    with OrgTables() as tables:
+        problems = folder_problems(tables, Side.RIGHT, folder)
+    return folder, [{"place": place, "problem": text} for place, text in problems]
+
+
+def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, str]) -> list[Json]:
+    """Compare a folder with what a throw-away service gave back; `ids` maps its ids to those of that service.
+
+    References to what the folder does not hold do not count.
+    """
+    with folders_compared(restored, folder, {}, ids) as compared:
+        compared.is_exact = True
+        found = [{"place": one.place, "problem": one.summary} for one in compared.schema if one.action is not ChangeAction.DELETE]
+        words = {"added": "not restored", "removed": "restored although the folder lacks it", "changed": "restored differently"}
+        for change in compared.changes(()):
+            values = f": {', '.join(change.values)}" if change.change == "changed" else ""
+            found.append({"place": f"{change.object} {change.other_id or change.id}", "problem": words[change.change] + values})
+    return found
 
 
 @contextmanager

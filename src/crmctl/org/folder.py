@@ -162,10 +162,6 @@ class OrgFolder:
     def is_subset(self) -> bool:
         return bool(self.manifest.get("subset"))
 
-    @property
-    def key_attributes(self) -> Mapping[str, str]:
-        return self.settings.keys
-
     def _read_manifest(self) -> Json:
         try:
             manifest = jsontext.loads((self.path / MANIFEST).read_bytes())

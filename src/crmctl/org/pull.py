@@ -264,7 +264,11 @@ def read_organization(context: BulkContext, settings: OrgSettings) -> tuple[Orga
     """Sync the objects of the settings and open the mirror. Raises NotFoundError and what `sync_organization` raises."""
     every = context.service.list_objects()
     chosen = [find_object(name, every) for name in dict.fromkeys(settings.objects)]
-    return sync_organization(context, every, chosen or [one for one in every if one.is_active is not False], settings.parts)
+    organization, report = sync_organization(context, every, chosen or [one for one in every if one.is_active is not False], settings.parts)
+    slugs, entries = {None, *(one.slug for one in organization.objects)}, organization.entries
+    for section in entries.keys() & {"reports", "workflows"}:
+        entries[section] = {name: entry for name, entry in entries[section].items() if entry.get("object") in slugs}
+    return organization, report
 
 
 def sync_organization(
@@ -272,9 +276,6 @@ def sync_organization(
 ) -> tuple[Organization, SyncReport]:
     """Sync the chosen objects and open the mirror. Raises ServiceError if the mirror cannot be proven."""
     entries, notes = read_sections(context, parts)
-    slugs = {None, *(one.slug for one in chosen)}
-    for section in entries.keys() & {"reports", "workflows"}:
-        entries[section] = {name: entry for name, entry in entries[section].items() if entry.get("object") in slugs}
     report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in parts))
     report.requests += 1 + len(entries)
     for result in report.results:

@@ -94,7 +94,7 @@ def verify_org(
 
     Exit 11 if something is wrong. --drill applies the folder to a throw-away service, pulls it again and compares every line.
     """
-    from crmctl.org.verify import verify
+    from crmctl.org.compare import verify
 
     runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
@@ -119,8 +119,8 @@ def _drill(runtime: Runtime, folder: OrgFolder) -> list[Json]:
     from crmctl.cli.commands.demo import CRMCTL, Stage
     from crmctl.errors import CrmctlError
     from crmctl.models import jsontext
+    from crmctl.org.compare import drill_differences
     from crmctl.org.folder import OrgFolder
-    from crmctl.org.verify import drill_differences
 
     source = str(folder.path.resolve())
     with tempfile.TemporaryDirectory(prefix="crmctl-drill-") as place:

@@ -191,8 +191,10 @@ def delete_entries(tx: Tx, names: Mapping[str, Sequence[str]], *, now: float) ->
         ("workflows", workflows.list_workflows, "name", workflows.delete_workflow),
         ("webhooks", webhooks.list_endpoints, "url", webhooks.delete_endpoint),
     ):
+        wanted = list(names.get(section, ()))
         for entry in list_entries(tx):
-            if entry[key] in names.get(section, ()):
+            if entry[key] in wanted:
+                wanted.remove(entry[key])  # of several endpoints with one URL, the oldest
                 delete(tx, entry["id"])
                 count += 1
     for member in members.list_members(tx):
