@@ -17,9 +17,6 @@ from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source, SourceOptions
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
 
-CSV_FIELD_LIMIT = 100_000
-"""Longer lines bypass the standard parser, because its field limit applies to the whole process."""
-
 
 class QuotedRecord(NamedTuple):
     """One record. `cells` is None for a blank line, `raw` has no line ending. With a `problem`, `cells` are those before it."""
@@ -46,33 +43,21 @@ def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, li
     record limit.
     """
     number = lines_before
-    strict = csv.reader([], delimiter=delimiter, quotechar=quote, strict=True).dialect if quote else None
-    parse: Any = csv.reader
-    new = tuple.__new__  # takes half the time of calling QuotedRecord, for nearly every line
     for line in lines:
         number += 1
         text = line.rstrip("\r\n")
         if not text:
             yield QuotedRecord(number, number, text, None)
         elif quote is None or quote not in text:
-            yield new(QuotedRecord, (number, number, text, text.split(delimiter), None))
+            yield QuotedRecord(number, number, text, text.split(delimiter))
         else:
-            record = None
-            if len(text) <= CSV_FIELD_LIMIT:
-                try:
-                    record = new(QuotedRecord, (number, number, text, next(parse((text,), strict)), None))
-                except csv.Error:
-                    record = None
-                if record is not None and text.count(quote) % 2 and any(_opens_late(cell, quote) for cell in record.cells or ()):
-                    record = None
-            if record is None:
-                record = _Scan(lines, delimiter, quote, number).read(line)
+            record = _Scan(lines, delimiter, quote, number).read(line)
             number = record.last_line
             yield record
 
 
 class _Scan:
-    """Reads one record with difficult quotes: over several lines, very long, or malformed."""
+    """Reads one record with quotes, perhaps over several lines, very long, or malformed."""
 
     def __init__(self, lines: Iterator[str], delimiter: str, quote: str, number: int) -> None:
         self.lines = lines
