@@ -40,6 +40,7 @@ EXAMPLES = [
 ]
 NOT_RUN = {
     "crmctl auth login --base-url https://crm.example.com": "asks for the key on a terminal",
+    "crmctl auth login --device": "waits for a member who approves it in the console",
     "crmctl mirror remove": "asks on a terminal",
     "crmctl mirror changes --since 2h": "reaches further back than a new mirror",
 }

@@ -426,7 +426,7 @@ def load_definitions(
 
 @app.command("dump", examples=["crmctl service dump > crm.yaml"])
 def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
-    """Print members, objects, reports, workflows and webhook endpoints as YAML for load."""
+    """Print members, objects, reports, workflows and webhook endpoints as YAML."""
     runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.definitions.definitions_file import dump_sections, format_document
