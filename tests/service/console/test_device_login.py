@@ -15,6 +15,7 @@ from crmctl.service.oidc.token_endpoint import DEVICE, MOST_LOGINS
 from crmctl.service.store import device_logins, members
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.clock import FakeClock
 from tests.support.httpserver import Reply, ScriptedServer
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
@@ -203,3 +204,14 @@ def test_a_service_without_device_logins_is_named(tmp_path: Path) -> None:
     assert refused.error()["message"] == f"{server.origin} has no logins of devices"
     for extra in ("--with-key", "--oidc"):
         assert run_crmctl("auth", "login", "--device", extra, "--base-url", server.origin, "-o", "json").exits(2).error()["code"] == "usage"
+
+
+@pytest.mark.needs("initdb", "postgres")
+def test_a_login_on_postgresql(newcomer: Newcomer, postgres: Any, tmp_path: Path) -> None:
+    with running_service(tmp_path / "data", database_url=postgres.create_database(), clock=FakeClock(), background=False) as service:
+        login, visitor = start(service), member_of(newcomer, service, "member")
+        assert poll(service, login) == {"error": "authorization_pending"}
+        assert poll(service, login, 0) == {"error": "slow_down"}
+        assert answer(visitor, login).status_code == 303
+        assert "access_token" in poll(service, login, 20)
+        assert poll(service, login) == {"error": "invalid_grant"}
