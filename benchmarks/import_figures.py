@@ -37,7 +37,7 @@ RESULTS = Path(__file__).with_name("results") / "import_figures.md"
 WITHOUT_JOURNAL = """
 import sys
 from crmctl.write.journal import Journal
-for step in ("begin", "again", "settle"):
+for step in ("begin", "settle"):
     setattr(Journal, step, lambda *arguments, **options: None)
 sys.argv[0] = "crmctl"
 from crmctl.main import main

@@ -30,8 +30,8 @@ from crmctl.values.filters import Condition
 
 if TYPE_CHECKING:
     from crmctl.plan.changes import Deletion, UpdatePreview
+    from crmctl.plan.dry_run import ImportPreview
     from crmctl.plan.export import ExportSummary
-    from crmctl.plan.import_records import ImportPreview
     from crmctl.plan.inspect_file import InspectReport
     from crmctl.plan.requests import ImportRequest
     from crmctl.plan.results import ImportResult
@@ -263,10 +263,12 @@ class Bulk:
         `set` and `references` are pairs: `map={"Work Email": "email"}`. With `dry_run` everything is read and checked, and nothing is
         written.
         """
-        from crmctl.plan.import_records import import_records, preview_import
+        from crmctl.plan.import_records import import_records
 
         request = _import_request(object_name, rows, options)
         if dry_run or request.plan_file is not None:
+            from crmctl.plan.dry_run import preview_import
+
             return preview_import(self._context, request)
         self._context.guard_write()
         return import_records(self._context, request)
@@ -326,7 +328,8 @@ class Bulk:
         Other parts stay as they are. With `dry_run` everything is read and compared, and nothing is written. Options: `UpdateRequest`, for
         example `max_changes="100"`; `approve` sees the changes and raises to stop them.
         """
-        from crmctl.plan.changes import Selection, UpdateRequest, agree, preview_update, update
+        from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
+        from crmctl.plan.job_hooks import agree
 
         approve = options.pop("approve", agree)
         conditions, admits = as_conditions(self._context, object_name, filter)
@@ -345,7 +348,8 @@ class Bulk:
         The file `result.summary.backup` keeps their data, and `undo` creates them again; `backup` names another file, `backup=False` keeps
         none. Raises UsageError for neither ids nor filter, or both.
         """
-        from crmctl.plan.changes import DeleteRequest, Selection, agree, delete
+        from crmctl.plan.changes import DeleteRequest, Selection, delete
+        from crmctl.plan.job_hooks import agree
 
         if not dry_run:
             self._context.guard_write()
@@ -375,9 +379,9 @@ class Bulk:
 
     def jobs(self) -> Sequence[JobInfo]:
         """Return the bulk jobs of this machine, newest first."""
-        from crmctl.plan.resume import list_jobs
+        from crmctl.plan.requests import store_of
 
-        return list_jobs(self._context).jobs
+        return store_of(self._context).list()
 
 
 def _import_request(object_name: str, rows: Rows, options: Mapping[str, Any]) -> ImportRequest:

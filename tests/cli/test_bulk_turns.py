@@ -74,26 +74,11 @@ def test_two_at_once_take_turns(firms: RunningService, monkeypatch: pytest.Monke
     assert re.search("job 20.* is importing into companies by key", said)
 
 
-def lock(service: RunningService) -> ObjectLock:
+def held(service: RunningService) -> AbstractContextManager[None]:
+    """The lock of the companies, in this process."""
     store = JobStore(Path(os.environ["CRMCTL_STATE_DIR"]), SystemClock())
     store.prepare()
-    return ObjectLock(store, service.object_id("companies"), "companies")
-
-
-def held(service: RunningService) -> AbstractContextManager[str]:
-    """The lock of the companies, in this process."""
-    return lock(service).hold(SystemClock(), lambda _: None)
-
-
-def test_what_was_read_before_or_during_another_turn_counts_as_old(firms: RunningService) -> None:
-    first = lock(firms).last_turn()
-    with held(firms) as before:
-        assert before == first
-        assert lock(firms).last_turn() is None
-    second = lock(firms).last_turn()
-    assert second not in (first, None)
-    with held(firms) as before:
-        assert before == second
+    return ObjectLock(store, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
 
 
 def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:

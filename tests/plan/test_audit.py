@@ -13,7 +13,7 @@ from crmctl.plan.import_run import rows_of
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import further_records
-from crmctl.write.journal import Journal
+from crmctl.write.journal import DUPLICATE, Journal
 from tests.support.answerruns import AnsweringService, AnswerPlay, know_truth, rows_of_play
 from tests.support.bulkjobs import Prepared, header
 from tests.support.clock import FakeClock
@@ -36,11 +36,11 @@ def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Ha
         assert journal.counts()[RowState.CREATED] == ROWS
         # Whether the next batch was on its way when the second was read back is chance: the audit finds out by itself.
         for record_id in further_records(journal):
-            journal.forget_duplicates([record_id])
+            journal.keep(DUPLICATE, [(record_id, None)])
         if seen_before_the_next:
             own, further = (one["wire"]["id"] for one in service.records if (one["write"], one["wire"]["data"]["n"]) == (1, 5))
             journal.name_rows({10: own})
-            journal.record_duplicates({10: [own, further]})
+            journal.add_duplicates({10: [own, further]})
         clock.advance(1000)
         again = [*rows, *(Prepared(ROWS + 1, rows[9].data) for _ in range(never_sent))]
         found = audit(journal, Reader(client_of(service, clock), journal.header.object_id), rows_of(journal, lambda: again))

@@ -57,10 +57,8 @@ def open_journal() -> closing[Journal]:
 
 def accounted(crm: TestService) -> tuple[int, int, int]:
     """Created, in doubt and unsent rows; every promise about them is checked against what the service really has."""
-    with open_journal() as journal:
-        journal.recover()
-        counts = journal.counts()
-        entries = journal.rows(1, ROWS)
+    with open_journal() as journal, journal.hold():
+        counts, entries = journal.counts(), journal.rows(1, ROWS)
     there = Counter(int(person.data["score"]) for person in crm.client.records("people").list())
     assert max(there.values(), default=0) <= 1
     assert sum(counts.values()) == ROWS

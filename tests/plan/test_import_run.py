@@ -21,8 +21,8 @@ from crmctl.errors import RejectedError
 from crmctl.files.validation import Batch, entry_of
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import exit_code
-from crmctl.write.journal import Journal
+from crmctl.write.jobs import effort, exit_code
+from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.sender import EntrySpool
 from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
@@ -49,7 +49,7 @@ def test_every_row_is_sent_once_in_requests_of_100(journal: Journal) -> None:
     assert result.error is None
     assert journal.state is JobState.FINISHED
     assert journal.counts()[RowState.CREATED] == 250
-    assert journal.effort()[0] == 3, "the writes; the session counts the reads"
+    assert effort(journal)[0] == 3, "the writes; the session counts the reads"
 
 
 def test_an_invalid_row_stops_everything_before_anything_is_sent(journal: Journal) -> None:
@@ -173,7 +173,7 @@ def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, appl
 
         def edited(query: dict[str, list[str]]) -> dict[str, Any]:
             if not server.writes:
-                journal.keep_images((row.ordinal, {"n": -row.ordinal}) for row in rows)
+                journal.keep(BEFORE, ((row.ordinal, {"n": -row.ordinal}) for row in rows))
             else:
                 server.records[6]["data"] = {"n": 700}
             return page(query)
@@ -233,7 +233,7 @@ def test_a_429_that_clears_costs_an_attempt_and_nothing_else(journal: Journal) -
     server.faults[0] = Fault(status=429, headers={"Retry-After": "1"})
     run(server.crm(), journal, prepared(100))
     assert server.values("n") == once(*range(1, 101))
-    assert journal.effort()[0] == 2
+    assert effort(journal)[0] == 2
     assert journal.state is JobState.FINISHED
 
 

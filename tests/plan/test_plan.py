@@ -10,7 +10,7 @@ from crmctl.errors import ExitCode
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.plan.dry_run import DryRunOptions, dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
-from crmctl.plan.job_start import ImportTarget, JobOptions, header_of
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import
 from crmctl.plan.plan_file import Decisions, open_plan, read_plan, write_plan
 from crmctl.write.database import JobState
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -36,8 +36,10 @@ def begin(desk: KeyDesk) -> None:
     with Decisions() as decisions:
         found = dry_run(target, planned, DryRunOptions(desk.clock, decisions=decisions), desk.findings.append)
         write_plan(place, header_of(target, planned, JobOptions(plan), desk.clock.now()), found.prediction, decisions)
-    ready = open_plan(read_plan(place), desk.attributes)
-    ready.start(desk.store, target).journal.close()
+    saved = read_plan(place)
+    given, planned = open_plan(saved, desk.attributes)
+    options = JobOptions(planned.plan, before_images=saved.header.before_images, plan_file=place)
+    start_import(desk.store, target, given, options).journal.close()
     place.unlink()
 
 

@@ -21,7 +21,7 @@ from crmctl.plan.import_run import run_import
 from crmctl.plan.job_start import ImportRun
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.journal import Journal
+from crmctl.write.journal import Journal, surplus_records
 from tests.support.bulkjobs import Prepared, Silent, header
 from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look_back, repeatable_turns
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
@@ -241,7 +241,7 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
                 counts = journal.counts()
                 bad = any(counts[state] for state in (RowState.FAILED, RowState.IN_DOUBT, RowState.UNSENT, RowState.REJECTED))
                 ended = result.error is None and journal.state is JobState.FINISHED
-                succeeded = ended and not bad and not journal.duplicates()
+                succeeded = ended and not bad and not surplus_records(journal)
                 stuck = counts == before and len(service.faults) == trouble
             if ended or stuck:
                 break
@@ -280,7 +280,7 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
     contents, stored = _contents(service), _stored(service, rows)
     there = Counter(contents.values())
     with closing(Journal(folder, clock)) as journal:
-        entries, duplicates = journal.rows(1, len(rows)), journal.duplicates()
+        entries, duplicates = journal.rows(1, len(rows)), surplus_records(journal)
     created, doubtful, extra = Counter[str](), Counter[str](), Counter[str]()
     misnamed = 0
     told: list[str] = []

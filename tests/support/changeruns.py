@@ -22,6 +22,7 @@ from crmctl.errors import CrmctlError
 from crmctl.plan.requests import RunRequest
 from crmctl.write.database import RowState
 from crmctl.write.jobs import JobStore
+from crmctl.write.journal import RIVALS, surplus_records
 from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCH, LISTS
 from tests.support.bulkcontext import QuietListener
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, ChangingService, Data, Kept, data_of
@@ -158,7 +159,7 @@ class Stage:
         """Compare what the newest job says of each row with what exists."""
         jobs = self.store.list()
         with closing(self.store.open(jobs[0])) as journal:
-            rows, extra, rivals = journal.rows(1, ROWS), journal.duplicates(), journal.rivals()
+            rows, extra, rivals = journal.rows(1, ROWS), surplus_records(journal), journal.kept(RIVALS)
         succeeded = result is not None and error_of(result) is None and not jobs[0].is_resumable
         there: dict[int, list[Kept]] = {n: [] for n in sent}
         for record in self.service.of():
@@ -210,7 +211,7 @@ def _keyed(stage: Stage) -> None:
     mine = Counter(record.row for record in stage.service.of() if record.versions[0][2] == "job")
     journal = stage.store.open(stage.store.list()[0])
     with closing(journal):
-        named = {*journal.duplicates(), *journal.rivals()}
+        named = {*surplus_records(journal), *journal.kept(RIVALS)}
     was_clean = result is not None and error_of(result) is None
     for n, count in mine.items():
         stage.fault(f"second import: row {n} is doubled", when=count > 1 and n not in named and was_clean and error_of(second) is None)

@@ -14,7 +14,7 @@ from typing import Any
 
 from crmctl.main import main
 from crmctl.match.references import ReferenceMap
-from crmctl.plan import export
+from crmctl.plan import export, undo
 from crmctl.plan.job_hooks import DeleteHooks
 from crmctl.read.export_passes import Increments
 from crmctl.write import sender
@@ -28,10 +28,10 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
     "settled": (Journal, "settle", True),
     "know_parents": (ReferenceMap, "know_parents", False),
     "name_rows": (Journal, "name_rows", False),
-    "imaged": (Journal, "keep_images", True),
+    "imaged": (Journal, "keep", True),
     "copied": (DeleteHooks, "_write", True),
-    "restored": (Journal, "mark_undone", False),
-    "marked": (Journal, "mark_undone", True),
+    "restored": (undo, "mark_undone", False),
+    "marked": (undo, "mark_undone", True),
     "recalled": (export, "write_file", False),
     "written": (export, "describe", False),
     "described": (export.Export, "_summary", False),

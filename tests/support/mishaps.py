@@ -16,7 +16,7 @@ import pytest
 from crmctl import Client
 from crmctl.client.transport import Request, Response
 from crmctl.errors import NetworkError
-from crmctl.write import journal as lease
+from crmctl.write import database as lease
 from crmctl.write.journal import Journal
 from tests.support.clock import FakeClock
 

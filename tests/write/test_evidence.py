@@ -17,7 +17,7 @@ from crmctl.config.credentials import Credential
 from crmctl.plan.import_run import RunResult
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.journal import Journal
+from crmctl.write.journal import DOUBTED, Journal
 from tests.support.bulkjobs import Silent, header, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer
 from tests.support.clock import FakeClock
@@ -226,7 +226,7 @@ def test_one_bad_row_is_found_with_few_requests_and_without_waiting(tmp_path: Pa
         assert server.values("n") == Counter(n for n in range(1, rows + 1) if n != 42)
         assert (journal.counts()[RowState.FAILED], journal.counts()[RowState.CREATED]) == (1, rows - 1)
         assert journal.rows(42, 42)[42].error == "row 42 is odd"
-        assert journal.doubted() == {}
+        assert journal.kept(DOUBTED) == {}
     assert sum(clock.slept) < 30
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from crmctl.client.transport import Response
 from crmctl.write.database import RowState
-from crmctl.write.journal import Journal, RowEntry
+from crmctl.write.journal import Journal, RowEntry, surplus_records
 from crmctl.write.reconcile import TAKEN
 from tests.support.bulkjobs import header
 from tests.support.clock import FakeClock
@@ -79,7 +79,7 @@ def imported(folder: Path, service: FaultService, recognized: dict[str, Any]) ->
         assert {row: entry.state for row, entry in states.items() if row != ROW} == {
             row.ordinal: RowState.CREATED for row in rows if row.ordinal != ROW
         }
-        return states[ROW], journal.duplicates()
+        return states[ROW], surplus_records(journal)
 
 
 def ids(service: FaultService, note: str) -> list[str]:

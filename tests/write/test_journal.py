@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.files.validation import Batch, entry_of
-from crmctl.write import journal as lease
+from crmctl.write import database as lease
 from crmctl.write.database import BatchState, RowState
-from crmctl.write.journal import FILE_NAME, Journal, Verdict, refuse_all
+from crmctl.write.journal import FILE_NAME, Journal
+from crmctl.write.verdicts import Verdict, refuse_all
 from tests.support.bulkjobs import Prepared, header, new_journal
 from tests.support.clock import FakeClock
 
@@ -24,7 +25,7 @@ from tests.support.clock import FakeClock
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
     with closing(new_journal(tmp_path / "job")) as journal:
-        journal.record_check(1000, [])
+        journal.conclude([], 1000)
         yield journal
 
 
@@ -45,22 +46,22 @@ def test_a_row_that_may_be_in_the_service_cannot_be_sent_again(journal: Journal,
         journal.settle(1, rows(1, 10), verdict)
     with pytest.raises(CrmctlError, match="second time"):
         journal.begin(2, rows(10, 12))
-    assert journal.next_number() == 2
-    assert journal.taken(1, 1000) == set(range(1, 11))
+    assert [batch.number for batch in journal.batches()] == [1]
+    assert journal.rows(1, 1000).keys() == set(range(1, 11))
 
 
 @pytest.mark.parametrize("verdict", [REFUSED, SPLIT])
 def test_a_row_that_was_certainly_not_applied_can(journal: Journal, verdict: Verdict) -> None:
     journal.begin(1, rows(1, 10))
     journal.settle(1, rows(1, 10), verdict)
-    assert journal.taken(1, 1000) == set()
+    assert journal.rows(1, 1000) == {}
     journal.begin(2, rows(1, 10))
     journal.settle(2, rows(1, 10), CONFIRMED)
     assert journal.counts()[RowState.CREATED] == 10
 
 
 def test_a_rejected_row_and_a_row_twice_in_a_batch_cannot_be_sent(journal: Journal) -> None:
-    journal.record_check(0, [(5, "bad")])
+    journal.conclude([(5, RowState.REJECTED, None, "bad")])
     for batch in (rows(5, 5), Batch(rows(1, 1).entries * 2)):
         with pytest.raises(CrmctlError):
             journal.begin(1, batch)
@@ -80,7 +81,8 @@ def test_sending_is_on_disk_before_begin_returns(journal: Journal) -> None:
     with closing(sqlite3.connect(journal.folder / FILE_NAME)) as other:
         assert other.execute("SELECT state, size FROM batch").fetchall() == [("SENDING", 10)]
     with closing(Journal(journal.folder, FakeClock())) as after_a_crash:
-        assert after_a_crash.recover() == 1
+        with after_a_crash.hold():
+            assert [batch.state for batch in after_a_crash.batches()] == [BatchState.IN_DOUBT]
         assert after_a_crash.counts()[RowState.IN_DOUBT] == 10
 
 
@@ -109,7 +111,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 20), st.sampled_from([CONFIRMED, DOUBT
 @given(steps=SIZES)
 def test_the_counts_add_up_at_every_commit(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, Verdict | None, int]]) -> None:
     with closing(new_journal(tmp_path_factory.mktemp("jobs") / "job")) as journal:
-        journal.record_check(300, [(300, "bad")])
+        journal.conclude([(300, RowState.REJECTED, None, "bad")], 300)
         first = 1
         for number, (size, verdict, failing) in enumerate(steps, 1):
             batch = rows(first, first + size - 1)
@@ -127,7 +129,7 @@ def test_the_counts_add_up_at_every_commit(tmp_path_factory: pytest.TempPathFact
             for state in RowState:
                 if state is not RowState.UNSENT:
                     assert sum(entry.state is state for entry in entries.values()) == counts[state]
-            assert len(journal.taken(1, 300)) == 300 - counts[RowState.UNSENT]
+            assert len(entries) == 300 - counts[RowState.UNSENT]
 
 
 def test_it_remembers_what_it_is_about(tmp_path: Path) -> None:
@@ -170,23 +172,9 @@ def test_a_lease_is_held_by_the_living_only(journal: Journal) -> None:
         held[name] = journal.is_running
     assert held == {"alive": True, "id used again": False, "before the reboot": False, "other host": True, "other host, silent": False}
     with journal.hold():
-        journal.beat()
+        journal.claim()
         assert journal.is_running
     assert not journal.is_running
-
-
-def test_what_became_of_a_batch_is_written_down_in_order(journal: Journal, tmp_path: Path) -> None:
-    journal.begin(1, rows(1, 10))
-    journal.settle(1, rows(1, 10), DOUBT)
-    journal.resolve(1, {1: "a", 2: None}, {3}, "who knows")
-    journal.resolve(1, dict.fromkeys(range(4, 11), None), (), "")
-    with closing(sqlite3.connect(tmp_path / "job" / FILE_NAME)) as db:
-        told = db.execute("SELECT kind, batch, note FROM event").fetchall()
-    assert told == [
-        ("IN_DOUBT", 1, "timeout"),
-        ("reconciled", 1, "2 found, 1 absent; who knows"),
-        ("reconciled", 1, "7 found, 0 absent"),
-    ]
 
 
 def test_the_dead_have_no_start_time() -> None:
@@ -200,17 +188,19 @@ def test_the_dead_have_no_start_time() -> None:
     assert lease.start_time(os.getpid()).isdigit()
 
 
-def test_rivals_come_by_row_with_their_key_and_each_record_once(journal: Journal) -> None:
-    journal.record_rivals([(7, "b", "k7"), (3, "z", "k3"), (7, "a", "k7")])
-    journal.record_rivals([(7, "b", "another"), (3, "y", "k3"), (501, "c", "k501")])
-    assert journal.rivals() == {3: ("k3", ["y", "z"]), 7: ("k7", ["a", "b"]), 501: ("k501", ["c"])}
-    assert list(journal.rivals()) == [3, 7, 501]
+def test_values_are_kept_by_kind_and_come_in_order(journal: Journal) -> None:
+    journal.keep("one", [(7, ["k7"]), (3, {"n": 1}), (501, "x")])
+    journal.keep("other", [(7, 1)])
+    journal.keep("one", [(3, None), (7, ["k8"])])
+    assert journal.kept("one") == {7: ["k8"], 501: "x"}
+    assert list(journal.kept("one")) == [7, 501]
+    assert (journal.kept("one", 1, 500), journal.kept("other")) == ({7: ["k8"]}, {7: 1})
 
 
 def test_every_kind_of_row_is_counted_as_what_it_is(tmp_path: Path) -> None:
     with closing(new_journal(tmp_path / "mixed")) as journal:
-        journal.record_check(500, [(1, "bad"), (2, "bad"), (500, "bad")])
-        journal.record_check(100, [(501, "bad"), (600, "bad")])
+        journal.conclude(((row, RowState.REJECTED, None, "bad") for row in (1, 2, 500)), 500)
+        journal.conclude(((row, RowState.REJECTED, None, "bad") for row in (501, 600)), 100)
         journal.conclude(
             [(3, RowState.UNCHANGED, "a", None), (4, RowState.SKIPPED, None, "why"), (5, RowState.REJECTED, None, "ambiguous")]
         )

@@ -20,7 +20,7 @@ from crmctl.errors import (
 from crmctl.files.validation import Batch, entry_of
 from crmctl.models.resources import BulkFailure, BulkResult
 from crmctl.write.database import BatchState
-from crmctl.write.journal import judge, refuse_all
+from crmctl.write.verdicts import judge, refuse_all
 from tests.support.bulkjobs import Prepared
 
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.plan.changes import ChangeForecast, Deletion
-    from crmctl.plan.import_records import ApplyRequest, ImportPreview, PlanPreview
+    from crmctl.plan.changes import Deletion
+    from crmctl.plan.dry_run import ImportPreview, PlanPreview
+    from crmctl.plan.import_records import ApplyRequest
+    from crmctl.plan.job_hooks import ChangeForecast
     from crmctl.plan.results import ImportResult
 
 
@@ -36,7 +38,7 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
             report_import(runtime, request, report, preview_text)
             return
-        from crmctl.plan.import_records import preview_import
+        from crmctl.plan.dry_run import preview_import
 
         preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request)
         text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
@@ -52,7 +54,7 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
 def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     """Carry out a plan, or show it with --dry-run."""
-    from crmctl.plan.import_records import apply_plan, preview_plan
+    from crmctl.plan.import_records import apply_plan
     from crmctl.plan.merge_records import holds_merges
 
     if holds_merges(request.file):
@@ -62,6 +64,8 @@ def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
         return
     context = RuntimeContext(runtime)
     if runtime.dry_run:
+        from crmctl.plan.dry_run import preview_plan
+
         preview = preview_plan(context, request)
         show(runtime, preview.to_document(), _plan_text(preview, runtime.clock.now()), preview.error)
         return

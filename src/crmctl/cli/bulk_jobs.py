@@ -32,7 +32,8 @@ _JOB_FIELDS = f"job createdAt state mode object input rows {' '.join(_COUNTS)} h
 
 def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
     """List the jobs, show one, or remove its journal and result files."""
-    from crmctl.plan.resume import find_job, remove_job
+    from crmctl.plan.requests import store_of
+    from crmctl.plan.resume import remove_job
 
     context = RuntimeContext(runtime)
     if reference is None:
@@ -43,17 +44,17 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
         removed = remove_job(context, reference, keep=runtime.dry_run)
         runtime.done({"removed": removed}, f"removed job {removed}")
     else:
-        runtime.emitter.emit_result(find_job(context, reference).to_document())
+        runtime.emitter.emit_result(store_of(context).find(reference).to_document())
 
 
 def _list(runtime: Runtime) -> None:
     from crmctl.output.views import table_view
-    from crmctl.plan.resume import list_jobs
+    from crmctl.plan.requests import store_of
 
-    found = list_jobs(RuntimeContext(runtime))
-    for damaged in found.damaged:
+    store = store_of(RuntimeContext(runtime))
+    for damaged in store.damaged():
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
-    rows = [job.to_document() for job in found.jobs]
+    rows = [job.to_document() for job in store.list()]
     if runtime.output_format != "table":
         runtime.emitter.emit_rows(rows, "jobs")
         return
@@ -80,12 +81,12 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
 
 def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False) -> None:
     """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
-    from crmctl.plan.resume import find_job
+    from crmctl.plan.requests import store_of
     from crmctl.plan.undo import UndoRequest, undo
 
     if _undo_apply(runtime, reference, include_changed=include_changed):
         return
-    find_job(RuntimeContext(runtime), reference)  # an unknown job is an error before any question
+    store_of(RuntimeContext(runtime)).find(reference)  # an unknown job is an error before any question
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
@@ -168,7 +169,7 @@ def _undo_steps(plan: Undo | Recreation | Separation) -> str:
 
 def _undo_text(plan: Undo | Recreation | Separation) -> str:
     from crmctl.output.progress import duration
-    from crmctl.plan.results import LEFT
+    from crmctl.plan.undo_updates import LEFT
 
     before = plan.to_document()["undoneBefore"]
     parts = [f"nothing left to undo; {before:,} undone before" if before and not plan.work else _undo_steps(plan)]
@@ -320,7 +321,6 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
             runtime.prompter.confirm(f"{error.message}. Send its rows anyway?", flag="--allow-older")
             run(replace(request, allow_older=True))
         return
-    preview = preview_resume(context, request)
-    document = preview.to_document()
+    document = preview_resume(context, request)
     text = f"job {document['job']}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
     runtime.emitter.emit_result(document, text=text)

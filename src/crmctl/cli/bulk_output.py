@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from crmctl.models.findings import Finding
     from crmctl.models.jsontext import Json
     from crmctl.output.progress import ProgressDisplay
-    from crmctl.plan.import_records import ApplyRequest, ImportPreview
+    from crmctl.plan.dry_run import ImportPreview
+    from crmctl.plan.import_records import ApplyRequest
     from crmctl.plan.merge_records import DedupeRequest, DedupeResult, MergePreview, MergeResult
     from crmctl.plan.requests import ImportRequest
     from crmctl.plan.results import FindingLog
@@ -186,8 +187,8 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
 
     Raises the error that would prevent the import, after the report.
     """
-    from crmctl.plan.import_records import preview_import
-    from crmctl.plan.results import FORMS, FindingReport
+    from crmctl.plan.check_reports import FORMS, FindingReport
+    from crmctl.plan.dry_run import preview_import
 
     check_choice("--report", form, FORMS)
     if asked := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):

@@ -272,9 +272,8 @@ def is_stream(file: str) -> bool:
     return False
 
 
-def copy_stream(file: str, stdin: BinaryIO, folder: Path) -> Path:
+def copy_stream(file: str, stdin: BinaryIO, path: Path) -> None:
     """Copy a stream into a private file. Raises UsageError for a read error, StorageError on a full disk."""
-    path = folder / COPY_NAME
     path.touch(mode=0o600)
     try:
         with path.open("wb") as copy:
@@ -286,7 +285,6 @@ def copy_stream(file: str, stdin: BinaryIO, folder: Path) -> Path:
     except OSError as error:
         failure = storage_error(error, path, UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file"))
         raise failure from error
-    return path
 
 
 def _why(error: OSError) -> str:

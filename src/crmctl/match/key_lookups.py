@@ -16,9 +16,9 @@ from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, Servi
 from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
 from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
-from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP, scan
-from crmctl.read.stable_pages import SMALLEST_PAGE, AnchoredPass, Listing, PassStatistics, SeenIds, Unsorted
+from crmctl.read.stable_pages import AnchoredPass, Listing, PassStatistics, SeenIds, Unsorted
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS, micros_of

@@ -21,9 +21,8 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP
-from crmctl.read.stable_pages import SMALLEST_PAGE
 from crmctl.values.composites import fold
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator

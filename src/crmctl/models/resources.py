@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from crmctl.errors import ServiceError
@@ -15,6 +16,16 @@ def to_camel(name: str) -> str:
     """A field's name on the wire."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
+
+
+def document_of(result: object, names: str, **others: Any) -> dict[str, Any]:
+    """Return the JSON form of attributes in the order of their names, which become camel case. `others` are values by such a name."""
+    found: dict[str, Any] = {}
+    for name in names.split():
+        camel = to_camel(name)
+        value = others[camel] if camel in others else getattr(result, name)
+        found[camel] = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
+    return found
 
 
 class _Unusable(ValueError):
@@ -325,6 +336,9 @@ class Object(Resource):
 
 BULK_LIMIT = 100
 """Most records, or ids, in one bulk request (specification section 8)."""
+
+SMALLEST_PAGE = 20
+"""A shorter page ends a list of unknown length, because no service uses a smaller default page."""
 
 PAGE_LIMIT = 100
 """Largest page of any list (specification section 8)."""

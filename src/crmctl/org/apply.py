@@ -157,7 +157,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         except CrmctlError as error:
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
-        job.journal.set_state(JobState.FINISHED)
+        job.journal.state = JobState.FINISHED
         _write_map(request.map_file, known | known_ids(context))
     return plan
 

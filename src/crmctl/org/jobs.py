@@ -24,7 +24,7 @@ from crmctl.values.operators import Operator
 from crmctl.version import __version__
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
-from crmctl.write.journal import Header, Journal, RowEntry
+from crmctl.write.journal import UNDONE, Header, Journal, RowEntry
 
 MODE = "org"
 """Mode of an apply in its header."""
@@ -68,9 +68,10 @@ class OrgStep:
         if (job := self.job(clock)) is None:
             return
         with closing(Journal(job.folder, clock)) as journal:
+            undone = journal.kept(UNDONE)
             for first in range(1, sum(job.counts.values()) + 1, CHUNK):
                 for number, row in sorted(journal.rows(first, first + CHUNK - 1).items()):
-                    if row.record_id is None or not journal.is_undone(row.record_id):
+                    if row.record_id is None or row.record_id.lower() not in undone:
                         yield number, row
 
     def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
@@ -113,7 +114,7 @@ class OrgJob:
         )  # fmt: skip
         Journal.create(folder, header, context.clock).close()
         job = cls(folder, context.clock)
-        job.journal.set_state(JobState.OPEN)
+        job.journal.state = JobState.OPEN
         return job
 
     def steps(self) -> list[OrgStep]:
@@ -129,8 +130,7 @@ class OrgJob:
     def count(self, step: OrgStep) -> None:
         """Add the outcome of a finished step to the job's own rows, which lists show."""
         offset, rows = sum(self.journal.counts().values()), list(step.rows(self._clock))
-        self.journal.record_check(len(rows), ())
-        self.journal.conclude((offset + number, row.state, row.record_id, row.error) for number, row in rows)
+        self.journal.conclude(((offset + number, row.state, row.record_id, row.error) for number, row in rows), len(rows))
 
 
 def steps_of(folder: Path) -> list[OrgStep]:
@@ -233,7 +233,7 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
                 _undo_records(context, step, result, dry_run=dry_run, include_changed=include_changed)
         if not dry_run:
             result.carried_out = True
-            journal.set_state(JobState.FINISHED if result.left else JobState.UNDONE)
+            journal.state = JobState.FINISHED if result.left else JobState.UNDONE
     return result
 
 

@@ -29,7 +29,7 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
-from crmctl.write.journal import Header, Journal, RowEntry
+from crmctl.write.journal import DOUBTED, DUPLICATE, UNDONE, Header, Journal, RowEntry, surplus_records
 from crmctl.write.methods import Unexplained, explain, methods, recognitions
 
 CHUNK_ROWS = 500
@@ -92,7 +92,7 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
         # If one record holds the written values, a different record with the same key belongs to another client.
         extra = {row.ordinal: [one for one, edited in row.extra.items() if marked or row.edited or not edited] for row in chunk}
-        journal.record_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
+        journal.add_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
         unnamed += sum(row.id is None for row in chunk)
     return unnamed
 
@@ -104,14 +104,14 @@ def _recognition(journal: Journal) -> Recognition | None:
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
     entries = iter(again())
-    any_undone = bool(journal.undone_count)
+    undone = journal.kept(UNDONE)
     while chunk := list(islice(entries, CHUNK_ROWS)):
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         for entry in chunk:
             row = known.get(entry.ordinal)
             if entry.id is not None or row is None or not _is_there(row):
                 continue
-            if any_undone and journal.is_undone(row.record_id):
+            if (row.record_id or "").lower() in undone:
                 continue
             data = entry.data
             key = form = slugs = None
@@ -364,7 +364,7 @@ class Audit:
 
 def audit_due(journal: Journal, settle: float = SETTLE_SECONDS) -> float | None:
     """Return the Unix time from which an audit is final; None if no row was ever in doubt or the final audit is done."""
-    doubted = journal.doubted()
+    doubted: dict[int, float] = journal.kept(DOUBTED)
     if not doubted or journal.recall("audited") is not None:
         return None
     return max(doubted.values()) + AUDIT_SETTLES * settle
@@ -373,7 +373,7 @@ def audit_due(journal: Journal, settle: float = SETTLE_SECONDS) -> float | None:
 def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]], settle: float = SETTLE_SECONDS) -> Audit:
     """Read back each row that was ever in doubt and record its duplicates in the journal. Raises reading errors."""
     due = audit_due(journal, settle)
-    doubted = journal.doubted()
+    doubted = journal.kept(DOUBTED)
     entries = (entry for entry in again() if entry.ordinal in doubted and entry.id is None)
     checked = unreadable = 0
     while chunk := list(islice(entries, BULK_LIMIT)):
@@ -385,7 +385,7 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
         rows = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         nameless = {row for row, entry in rows.items() if entry.state is RowState.CREATED and entry.record_id is None}
         journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
-        journal.record_duplicates({row: [*filter(None, [found.found.get(row)]), *extra] for row, extra in found.extra.items()})
+        journal.add_duplicates({row: [*filter(None, [found.found.get(row)]), *extra] for row, extra in found.extra.items()})
     final = due is None or journal.clock.now() >= due
     if final and not unreadable:
         journal.remember("audited", journal.clock.now())
@@ -438,7 +438,7 @@ def _any_record(_: Record) -> bool:
 
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
     """Map each row to its own record and its extra ones."""
-    found = journal.duplicates()
+    found = surplus_records(journal)
     return {row: ((entry := journal.rows(row, row).get(row)) and entry.record_id, extra) for row, extra in found.items()}
 
 
@@ -477,12 +477,12 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
     for row, (own, extra) in told.items():
         edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
-        if edited and own is not None and own not in there and (is_provable(journal.header) or not journal.is_undone(own)):
+        if edited and own is not None and own not in there and (is_provable(journal.header) or own.lower() not in journal.kept(UNDONE)):
             own = max(edited, key=lambda one: edited[one])
             journal.name_rows({row: own}, replaces=True)
             del edited[own]
             gone.append(own)
-        journal.forget_duplicates(gone)
+        journal.keep(DUPLICATE, ((record_id, None) for record_id in gone))
         as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
     return frozenset(as_written)
 

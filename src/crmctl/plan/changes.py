@@ -26,7 +26,7 @@ from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.dry_run import current_limit
-from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, open_input
+from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, RowAction, open_input
 from crmctl.plan.job_hooks import (
     BACKUP_NAME,
     PLACE,
@@ -37,14 +37,11 @@ from crmctl.plan.job_hooks import (
     DeleteHooks,
     KeptRecords,
     UpdateHooks,
-    ValueChange,
-    agree,
 )
 from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import RunRequest, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
-from crmctl.plan.row_actions import RowAction
 from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, scan
 from crmctl.read.stable_pages import Listing, SeenIds
@@ -52,10 +49,9 @@ from crmctl.values.composites import currency_code, parse_assignments
 from crmctl.values.filters import Condition, format_condition
 from crmctl.write.database import JobKind, RowState
 from crmctl.write.deletion import DeleteSummary, read_ids
-from crmctl.write.effect import write_requests
-from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobInfo, Summary
-from crmctl.write.journal import Journal
+from crmctl.write.in_flight import DeliveryOptions, write_requests
+from crmctl.write.jobs import JobInfo, Summary, effort, refusals
+from crmctl.write.journal import DOUBTED, Journal
 
 
 @dataclass
@@ -283,8 +279,8 @@ def _done(plan: Deletion, summary: DeleteSummary) -> Deletion:
 
 
 def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
-    counts, (requests, elapsed) = journal.counts(), journal.effort()
-    absent, doubted = counts[RowState.CREATED], bool(journal.doubted()) and not journal.recall(SEEN)
+    counts, (requests, elapsed) = journal.counts(), effort(journal)
+    absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
     error = result.error if result is not None and not isinstance(result.error, PartialError | RejectedError) else None
     backup = KeptRecords.of(journal)
     return DeleteSummary(
@@ -300,7 +296,7 @@ def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
         error=error,
         job=journal.header.job,
         backup=backup.path if backup is not None else None,
-        refusals=tuple(journal.refusals()),
+        refusals=tuple(refusals(journal)),
     )
 
 
@@ -342,9 +338,6 @@ def _check_number(request: DeleteRequest, plan: Deletion) -> None:
 def _ids(known: KnownRecords) -> Iterator[str]:
     """Yield every id, in the service's spelling if the record was read."""
     return chain((record.id for record in known), known.missing())
-
-
-__all__ = ["ChangeForecast", "UpdatePreview", "UpdateRequest", "ValueChange", "agree", "preview_update", "update"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,155 @@
-"""Reports of data checks: for CI, as CSV files of failing records, and their trend."""
+"""Reports of dry runs and data checks: for CI, as CSV files of failing records, and their trend."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+from xml.sax.saxutils import escape, quoteattr
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import UsageError, reason, storage_error
+from crmctl.errors import CrmctlError, UsageError, reason, storage_error
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding, Severity
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.plan.checks import Outcome
-from crmctl.plan.results import github_data, github_property, markdown_cell, xml_attribute
+
+IN_MEMORY = 1 << 20
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class FindingReport:
+    """Collect every finding of a file on disk and produce the report at the end."""
+
+    def __init__(self, form: str, file: str) -> None:
+        self._file = "stdin" if file == "-" else file
+        self._write, self._whole = _FORMS[form]
+        self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
+        self.errors = self.warnings = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._spool.close()
+
+    def add(self, finding: Finding) -> None:
+        self.errors += finding.rejects
+        self.warnings += not finding.rejects
+        self._spool.write(self._write(self._file, finding))
+
+    def add_error(self, error: CrmctlError) -> None:
+        """Add the error that stopped the check."""
+        line = error.details.get("line") if isinstance(error.details, dict) else None
+        self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line))
+
+    def text(self, title: str, sentence: str) -> Iterator[str]:
+        """Yield the report in pieces. `title` names what was checked, `sentence` states the outcome."""
+        self._spool.seek(0)
+        head, foot = self._whole(self, title, sentence)
+        yield head
+        while piece := self._spool.read(IN_MEMORY):
+            yield piece
+        yield foot
+
+    @property
+    def file(self) -> str:
+        return self._file
+
+
+def _report_text(finding: Finding) -> str:
+    column = f"column {finding.column}: " if finding.column is not None else ""
+    value = f" (value {finding.value!r})" if finding.value is not None else ""
+    return f"{column}{finding.message}{value}" + (f"; {finding.hint}" if finding.hint else "")
+
+
+def _annotation(file: str, finding: Finding) -> str:
+    level = "error" if finding.rejects else "warning"
+    facts: dict[str, str | int] = {"file": file, "line": finding.first_line or 1}
+    if finding.last_line not in (None, finding.first_line):
+        facts["endLine"] = finding.last_line or 1
+    facts["title"] = finding.code
+    told = ",".join(f"{name}={github_property(str(value))}" for name, value in facts.items())
+    return f"::{level} {told}::{github_data(_report_text(finding))}\n"
+
+
+def github_data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def github_property(text: str) -> str:
+    return github_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    return "", f"::notice title={github_property(title)}::{github_data(sentence)}\n"
+
+
+def _case(file: str, finding: Finding) -> str:
+    line = finding.first_line or 1
+    name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
+    said = _xml(_report_text(finding))
+    inner = (
+        f"<failure type={xml_attribute(finding.code)} message={xml_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
+        if finding.rejects
+        else f"<system-out>{escape(said)}</system-out>"
+    )
+    place = f'classname={xml_attribute(file)} name={xml_attribute(name)} file={xml_attribute(file)} line="{line}"'
+    return f"  <testcase {place}>{inner}</testcase>\n"
+
+
+def _of_cases(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    count = report.errors + report.warnings + 1
+    head = (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n<testsuite name={xml_attribute(title)} tests="{count}" '
+        f'failures="{report.errors}" errors="0" skipped="0">\n'
+    )
+    last = f"  <testcase classname={xml_attribute(report.file)} name={xml_attribute(sentence)} file={xml_attribute(report.file)}/>\n"
+    return head, f"{last}</testsuite>\n</testsuites>\n"
+
+
+def _xml(text: str) -> str:
+    """Replace characters that XML does not allow."""
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def xml_attribute(text: str) -> str:
+    return quoteattr(_xml(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+
+
+def _row(_file: str, finding: Finding) -> str:
+    line = str(finding.first_line or "") + (f"-{finding.last_line}" if finding.last_line not in (None, finding.first_line) else "")
+    what = finding.message + (f"; {finding.hint}" if finding.hint else "")
+    cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", what)
+    return f"| {' | '.join(map(markdown_cell, cells))} |\n"
+
+
+def markdown_cell(text: str) -> str:
+    """Escape text for Markdown and HTML."""
+    return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", " ".join(text.split()))
+
+
+def _of_rows(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
+    head = f"### {markdown_cell(title)}\n\n{markdown_cell(sentence)}\n"
+    if report.errors + report.warnings:
+        head += "\n| | line | column | value | what is wrong |\n| --- | ---: | --- | --- | --- |\n"
+    return head, ""
+
+
+_FORMS: Mapping[str, tuple[Callable[[str, Finding], str], Callable[[FindingReport, str, str], tuple[str, str]]]] = {
+    "github": (_annotation, _of_annotations),
+    "junit": (_case, _of_cases),
+    "markdown": (_row, _of_rows),
+}
+
+FORMS = tuple(_FORMS)
+
 
 RUNS = 30
 SHOWN = 20

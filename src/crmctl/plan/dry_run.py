@@ -1,7 +1,8 @@
-"""Dry run of an import, and the minimum duration of a job."""
+"""Preview an import or a saved plan, and the minimum duration of a job."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -10,27 +11,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.answers import Page
 from crmctl.client.rate_limit.model import waiting_time
 from crmctl.clock import Clock, http_date
-from crmctl.errors import ExitCode
+from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
+from crmctl.files.sources import STDIN, is_stream
 from crmctl.files.validation import Batch, Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
-from crmctl.match.keys import KeyIndex, Wanted
+from crmctl.match.key_lookups import Lookup
+from crmctl.match.keys import KeyIndex, Wanted, key_rule
 from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
-from crmctl.plan.import_plan import BeforeImages, PlannedInput, must_be_read
-from crmctl.plan.job_start import ImportTarget, with_references
-from crmctl.plan.plan_file import Decisions
-from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, RowAction, resolver_of
+from crmctl.plan.import_plan import BeforeImages, PlannedInput, RowAction, must_be_read, open_input
+from crmctl.plan.import_records import ApplyRequest, Prepared, opened_plan, prepared
+from crmctl.plan.job_run import requests_made
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
+from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
+from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if_empty, resolve_target
+from crmctl.plan.results import FindingLog, rejected_rows
+from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
 from crmctl.plan.three_way import ChosenValue
 from crmctl.read.read_back import Reader
 from crmctl.read.records import FEW, reading_cost
 from crmctl.write.database import RowState
-from crmctl.write.effect import write_requests
+from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
 
 
@@ -153,9 +159,11 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
                 decisions.see_records(reader)
                 reads += reader.requests
         else:
-            newest = target.newest.if_new(clock) if target.newest is not None else None
-            found, lookups = _look_up(_KeyedInput(planned, resolver, target, newest), forecast, report)
-            reads += lookups
+            lookup = resolver.lookup(lister, lambda: False)
+            lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
+            lookup.at_hand, lookup.tell = target.at_hand or lookup.at_hand, target.tell
+            found = _look_up(planned, resolver, lookup, forecast, report)
+            reads += lookup.requests
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         if not planned.mapping.keys:
             keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
@@ -195,17 +203,8 @@ def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None
     return validate(planned.source, builder, Heard(report, each), planned.references.translate if planned.references is not None else iter)
 
 
-@dataclass(frozen=True)
-class _KeyedInput:
-    planned: PlannedInput
-    resolver: Resolver
-    target: ImportTarget
-    newest: Page[Record] | None
-
-
-def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[ValidationReport, int]:
-    """Find the records of all valid rows. Return the validation report and the number of requests."""
-    resolver = keyed.resolver
+def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast: _Forecast, report: Report) -> ValidationReport:
+    """Find the records of all valid rows."""
     with KeyIndex(resolver.rule) as index:
 
         def keep(payload: Payload) -> None:
@@ -214,9 +213,7 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
             else:
                 forecast.leave_out(payload)
 
-        found = _check(keyed.planned, report, keep)
-        lookup = resolver.lookup(keyed.target.service, lambda: False)
-        lookup.newest, lookup.at_hand, lookup.tell = keyed.newest, keyed.target.at_hand, keyed.target.tell
+        found = _check(planned, report, keep)
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)
@@ -224,7 +221,7 @@ def _look_up(keyed: _KeyedInput, forecast: _Forecast, report: Report) -> tuple[V
                 if outcome.action is RowAction.REJECT:
                     found.reject(outcome.finding)
                 report(outcome.finding)
-        return found, lookup.requests
+        return found
 
 
 class RowChoice(NamedTuple):
@@ -319,3 +316,125 @@ class _Forecast:
             str(action): self._actions[action] for action in (RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED, RowAction.SKIP)
         }
         return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}
+
+
+@dataclass(frozen=True)
+class ImportPreview:
+    """A preview of an import. `error` is the error that would stop it; `plan` is the saved plan file."""
+
+    input: str
+    predicted: DryRun
+    findings: FindingLog = field(default_factory=FindingLog)
+    error: CrmctlError | None = None
+    plan: Path | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is present."""
+        return {**self.predicted.to_document(), "plan": str(self.plan) if self.plan is not None else None}
+
+    def raise_for_error(self) -> None:
+        """Raise the error that would stop the import, if any."""
+        if self.error is not None:
+            raise self.error
+
+
+def preview_import(context: BulkContext, request: ImportRequest) -> ImportPreview:
+    """Check and look up all rows without writing anything to the service. Save a plan if the user asked for one.
+
+    An existing plan file is replaced if the listener confirms. Raises the errors `import_records` raises before its first row.
+    """
+    check_places(request.failed_copy, request.file if request.rows is None else None)
+    plan = request.plan()
+    request.delivery(), request.guard()
+    requests_made(context)
+    if request.plan_path is not None:
+        _check_plan_place(context, request, request.plan_path)
+    mirror = mirror_of(context, request.mirror)
+    with prepared(context, request, plan, resolve_target(context, request.object, mirror), mirror) as ready:
+        found = _predict(context, request, ready)
+    note_if_empty(context, request.file, found.predicted.report.rows)
+    return found
+
+
+def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) -> None:
+    """Raise UsageError if the input or the path of the plan does not allow saving a plan."""
+    file = request.file
+    if request.rows is not None or is_stream(file):
+        hint = f"save it first: ... > rows.csv, then crmctl bulk import OBJECT rows.csv --plan {path}"
+        named = "stdin" if file == STDIN else file
+        raise UsageError(f"a plan of {named} could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
+    check_plan_path(path, Path(file))
+    if path.exists():
+        context.listener.confirm(f"Replace {path}")
+
+
+def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> ImportPreview:
+    target, findings = ready.target, FindingLog(context.listener.report)
+    with ExitStack() as stack:
+        plan = ready.plan.frozen(target.attributes)
+        key_rule(plan.mapping.keys, target.attributes)
+        planned = open_input(plan, ready.given.path, request.file, target.attributes)
+        for note in (*planned.source.dialect.told, *planned.mapping.notes):
+            context.listener.note(note)
+        decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
+        options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
+        found = dry_run(target, planned, options, findings).after(requests_made(context), options.limit)
+        invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
+        unexpected = None
+        try:
+            request.guard().check(found.changes, found.report.rows)
+        except RejectedError as refused:
+            unexpected = refused
+        stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
+        saved: Path | None = None
+        if decisions is not None and request.plan_path is not None and not stopped:
+            saved = request.plan_path
+            made = JobOptions(plan, request.again, request.marker, request.before_images)
+            write_plan(saved, header_of(target, planned, made, context.clock.now()), found.prediction, decisions)
+    return ImportPreview(request.file, found, findings, invalid or unexpected, saved)
+
+
+EXAMPLES = 10
+"""The number of rows a preview shows."""
+
+
+@dataclass(frozen=True)
+class PlanPreview:
+    """A saved plan and its predicted effect now. `error` is the error that would stop it."""
+
+    path: Path
+    saved: SavedPlan
+    predicted: DryRun
+    examples: Sequence[Decision]
+    differences: Sequence[dict[str, Any]]
+    error: RejectedError | None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is present."""
+        return {
+            **self.predicted.to_document(),
+            "plan": str(self.path),
+            "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.saved.header.created_at)),
+            "planned": dict(self.saved.summary),
+            "examples": [decision.to_document() for decision in self.examples],
+            "differences": list(self.differences),
+        }
+
+
+def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
+    """Compare a plan with the current records without writing any. Raises UsageError for an outdated plan."""
+    check_places(request.failed_copy, request.file, request.input)
+    guard = request.guard()
+    request.delivery()
+    requests_made(context)
+    with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
+        options = DryRunOptions(context.clock, current_limit(context), saved.header.before_images, now, context.state)
+        found = dry_run(target, planned, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
+        differences = compare(saved.decisions(), now)
+        shown = examples(saved.decisions(), EXAMPLES)
+        error = differences.refusal if differences.count else None
+        try:
+            guard.check(found.changes, found.report.rows)
+        except RejectedError as refused:
+            error = error or refused
+        return PlanPreview(saved.path, saved, found, shown, differences.listed, error)

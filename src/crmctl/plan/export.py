@@ -18,7 +18,7 @@ from crmctl.files.mapping import schema_digest
 from crmctl.files.whole_files import check_place, is_special, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
-from crmctl.models.resources import Record
+from crmctl.models.resources import Record, document_of
 from crmctl.read.export_passes import LOOKBACK, Gathering, GatherOptions, GatherState, Increments, Staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
@@ -144,20 +144,8 @@ class ExportSummary:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form. Every key is present."""
-        return {
-            "object": self.object,
-            "format": self.format,
-            "rows": self.rows,
-            "requests": self.requests,
-            "repeated": self.repeated,
-            "elapsedSeconds": round(self.elapsed, 3),
-            "resumed": self.resumed,
-            "consistentAsOf": self.consistent_as_of,
-            "flags": list(self.flags),
-            "file": str(self.file) if self.file is not None else None,
-            "manifest": str(self.manifest) if self.manifest is not None else None,
-            "sha256": self.sha256,
-        }
+        names = "object format rows requests repeated elapsed_seconds resumed consistent_as_of flags file manifest sha256"
+        return document_of(self, names, elapsedSeconds=round(self.elapsed, 3), flags=list(self.flags))
 
 
 @dataclass(frozen=True, kw_only=True)

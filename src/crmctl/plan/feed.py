@@ -20,10 +20,11 @@ from crmctl.files.validation import Payload
 from crmctl.match.keys import Wanted
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
+from crmctl.plan.import_plan import FeedPlan
 from crmctl.plan.three_way import Merge, Policy, ThreeWay
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import FeedCounts
-from crmctl.write.journal import Journal
+from crmctl.write.journal import UNDONE, Journal
 from crmctl.write_ahead_log import begin_log
 
 FOLDER = "feeds"
@@ -151,13 +152,13 @@ class FeedBases:
             return
         job, last = journal.header.job, -1
         is_over = journal.state not in (JobState.CHECKING, JobState.OPEN)
-        has_undone = journal.undone_count > 0
+        undone = journal.kept(UNDONE)
         may_be_written = bool(journal.header.plan.get("references"))  # a row that could not be linked counts as failed
         query = (
             "SELECT ordinal, row, hashes, before, is_old FROM written WHERE job = ? AND ordinal > ? AND (before IS NULL OR ?) "
             "ORDER BY ordinal LIMIT ?"
         )
-        while found := self._db.execute(query, (job, last, has_undone, CHUNK_ROWS)).fetchall():
+        while found := self._db.execute(query, (job, last, bool(undone), CHUNK_ROWS)).fetchall():
             known = journal.rows(found[0][0], found[-1][0])
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -165,7 +166,7 @@ class FeedBases:
                     entry = known.get(ordinal)
                     state = entry.state if entry is not None else RowState.UNSENT
                     if before is not None:
-                        if entry is not None and journal.is_undone(entry.record_id):
+                        if entry is not None and (entry.record_id or "").lower() in undone:
                             self._take_back(job, ordinal, (row, jsontext.loads(hashes), jsontext.loads(before)), is_old=bool(is_old))
                     elif state in _WRITTEN:
                         self._confirm(job, ordinal, (row, jsontext.loads(hashes)), is_old=bool(is_old))
@@ -175,7 +176,7 @@ class FeedBases:
                     elif is_over or state is not RowState.UNSENT:
                         self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
             last = found[-1][0]
-        if journal.state is JobState.UNDONE or not has_undone:
+        if journal.state is JobState.UNDONE or not undone:
             self._db.execute("UPDATE written SET undoing = 0 WHERE job = ?", (job,))
 
     def _confirm(self, job: str, ordinal: int, written: tuple[bytes, Hashes], *, is_old: bool) -> None:
@@ -263,21 +264,6 @@ def _key(path: Path, *, make: bool) -> bytes | None:
 FILE_NAME = "kept.sqlite"
 
 
-@dataclass(frozen=True)
-class FeedPlan:
-    """The user's choices: the name of the feed and which value wins (`--on-conflict`)."""
-
-    name: str
-    on_conflict: str = "keep"
-
-    def to_document(self) -> dict[str, Any]:
-        return {"name": self.name, "onConflict": self.on_conflict}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any] | None) -> FeedPlan | None:
-        return None if document is None else cls(document["name"], document["onConflict"])
-
-
 class KeptValues:
     """Kept values by row, stored in the job's folder. Without a folder they are temporary."""
 
@@ -332,11 +318,8 @@ class KeptValues:
 
 
 @contextmanager
-def feed_of(journal: Journal, plan: FeedPlan | None, attributes: Sequence[Attribute]) -> Iterator[Feed | None]:
+def feed_of(journal: Journal, plan: FeedPlan, attributes: Sequence[Attribute]) -> Iterator[Feed]:
     """Provide the feed of a job. Its bases are updated from earlier jobs first, and from this job at the end."""
-    if plan is None:
-        yield None
-        return
     header, jobs = journal.header, journal.folder.parent
     with closing(FeedBases(jobs.parent, (header.origin, header.object_id, plan.name))) as bases:
         bases.prepare()

@@ -20,13 +20,12 @@ from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import Recognition, by_content, is_untouched, may_be_row, pair_but_for_blanks, pair_equal, pair_forms
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
-from crmctl.plan.audit import walk_new
 from crmctl.read.read_back import LONG_READ, Reader, Unusable
-from crmctl.write.database import MAY_BE_THERE, JobState, RowState
+from crmctl.write.database import MAY_BE_THERE, BatchState, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
 from crmctl.write.jobs import JobStore
-from crmctl.write.journal import Journal, RowEntry
+from crmctl.write.journal import Journal, RowEntry, SentBatch, add_rivals, doubtful, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
 
@@ -81,13 +80,13 @@ def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since
 
 def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> Conclusion:
     journal = context.journal
-    if not evidence.can_count or not (journal.records_made() or journal.counts()[RowState.FAILED]):
+    if not evidence.can_count or not (records_made(journal) or journal.counts()[RowState.FAILED]):
         return Conclusion()
     try:
         count = _wait_for_lists(context, evidence)
         if count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since):
             return Conclusion()
-        is_whole = count.is_whole or count.left is not None or journal.was_repeated()
+        is_whole = count.is_whole or count.left is not None or any(map(_is_repeated, journal.batches()))
         among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
         with closing(_Comparison(journal, evidence.methods[-1].altered)) as comparison:
             comparison.add_rows(since(1))
@@ -99,7 +98,7 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
             if ledger is None:
                 # The lists show no record of the job, or too many rows differ: a later run compares again.
                 return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
-            journal.record_rivals(comparison.rivals(ledger))
+            add_rivals(journal, comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
         is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
         return replace(ended, note=ended.note or (count.why if is_told else None))
@@ -133,7 +132,7 @@ def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Col
 
 def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Callable[[str], None]) -> bool:
     clock, evidence = journal.clock, Evidence(reader, journal, tuple, journal.clock)
-    in_flight = sum(doubt.size for doubt in journal.doubts())
+    in_flight = sum(doubt.size for doubt in doubtful(journal))
     until, looks = clock.now() + CONTROL_SECONDS, 0
     while clock.now() < until:
         left = evidence.final_count().left if evidence.can_count else None
@@ -150,19 +149,21 @@ def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Calla
 def _read_all(context: SendContext, reader: Reader, count: FinalCount, comparison: _Comparison) -> None:
     """Read all new records until they are as many as counted. Lists that omit records are read several times."""
     journal = context.journal
-    pages = journal.records_made() // 99 + 1
+    pages = records_made(journal) // 99 + 1
     if pages > LONG_READ:
         context.progress.note(f"the number of records does not fit what was written: reading about {pages:,} pages to find out why")
+    from crmctl.plan.audit import walk_new
+
     can_end = count.left is not None and journal.header.marker is None
     for _ in range(WALKS):
         read = comparison.add_records(walk_new(journal, reader))
-        if can_end and read >= (count.left or 0) + journal.records_made():
+        if can_end and read >= (count.left or 0) + records_made(journal):
             return
 
 
 def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Callable[[int], Iterable[Entry]]) -> bool:
     """Whether every new record on the newest page matches a row. If so, no foreign record hides a missing row in the count."""
-    refused = journal.refused_later()
+    refused = refused_later(journal)
     for first in sorted({max(1, sum(journal.counts().values()) - TAIL), 1}, reverse=True):
         ledger = _Ledger(journal, evidence.methods[-1].altered)
         ledger.add(open_rows(journal, since(first), refused))
@@ -188,8 +189,10 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
         was_current, count = count.is_current, evidence.final_count()
         if count.is_current and not was_current:
             evidence.note_lag(clock.now() - started)
-    is_repeated = journal.was_repeated()
-    is_suspicious = is_repeated and (count.is_conclusive or journal.has_whole_refusal())
+    batches = journal.batches()
+    is_repeated = any(map(_is_repeated, batches))
+    was_refused = any(batch.state is BatchState.CONFIRMED and _is_whole_refusal(batch) for batch in batches)
+    is_suspicious = is_repeated and (count.is_conclusive or was_refused)
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
     if lag:
         # Rows sent twice, by crmctl or a proxy, may exist twice or be refused. The records of the last request appear last.
@@ -226,13 +229,33 @@ CREATE INDEX names_name ON names (name);
 """The keys of created rows, as sent and as stored."""
 
 
+REPEATED = frozenset({BatchState.PLANNED, BatchState.BISECT, BatchState.RECONCILED, BatchState.UNKNOWN})
+"""States of batches whose rows may have been sent more than once."""
+
+
+def _is_repeated(batch: SentBatch) -> bool:
+    return batch.attempt > 1 or batch.state in REPEATED
+
+
+def _is_whole_refusal(batch: SentBatch) -> bool:
+    """Whether the service refused all rows of a batch one by one, as it does when it already has them."""
+    return batch.size > 1 and batch.created + batch.updated == 0
+
+
+def refused_later(journal: Journal) -> set[int]:
+    """Return the refused rows that another request may have created: an earlier attempt, or the first of two sent by a proxy."""
+    batches = (batch for batch in journal.batches() if _is_repeated(batch) or _is_whole_refusal(batch))
+    rows = (row for batch in batches for row in journal.rows(batch.first, batch.last).items())
+    return {ordinal for ordinal, entry in rows if entry.state is RowState.FAILED}
+
+
 class _Comparison:
     """Rows of the job and new records, on disk. Only those that differ are compared one by one, in memory."""
 
     def __init__(self, journal: Journal, altered: frozenset[str]) -> None:
         self._journal = journal
         self._altered = altered
-        self._refused = journal.refused_later()
+        self._refused = refused_later(journal)
         self._further = further_records(journal)
         self._slugs: set[frozenset[str]] = set()
         self._name = next((own.key for own in recognitions(journal.header) if own.key_types), lambda _: None)
@@ -284,7 +307,7 @@ class _Comparison:
         ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())
         records = [Record.parse(jsontext.loads(body)) for (body,) in self._db.execute("SELECT body FROM seen")]
         ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
-        return ledger if any_even or ledger.found or not self._journal.records_made() else None
+        return ledger if any_even or ledger.found or not records_made(self._journal) else None
 
     def rivals(self, ledger: _Ledger) -> Iterator[tuple[int, str, str]]:
         """Yield rows whose key another client's record may have too, as sent or as stored: row, id and key of each record."""
@@ -516,14 +539,20 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
     names = {row: record.id if record is not None else None for row, record in ledger.found.items()}
     for row, record_id in names.items():
         if ledger.states[row] is RowState.FAILED:
-            journal.accept(row, record_id)
+            journal.overrule(row, RowEntry(RowState.CREATED, record_id))
         elif ledger.states[row] is RowState.IN_DOUBT:
-            journal.resolve(journal.batch_of(row), {row: record_id}, ())
+            journal.resolve(journal.batches_of(row, row)[row], {row: record_id}, ())
     if ledger.surplus:
         journal.name_rows({row: record_id for row in ledger.surplus if (record_id := names.get(row)) is not None})
-        journal.record_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
+        journal.add_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
     created = (row for row, state in ledger.states.items() if state is RowState.CREATED and row not in ledger.found)
     return _question(journal, [ledger.rows[row] for row in sorted(created) if among is None or row in among])
+
+
+def _created_in(journal: Journal, batch: SentBatch) -> int:
+    """Return the number of rows created by a batch."""
+    rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
+    return sum(numbers.get(ordinal) == batch.number and entry.state is RowState.CREATED for ordinal, entry in rows.items())
 
 
 def _question(journal: Journal, missing: Sequence[Entry]) -> Conclusion:
@@ -532,7 +561,7 @@ def _question(journal: Journal, missing: Sequence[Entry]) -> Conclusion:
         return Conclusion()
     batches: dict[int, list[Entry]] = defaultdict(list)
     for entry in missing:
-        batches[journal.batch_of(entry.ordinal)].append(entry)
-    is_whole = all(len(entries) == journal.created_in(number) for number, entries in batches.items())
+        batches[journal.batches_of(entry.ordinal, entry.ordinal)[entry.ordinal]].append(entry)
+    is_whole = all(len(entries) == _created_in(journal, batch) for batch in journal.batches() if (entries := batches.get(batch.number)))
     journal.question({number: Batch(tuple(entries)) for number, entries in batches.items()}, VANISHED)
     return Conclusion(note=f"{len(missing):,} rows: {VANISHED}", sends_again=is_whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -20,28 +20,37 @@ from crmctl.files.mapping import MappingOptions, Mode, build_mapping
 from crmctl.files.rows import Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
-from crmctl.match.references import Reference, columns_of, stand_ins
 from crmctl.models.findings import Finding
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
-from crmctl.plan.feed import FeedPlan, KeptValues
 from crmctl.read.read_back import Reader
-from crmctl.read.records import AwaitedRecords
 from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import Merger, learn_form
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SendContext
-from crmctl.write.journal import Journal
+from crmctl.write.journal import BEFORE, WHOLE, Journal
 
 if TYPE_CHECKING:
-    from crmctl.match.references import ReferenceMap
+    from crmctl.match.references import Reference, ReferenceMap
+    from crmctl.plan.feed import KeptValues
+    from crmctl.read.records import AwaitedRecords
 
 
 Later = Callable[[int], Collection[str]]
 """Returns the attributes that are set only after a row was written."""
 
 
-def nothing_later(_: int) -> Collection[str]:
-    return ()
+NO_RECORD = "no_record"
+"""Code of a row skipped because there is no record to update."""
+
+NO_ID = "the row has no id, so there is nothing to update"
+
+
+class RowAction(StrEnum):
+    CREATE = "create"
+    UPDATE = "update"
+    UNCHANGED = "unchanged"
+    SKIP = "skip"
+    REJECT = "reject"
 
 
 class BeforeImages(StrEnum):
@@ -63,24 +72,6 @@ def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
     return wish == BeforeImages.YES and mode != "create" and not keys
 
 
-def read_before(run: SendContext, reader: Reader, entries: Iterable[Entry], later: Later = nothing_later) -> None:
-    """Read and keep the values that rows with an id will overwrite, now or `later`. Repeatable; raises reading errors.
-
-    A missing record has no before image, because the service will refuse its row.
-    """
-    with AwaitedRecords() as awaited:
-        for entry in entries:
-            if entry.id is not None:
-                awaited.add(entry.id, (entry.ordinal, entry.data))
-        run.progress.start("reading", len(awaited), PAGE_LIMIT)
-        try:
-            for page in awaited.pages(reader):
-                run.journal.keep_images((ordinal, before_image(data, record.data, later(ordinal))) for (ordinal, data), record in page)
-                run.progress.advance(len(page))
-        finally:
-            run.progress.finish()
-
-
 Target = Callable[[Payload], str | None]
 """The id of the record that a row updates."""
 
@@ -95,7 +86,8 @@ class MergedRows:
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """Yield the rows with complete values instead of parts."""
         for payload in payloads:
-            values = self.journal.whole(payload.ordinal) if payload.parts else None
+            ordinal = payload.ordinal
+            values = self.journal.kept(WHOLE, ordinal, ordinal).get(ordinal) if payload.parts else None
             yield payload if values is None else payload._replace(data=payload.data | values)
 
 
@@ -107,7 +99,7 @@ class MergeRun:
     reader: Reader
     merger: Merger
     report: Callable[[Finding], None]
-    later: Later = nothing_later
+    later: Later = lambda _: ()
 
     def merge(self, rows: Iterable[Payload], target: Target, *, keeps_all: bool = False) -> bool:
         """Read the records of rows that give parts, and store the complete values. With `keeps_all`, read all records for before images.
@@ -115,6 +107,8 @@ class MergeRun:
         Return whether a row was rejected because its parts do not fit the current value. Repeatable; raises reading errors. Nothing is
         stored for a missing record, because the service will refuse its row.
         """
+        from crmctl.read.records import AwaitedRecords
+
         with AwaitedRecords() as awaited:
             for row in rows:
                 record_id = target(row)
@@ -142,7 +136,8 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.context.journal.keep_images(images if self.context.journal.header.before_images != "no" else [], whole)
+            self.context.journal.keep(BEFORE, images if self.context.journal.header.before_images != "no" else [])
+            self.context.journal.keep(WHOLE, whole)
             self.context.progress.advance(len(page))
         return rejected
 
@@ -160,6 +155,14 @@ def finding_of_merge(error: RejectedError) -> Finding:
     """Return the finding for a row whose parts do not fit the current value."""
     slug, _, _ = error.message.partition(" ")
     return Finding(error.code, error.message, hint=error.hint).on(slug.rstrip(":"), "")
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """The user's choices: the name of the feed and which value wins (`--on-conflict`)."""
+
+    name: str
+    on_conflict: str = "keep"
 
 
 @dataclass(frozen=True)
@@ -193,62 +196,29 @@ class ImportPlan:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form of a frozen plan."""
-        values = self.values
-        return {
-            "source": vars(self.source),
-            "mapping": {
-                "mode": str(self.mapping.mode),
-                "map_pairs": list(self.mapping.map_pairs),
-                "set_values": list(self.mapping.set_values),
-                "ignore_unknown": self.mapping.ignore_unknown,
-                "keys": list(self.mapping.keys),
-                "on_duplicate_key": self.mapping.on_duplicate_key,
-            },
-            "values": {
-                "blank": dict(values.blank),
-                "null_strings": list(values.null_strings),
-                "clear_tokens": list(values.clear_tokens),
-                "list_separator": values.list_separator,
-                "decimal_marks": dict(values.decimal_marks),
-                "date_formats": dict(values.date_formats),
-                "default_region": values.default_region,
-                "samples": list(values.samples),
-                "currency": values.currency,
-                "replacements": {column: dict(texts) for column, texts in values.replacements.items()},
-            },
-            "stop_on_error": self.stop_on_error,
-            "references": [reference.to_document() for reference in self.references],
-            "missing_references": self.missing_references,
-            "feed": self.feed.to_document() if self.feed is not None else None,
-        }
+        return asdict(self)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ImportPlan:
-        mapping, values = document["mapping"], document["values"]
+        references: tuple[Reference, ...] = ()
+        if document["references"]:
+            from crmctl.match.references import Reference
+
+            references = tuple(Reference.from_document(reference) for reference in document["references"])
+        mapping, values, feed = (_in_tuples(document[name] or {}) for name in ("mapping", "values", "feed"))
         return cls(
             SourceOptions(**document["source"]),
-            MappingOptions(
-                Mode(mapping["mode"]),
-                tuple(mapping["map_pairs"]),
-                None,
-                tuple(mapping["set_values"]),
-                mapping["ignore_unknown"],
-                tuple(mapping["keys"]),
-                mapping["on_duplicate_key"],
-            ),
-            ValueOptions(
-                **{
-                    **values,
-                    "null_strings": tuple(values["null_strings"]),
-                    "clear_tokens": tuple(values["clear_tokens"]),
-                    "samples": tuple(values["samples"]),
-                }
-            ),
+            MappingOptions(**{**mapping, "mode": Mode(mapping["mode"])}),
+            ValueOptions(**values),
             document["stop_on_error"],
-            tuple(Reference.from_document(reference) for reference in document["references"]),
+            references,
             document["missing_references"],
-            FeedPlan.from_document(document.get("feed")),
+            FeedPlan(**feed) if feed else None,
         )
+
+
+def _in_tuples(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
 
 
 @dataclass(frozen=True)
@@ -318,16 +288,18 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
 
     References stay as written in the file until the input gets a reference map.
     """
-    attributes = stand_ins(attributes, plan.references)
-    source = open_source(path, plan.source, name=name)
-    named = {
-        column: reference.slug
-        for reference in plan.references
-        for column, key in columns_of(source.header, reference.slug)
-        if key == reference.key and column not in parse_pairs(plan.mapping.map_pairs)
-    }
-    pairs = (*plan.mapping.map_pairs, *(f"{column}={slug}" for column, slug in named.items()))
-    options = replace(plan.mapping, map_pairs=pairs)
+    source, options = open_source(path, plan.source, name=name), plan.mapping
+    if plan.references:
+        from crmctl.match.references import columns_of, stand_ins
+
+        attributes = stand_ins(attributes, plan.references)
+        named = {
+            column: reference.slug
+            for reference in plan.references
+            for column, key in columns_of(source.header, reference.slug)
+            if key == reference.key and column not in parse_pairs(options.map_pairs)
+        }
+        options = replace(options, map_pairs=(*options.map_pairs, *(f"{column}={slug}" for column, slug in named.items())))
     try:
         mapping = build_mapping(source.header, Names(attributes, plan.values.samples), options, header_complete=source.header_complete)
         if source.header_complete:

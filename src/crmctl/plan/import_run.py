@@ -7,30 +7,30 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from crmctl.bulk_context import watch_interrupts
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
-from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
+from crmctl.plan.import_plan import NO_ID, NO_RECORD
 from crmctl.plan.job_start import ImportRun, InputRows
-from crmctl.plan.row_actions import NO_ID, NO_RECORD, Resolver
 from crmctl.read.read_back import Baseline, Reader
-from crmctl.read.records import fetch
-from crmctl.read.stable_pages import SeenIds
 from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
-from crmctl.write.effect import AS_OF
 from crmctl.write.evidence import Sent
-from crmctl.write.in_flight import SendContext, SentRows
-from crmctl.write.journal import Doubt, Journal
+from crmctl.write.in_flight import AS_OF, SendContext, SentRows
+from crmctl.write.jobs import effort
+from crmctl.write.journal import Journal, SentBatch, doubtful, entries_of, target_of
 from crmctl.write.reconcile import Reconciler
 from crmctl.write.sender import Delivery, EntrySpool
+
+if TYPE_CHECKING:
+    from crmctl.plan.row_actions import Resolver
 
 R = TypeVar("R")
 
@@ -39,25 +39,26 @@ CHUNK_ROWS = 500
 
 def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Generator[Entry, None, None]:
     """Yield the rows still to send. Rows with an outcome are skipped; batches in doubt are reassembled and parked."""
-    doubts = {doubt.number: doubt for doubt in journal.doubts()}
+    doubts = {doubt.number: doubt for doubt in doubtful(journal)}
     gathered: dict[int, list[Entry]] = {number: [] for number in doubts}
-    control = journal.last_confirmed() if doubts else None
+    control = _last_confirmed(journal) if doubts else None
     shown: list[Entry] = []
-    start = journal.first_open()
+    start = _first_open(journal)
     for chunk in chunks(rows.since(start if control is None else min(start, control[0]))):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        taken = journal.taken(first, last)
-        doubtful = journal.doubtful(first, last) if doubts else {}
-        if not taken and not doubtful:
+        known = journal.rows(first, last)
+        if not known:
             yield from chunk
             continue
+        numbers = journal.batches_of(first, last) if doubts else {}
         for entry in chunk:
-            number = doubtful.get(entry.ordinal)
-            if number is not None:
+            row = known.get(entry.ordinal)
+            if row is not None and row.state is RowState.IN_DOUBT:
+                number = numbers[entry.ordinal]
                 gathered[number].append(entry)
                 if len(gathered[number]) == doubts[number].size:
                     _park(reconciler, doubts[number], gathered.pop(number))
-            elif entry.ordinal not in taken:
+            elif row is None:
                 yield entry
             elif control is not None and control[0] <= entry.ordinal <= control[1]:
                 shown.append(entry)
@@ -65,7 +66,45 @@ def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Gener
                     reconciler.confirm(shown, *control[2:])
 
 
-def _park(reconciler: Reconciler, doubt: Doubt, entries: list[Entry]) -> None:
+def _first_open(journal: Journal) -> int:
+    """Return the first row that may still be sent or is in doubt; the number after the last row if every row has an outcome."""
+    done = {
+        batch.first: batch.last
+        for batch in journal.batches()
+        if batch.state is BatchState.CONFIRMED and batch.created + batch.updated == batch.size == batch.last - batch.first + 1
+    }
+    ordinal = 1
+    while True:
+        while ordinal in done:
+            ordinal = done[ordinal] + 1
+        known = journal.rows(ordinal, ordinal + CHUNK_ROWS - 1)
+        chunk = range(ordinal, ordinal + CHUNK_ROWS)
+        is_open = (one for one in chunk if one not in known or known[one].state is RowState.IN_DOUBT)
+        if (found := next(is_open, None)) is not None:
+            return found
+        ordinal = chunk.stop
+
+
+def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:
+    """Return the newest batch whose rows were all created: first and last row, Unix times of send and answer.
+
+    Without such a batch, return the first batch in doubt whose rows were all found, with the current time as its answer.
+    """
+    batches = journal.batches()
+    for batch in reversed(batches):
+        if batch.state is BatchState.CONFIRMED and batch.created == batch.size == batch.last - batch.first + 1:
+            return batch.first, batch.last, batch.sent_at, batch.settled_at or batch.sent_at
+    for batch in batches:
+        rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
+        ordinals = range(batch.first, batch.last + 1)
+        if batch.state is BatchState.RECONCILED and all(
+            numbers.get(one) == batch.number and rows[one].state is RowState.CREATED for one in ordinals
+        ):
+            return batch.first, batch.last, batch.sent_at, journal.clock.now()
+    return None
+
+
+def _park(reconciler: Reconciler, doubt: SentBatch, entries: list[Entry]) -> None:
     batch = Batch(tuple(entries))
     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
         raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
@@ -126,8 +165,6 @@ def run_import(run: ImportRun) -> RunResult:
     journal, started = run.journal, run.clock.monotonic()
     with journal.hold(), watch_interrupts(run.progress.note, run.interrupt):
         try:
-            if doubtful := journal.recover():
-                journal.note("recovered", f"{doubtful} requests were on their way when the program ended")
             is_resumed = journal.state is JobState.OPEN
             with ExitStack() as kept:
                 return _send(run, _checked_rows(run, kept), is_resumed=is_resumed)
@@ -140,7 +177,7 @@ def run_import(run: ImportRun) -> RunResult:
         except KeyboardInterrupt:
             return RunResult(InterruptedByUser("interrupted"))
         finally:
-            journal.add_effort(0, run.clock.monotonic() - started)
+            effort(journal, elapsed=run.clock.monotonic() - started)
 
 
 def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows:
@@ -165,11 +202,11 @@ def _check_into(run: ImportRun, spool: EntrySpool) -> None:
     state = _check(run, lambda rows: spool.add(map(entry, rows)))
     if state is JobState.OPEN:
         with _ending_run():
-            run.hooks.approve(run, spool.since(1))
+            run.hooks.approve(run)
     state = JobState.REJECTED if journal.state is JobState.REJECTED else state
     if state is JobState.OPEN and not run.hooks.changes_rows:
         journal.remember(SEAL, spool.keep())
-    journal.set_state(state)
+    journal.state = state
 
 
 def _check(run: ImportRun, keep: Keep) -> JobState:
@@ -182,7 +219,7 @@ def _check(run: ImportRun, keep: Keep) -> JobState:
     except StorageError:
         raise
     except CrmctlError:
-        run.journal.set_state(JobState.REJECTED)
+        run.journal.state = JobState.REJECTED
         raise
     finally:
         run.progress.finish()
@@ -199,7 +236,7 @@ def _read_all(run: ImportRun, keep: Keep) -> JobState:
         for finding in (finding for row in remarkable for finding in row.findings):
             run.report(finding)
             fatal = fatal or finding.severity is Severity.FATAL
-        run.journal.record_check(len(chunk), errors.items())
+        run.journal.conclude(((ordinal, RowState.REJECTED, None, error) for ordinal, error in errors.items()), len(chunk))
         valid = [row for row in chunk if row.ordinal not in errors] if errors else chunk
         keep(_with_ids(run, valid) if updates_by_id else valid)
         rejected = rejected or bool(errors)
@@ -222,9 +259,11 @@ def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableR
 
 def _resolve(run: ImportRun, resolver: Resolver) -> None:
     """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent."""
+    from crmctl.match.keys import KeyIndex
+
     journal = run.journal
     lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
-    lookup.at_hand = run.at_hand
+    lookup.at_hand = run.at_hand or lookup.at_hand
     lookup.newest = run.newest.if_new(run.clock) if run.newest is not None else None
     try:
         with KeyIndex(resolver.rule) as index:
@@ -241,7 +280,7 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
                     run.hooks.approve_keys(run, index)
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
                     state = JobState.REJECTED
-            journal.set_state(state)
+            journal.state = state
     except (ServiceError, RejectedError, DeniedError, InterruptedByUser) as failure:
         if journal.state is JobState.REJECTED:
             raise
@@ -254,9 +293,7 @@ def _unsettled(run: ImportRun) -> Iterator[Payload]:
     """Yield the valid rows that were not sent."""
     if run.journal.state is not JobState.OPEN:
         return
-    for chunk in chunks(run.rows()):
-        taken = run.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-        yield from (cast("Payload", row) for row in chunk if row.ordinal not in taken)
+    yield from (cast("Payload", row) for row, entry in entries_of(run.journal, run.rows()) if entry is None)
 
 
 def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
@@ -269,7 +306,7 @@ def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
             run.guard.check(counts[RowState.UNSENT], sum(counts.values()))
         except RejectedError as refusal:
             EntrySpool.discard(journal.folder)
-            journal.set_state(JobState.REJECTED)
+            journal.state = JobState.REJECTED
             return RunResult(refusal)
     with _ending_run():
         run.hooks.before_rows(run)
@@ -285,7 +322,7 @@ def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
     try:
         run.hooks.after_rows(run)
         EntrySpool.discard(journal.folder)
-        journal.set_state(JobState.FINISHED)
+        journal.state = JobState.FINISHED
     except CrmctlError as error:
         return replace(result, error=result.error or error)
     return result
@@ -371,7 +408,7 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
         return lambda row: row if type(row) is Entry else entry_of(row, with_id=False)
     if not header.keys:
         return lambda row: entry_of(row, with_id=with_id, marker=marker)
-    return lambda row: entry_of(row, with_id=True, marker=marker, target=journal.target(row.ordinal))
+    return lambda row: entry_of(row, with_id=True, marker=marker, target=target_of(journal, row.ordinal))
 
 
 def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:
@@ -400,11 +437,11 @@ def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], 
     """Read the records of refused rows and mark rows without a record as skipped. Raises reading errors."""
     if not 0 < journal.counts()[RowState.FAILED] <= MOST_READS:
         return
-    refused: list[Payload] = []
-    rows = iter(payloads)
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        refused += [row for row in chunk if (entry := known.get(row.ordinal)) is not None and entry.state is RowState.FAILED and row.id]
+    entries = entries_of(journal, payloads)
+    refused = [row for row, entry in entries if entry is not None and entry.state is RowState.FAILED and row.id]
+    from crmctl.read.records import fetch
+    from crmctl.read.stable_pages import SeenIds
+
     there: set[str] = set()
     with SeenIds() as wanted:
         for row in refused:
@@ -415,5 +452,5 @@ def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], 
     for row in missing:
         finding = Finding(NO_RECORD, f"skipped: {NOT_THERE}", hint="it was deleted, or belongs elsewhere", severity=Severity.WARNING)
         report(finding.at(row.ordinal, row.first_line, row.last_line).on("id", row.id))
-    journal.release(row.ordinal for row in missing)
+    journal.conclude((row.ordinal, RowState.UNSENT, None, None) for row in missing)
     journal.conclude((row.ordinal, RowState.SKIPPED, None, NOT_THERE) for row in missing)

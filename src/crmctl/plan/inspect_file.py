@@ -29,7 +29,7 @@ from crmctl.models import jsontext
 from crmctl.models.findings import SHOWN_VALUE_LENGTH, Finding, shorten
 from crmctl.models.ids import check_choice, is_uuid, nearest
 from crmctl.models.numbers import read_number
-from crmctl.models.resources import Attribute, AttributeType
+from crmctl.models.resources import Attribute, AttributeType, document_of
 from crmctl.plan.job_start import temporary_input
 from crmctl.plan.requests import ReadRequest, check_places, resolve_target, store_of
 from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone, select_reader
@@ -252,41 +252,24 @@ class InspectReport:
         return [word for option, texts in options.items() for text in texts for word in (option, text)]
 
     def column_documents(self) -> list[dict[str, Any]]:
+        names = "column position filled fill_rate distinct distinct_exact longest type samples target confidence suggestions values note"
         return [
-            {
-                "column": column.header,
-                "position": column.index + 1,
-                "filled": column.filled,
-                "fillRate": round(column.filled / self.rows, 4) if self.rows else 0.0,
-                "distinct": column.distinct,
-                "distinctExact": column.distinct_exact,
-                "longest": column.longest,
-                "type": column.guessed_type,
-                "samples": column.samples,
-                "target": column.target,
-                "confidence": column.confidence,
-                "suggestions": column.suggestions,
-                "values": column.values,
-                "note": column.note,
-            }
+            document_of(
+                column, names, column=column.header, position=column.index + 1, type=column.guessed_type,
+                fillRate=round(column.filled / self.rows, 4) if self.rows else 0.0,
+            )
             for column in self.columns
-        ]
+        ]  # fmt: skip
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form. Every key is present."""
-        return {
-            "file": self.name,
-            "dialect": self.dialect.to_document(),
-            "rows": self.rows,
-            "blankLines": self.blank_lines,
-            "columns": self.column_documents(),
-            "unknown": [column.header for column in self.unknown],
-            "map": self.map_arguments,
-            "value": self.value_arguments,
-            "problems": self.problems,
-            **({"duplicates": self.duplicates.to_document()} if self.duplicates is not None else {}),
-            "findings": [finding.to_document() for finding in self.findings],
-        }
+        names = "file dialect rows blank_lines columns unknown map value problems findings"
+        found = document_of(
+            self, names, file=self.name, dialect=self.dialect.to_document(), columns=self.column_documents(),
+            unknown=[column.header for column in self.unknown], map=self.map_arguments, value=self.value_arguments,
+            findings=[finding.to_document() for finding in self.findings],
+        )  # fmt: skip
+        return found if self.duplicates is None else {**found, "duplicates": self.duplicates.to_document()}
 
 
 def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport:

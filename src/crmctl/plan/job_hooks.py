@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
-from crmctl.files.validation import Entry, Payload
+from crmctl.files.validation import Payload
 from crmctl.files.whole_files import whole_bytes
-from crmctl.match.keys import KeyIndex, is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, Record
@@ -22,26 +21,25 @@ from crmctl.plan.import_plan import (
     Later,
     MergeRun,
     PlannedInput,
+    RowAction,
     Target,
     before_image,
     file_digest,
     finding_of_merge,
     must_be_read,
-    read_before,
 )
 from crmctl.plan.import_run import chunks, rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
-from crmctl.plan.row_actions import KeyConflicts, RowAction
 from crmctl.read.read_back import Reader
-from crmctl.read.records import KnownRecords, read_known
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
-from crmctl.write.effect import write_requests
-from crmctl.write.in_flight import WriteBatch
-from crmctl.write.journal import Journal
+from crmctl.write.in_flight import WriteBatch, write_requests
+from crmctl.write.journal import BEFORE, WHOLE, Journal, entries_of, target_of
 
 if TYPE_CHECKING:
-    from crmctl.plan.plan_file import Differences, Expectation
+    from crmctl.match.keys import KeyIndex
+    from crmctl.plan.plan_file import Decisions
+    from crmctl.read.records import KnownRecords
     from crmctl.write.deletion import Editing
 
 
@@ -70,33 +68,34 @@ class JobHooks(Hooks):
         references = self.job.input.references
         return references.unlinked_count if references is not None else 0
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+    def approve(self, run: ImportRun) -> None:
         header, reader = self.job.journal.header, run.reader()
-        if plan := self._plan():
-            self._refuse(plan.compare_rows(self.job.input, reader))
+        self._check_plan(lambda now: now.add_rows(self.job.input, reader))
         keeps_all = must_be_read(header.before_images, header.mode, header.keys)
-        if self.job.input.merged is not None:
+        if self.job.input.merged is not None or keeps_all:
             self._merge(run, reader, keeps_all=keeps_all)
-        elif keeps_all:
-            read_before(run, reader, entries, *self._later)
 
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
-        assert run.resolver is not None
+        resolver = run.resolver
+        assert resolver is not None
         if self.job.input.merged is not None:
             self.job.input.merged.is_current = True
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
-        if plan := self._plan():
-            self._refuse(plan.compare_by_key(run.resolver, index))
+        self._check_plan(lambda now: now.add_outcomes(resolver, index))
 
-    def _plan(self) -> Expectation | None:
-        """Return the saved plan of the job, if any."""
+    def _check_plan(self, add: Callable[[Decisions], None]) -> None:
+        """Reject the job if its rows differ from its saved plan, if it has one. Raises RejectedError."""
         path = self.job.journal.folder / PLAN_NAME
         if not path.exists():
-            return None
-        from crmctl.plan.plan_file import Expectation
+            return
+        from crmctl.plan.plan_file import check_rows
 
-        return Expectation(path)
+        try:
+            check_rows(path, add)
+        except RejectedError:
+            self.job.journal.state = JobState.REJECTED
+            raise
 
     def before_rows(self, run: ImportRun) -> None:
         references = self.job.input.references
@@ -112,20 +111,20 @@ class JobHooks(Hooks):
         fail_changed(self.job, run.reader(), run.progress.note)
 
     def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
-        """Complete the values of rows that give parts. One rejected row rejects a job that stops on errors."""
+        """Complete the values of rows that give parts, and keep before images. One rejected row rejects a job that stops on errors."""
         journal, merged = self.job.journal, self.job.input.merged
-        assert merged is not None
-        merged.is_current = True
+        if merged is not None:
+            merged.is_current = True
         rejected = self._merging(run, reader).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
         if rejected and journal.header.plan["stop_on_error"]:
-            journal.set_state(JobState.REJECTED)
+            journal.state = JobState.REJECTED
 
     def _merge_anew(self, run: ImportRun) -> None:
         """Merge the unsent rows of a resumed job into the current values of their records."""
         journal, merged = self.job.journal, self.job.input.merged
         if merged is None or merged.is_current:
             return
-        target: Target = (lambda row: journal.target(row.ordinal)) if journal.header.keys else (lambda row: row.id)
+        target: Target = (lambda row: target_of(journal, row.ordinal)) if journal.header.keys else (lambda row: row.id)
         self._merging(run, run.reader()).merge(self._unsent(), target)
         merged.is_current = True
 
@@ -136,19 +135,19 @@ class JobHooks(Hooks):
         return (row for row in self.job.input.payloads() if not row.rejected)
 
     def _unsent(self) -> Iterator[Payload]:
-        for chunk in chunks(self._valid()):
-            taken = self.job.journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-            yield from (row for row in chunk if row.parts and row.ordinal not in taken)
+        return (row for row, entry in entries_of(self.job.journal, self._valid()) if row.parts and entry is None)
 
     def frees_rows(self, run: ImportRun) -> bool:
         journal = self.job.journal
         try:
             if run.resolver is not None:
+                from crmctl.plan.row_actions import KeyConflicts
+
                 return KeyConflicts(run.resolver, journal, run.reader(), self.job.input.payloads).free_refused() > 0
             if journal.header.mode == Mode.UPDATE:
                 skip_missing(journal, run.reader(), self.job.input.payloads(), run.report)
-        except CrmctlError as failure:
-            journal.note("not looked again", failure.message)
+        except CrmctlError:
+            pass  # the refused rows stay as the service left them
         return False
 
     def after_rows(self, run: ImportRun) -> None:
@@ -162,12 +161,6 @@ class JobHooks(Hooks):
     def _later(self) -> Sequence[Later]:
         references = self.job.input.references
         return [references.later_slugs] if references is not None else []
-
-    def _refuse(self, differences: Differences) -> None:
-        """Reject the job if its rows differ from the saved plan. Raises RejectedError."""
-        if differences.count:
-            self.job.journal.set_state(JobState.REJECTED)
-            raise differences.refusal
 
 
 BACKUP_NAME = "backup.jsonl"
@@ -207,6 +200,12 @@ class KeptRecords(NamedTuple):
             raise UsageError(f"cannot read the backup {self.path}: {reason(error)}", hint="put it back", code="backup_gone") from error
 
 
+def _read_known(run: ImportRun, ids: Iterator[str]) -> AbstractContextManager[KnownRecords]:
+    from crmctl.read.records import read_known
+
+    return read_known(run.reader(), ids, run.progress)
+
+
 @dataclass(frozen=True)
 class DeleteHooks(JobHooks):
     """The steps of a deletion. `known` holds the records if they were just read; a resumed job reads them again."""
@@ -218,13 +217,13 @@ class DeleteHooks(JobHooks):
 
         return Deleting(service, lambda: bool(self.job.journal.recall(SEEN))).write_batch
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+    def approve(self, run: ImportRun) -> None:
         journal = self.job.journal
         place = journal.recall(PLACE)
         if place is None and self.known is None:
             return
         with ExitStack() as stack:
-            known = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
+            known = self.known or stack.enter_context(_read_known(run, self._ids()))
             if place is not None:
                 self._write(journal, Path(place), known)
             self._leave_out(journal, known)
@@ -277,12 +276,12 @@ class EditHooks(JobHooks):
     def writer(self, service: Crm) -> WriteBatch:
         return self.editing.write_batch
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+    def approve(self, run: ImportRun) -> None:
         journal = self.job.journal
         if self.job.input.merged is not None:
-            super().approve(run, entries)
+            super().approve(run)
         else:
-            journal.keep_images((entry.ordinal, before_image(entry.data, self.editing.shown.data)) for entry in entries)
+            journal.keep(BEFORE, ((row.ordinal, before_image(row.data, self.editing.shown.data)) for row in self._valid()))
 
     def after_rows(self, run: ImportRun) -> None:
         path, sha256 = self.job.journal.recall(TEXT) or ("", "")
@@ -339,6 +338,8 @@ class Changing:
         return (self._change(row, find(row.id or "")) for row in rows)
 
     def _change(self, row: Payload, record: Record | None) -> ValueChange:
+        from crmctl.match.keys import is_unchanged
+
         if record is None:
             return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
         try:
@@ -405,24 +406,24 @@ class UpdateHooks(JobHooks):
     approve_changes: Approve = agree
     known: KnownRecords | None = None
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+    def approve(self, run: ImportRun) -> None:
         journal = self.job.journal
         forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
         if self.job.input.merged is not None:
             self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
-                known = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
+                known = self.known or stack.enter_context(_read_known(run, self._ids()))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
                     self._write_down(run, chunk, forecast)
             if forecast.rejected and run.stop_on_error:
-                journal.set_state(JobState.REJECTED)
+                journal.state = JobState.REJECTED
                 return
             run.guard.check(forecast.changes, forecast.rows)
             if forecast.changes:
                 self.approve_changes(forecast)
         except RejectedError:
-            journal.set_state(JobState.REJECTED)
+            journal.state = JobState.REJECTED
             raise
 
     def _ids(self) -> Iterator[str]:
@@ -442,5 +443,6 @@ class UpdateHooks(JobHooks):
                 final.append((change.ordinal, RowState.REJECTED, None, f"{change.finding.column}: {change.finding.message}"))
             elif change.record is not None:
                 final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
-        journal.keep_images(images, wholes)
+        journal.keep(BEFORE, images)
+        journal.keep(WHOLE, wholes)
         journal.conclude(final)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 from crmctl.files.whole_files import check_place
 from crmctl.models.findings import Finding
-from crmctl.plan.audit import audit, audit_due, capture_ids
-from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import Guard, ImportPlan
 from crmctl.plan.import_run import RunResult, rows_of, run_import
 from crmctl.plan.job_hooks import JobHooks
@@ -22,12 +20,14 @@ from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
 from crmctl.plan.result_files import write_results
 from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words
-from crmctl.plan.row_actions import resolver_of
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobInfo, JobStore, exit_code, summarize
-from crmctl.write.journal import Journal
+from crmctl.write.jobs import JobInfo, JobStore, effort, exit_code, refusals, summarize
+from crmctl.write.journal import DOUBTED, RIVALS, Journal
+
+if TYPE_CHECKING:
+    from crmctl.plan.row_actions import Resolver
 
 RESULTS_DUE = "results due"
 """Journal fact: the result files are not up to date."""
@@ -74,13 +74,13 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
     input cannot be read, another process is working on the job, or a file cannot be written.
     """
     plan = ImportPlan.from_document(job.journal.header.plan)
-    with closing(job.journal) as journal, closing(job.input), feed_of(journal, plan.feed, job.input.shown_attributes) as feed:
+    with closing(job.journal) as journal, closing(job.input), ExitStack() as stack:
         if options.failed_copy is not None:
             _check_place(options.failed_copy, journal)
         hooks, before = options.hooks(job), summarize(journal).requests
         run = ImportRun(
             context.service, journal, options.delivery, context.clock, context.listener.progress,
-            rows=job.rows, report=report, resolver=resolver_of(job.input, journal.header.object_id, feed), hooks=hooks,
+            rows=job.rows, report=report, resolver=_resolver(job, plan, stack), hooks=hooks,
             stop_on_error=plan.stop_on_error, guard=Guard(**journal.header.guard), newest=job.newest, at_hand=job.at_hand,
             write=hooks.writer(context.service),
         )  # fmt: skip
@@ -96,7 +96,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         except (UsageError, StorageError) as failure:
             unwritten = failure
         error = result.error or unwritten
-        journal.add_effort(before + requests_made(context) - summarize(journal).requests, 0.0)
+        effort(journal, before + requests_made(context) - summarize(journal).requests)
         summary = summarize(journal)
         code = exit_code(summary.counts, error)
         if error is None and journal.state is JobState.REJECTED:
@@ -109,7 +109,21 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         copy = options.failed_copy if unwritten is None else None
-        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
+        return JobResult(summary, code, error, tuple(notes), resumable, rivals, refusals(journal), copy)
+
+
+def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | None:
+    """Return the resolver of an import by key, with its feed."""
+    if not plan.mapping.keys:
+        return None
+    from crmctl.plan.row_actions import resolver_of
+
+    feed = None
+    if plan.feed is not None:
+        from crmctl.plan.feed import feed_of
+
+        feed = until.enter_context(feed_of(job.journal, plan.feed, job.input.shown_attributes))
+    return resolver_of(job.input, job.journal.header.object_id, feed)
 
 
 def requests_made(context: BulkContext) -> int:
@@ -142,7 +156,11 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
     journal = job.journal
     if journal.state is not JobState.FINISHED:
         return []
-    notes = []
+    notes: list[str] = []
+    if not options.capture_ids and not journal.kept(DOUBTED):
+        return notes
+    from crmctl.plan.audit import audit, audit_due, capture_ids
+
     reader = Reader(service, journal.header.object_id)
     again = rows_of(journal, job.rows)
     try:
@@ -170,14 +188,14 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else exit_code(summary.counts)
         if code is ExitCode.OK and (summary.duplicates or rivals):
             code = ExitCode.PARTIAL
-        refusals = journal.refusals()
-        notes = (f"rows failed{service_words(refusals)}",) if refusals else ()
-        return JobResult(summary, code, notes=notes, rivals=rivals, refusals=refusals)
+        reasons = refusals(journal)
+        notes = (f"rows failed{service_words(reasons)}",) if reasons else ()
+        return JobResult(summary, code, notes=notes, rivals=rivals, refusals=reasons)
 
 
 def known_rivals(journal: Journal) -> list[dict[str, Any]]:
     """Return the rows whose key another client's record also has: the row, the key and the ids of all records with it."""
-    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.rivals().items()]
+    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.kept(RIVALS).items()]
 
 
 def _check_place(path: Path, journal: Journal) -> None:
@@ -186,5 +204,5 @@ def _check_place(path: Path, journal: Journal) -> None:
         check_place(path, Path(journal.header.path))
     except UsageError:
         if not sum(journal.counts().values()):
-            journal.set_state(JobState.REJECTED)
+            journal.state = JobState.REJECTED
         raise

@@ -16,12 +16,9 @@ from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_d
 from crmctl.files.payloads import check_marker
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
-from crmctl.match.keys import AtHand, KeyIndex, key_rule, nothing_at_hand
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
-from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.plan.row_actions import Resolver
 from crmctl.version import __version__
 from crmctl.write.database import JobKind
 from crmctl.write.in_flight import SendContext
@@ -30,6 +27,8 @@ from crmctl.write.journal import Header, Journal
 
 if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
+    from crmctl.match.keys import AtHand, KeyIndex
+    from crmctl.plan.row_actions import Resolver
     from crmctl.read.records import NewestPage
 
 
@@ -50,7 +49,7 @@ class ImportTarget:
     service: Getter
     newest: NewestPage | None = None
     """The newest page of the object, if it was already read."""
-    at_hand: AtHand = nothing_at_hand
+    at_hand: AtHand | None = None
     """Returns records from the mirror."""
     tell: Callable[[str], None] = lambda _: None
     """Receives the reason for many requests before they are sent."""
@@ -82,7 +81,7 @@ class ImportJob:
     journal: Journal
     input: PlannedInput
     newest: NewestPage | None = None
-    at_hand: AtHand = nothing_at_hand
+    at_hand: AtHand | None = None
     _versions: set[tuple[int, int, int]] = field(default_factory=set)
     """Inode, size and time of the file for which its content was compared with the job's."""
 
@@ -121,7 +120,7 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
         path = given.path.replace(folder / COPY_NAME) if given.is_copy else given.path.absolute()
         frozen = options.plan.frozen(target.attributes)
-        key_rule(frozen.mapping.keys, target.attributes)
+        _key_attributes(frozen, target.attributes)
         planned = open_input(frozen, path, given.name, target.attributes)
         if options.marker is not None:
             check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
@@ -129,6 +128,8 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
         if frozen.feed is not None:
+            from crmctl.plan.feed import KeptValues
+
             planned = replace(planned, kept=KeptValues(folder))
             unless_made.callback(planned.close)
         if options.plan_file is not None:
@@ -150,7 +151,7 @@ def keep_plan(path: Path, folder: Path) -> Path:
 def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, now: float, job: str = "") -> Header:
     """Return the header of a job, or of a saved plan. The input must have been opened with a frozen plan."""
     plan, source = planned.plan, planned.source
-    rule = key_rule(plan.mapping.keys, planned.attributes)
+    keys = _key_attributes(plan, planned.attributes)
     path = source.path.absolute()
     sha256, size = file_digest(path, source.name)
     return Header(
@@ -170,8 +171,8 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         plan=plan.to_document(),
         marker=options.marker,
         unique=_unique_attribute(planned),
-        keys=list(rule.slugs),
-        key_types=[str(attribute.type) for attribute in rule.attributes],
+        keys=[attribute.slug for attribute in keys],
+        key_types=[str(attribute.type) for attribute in keys],
         before_images=options.before_images,
         kind=str(options.kind),
         guard=asdict(options.guard),
@@ -186,6 +187,7 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
     if not plan.references:
         return planned, 0
     from crmctl.match.key_lookups import Lookup
+    from crmctl.match.keys import nothing_at_hand
     from crmctl.match.references import OwnRows, ReferenceMap
 
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
@@ -194,7 +196,7 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
         own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
 
     def lookup(object_id: str) -> Lookup:
-        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand)
+        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand or nothing_at_hand)
 
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
@@ -209,15 +211,12 @@ def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Giv
     if not is_stream(file):
         yield GivenInput(file, Path(file))
         return
-    folder = store.new_folder()
-    try:
-        yield GivenInput(file, copy_stream(file, stdin, folder), is_copy=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_table(store, file, lambda copy: copy_stream(file, stdin, copy)) as given:
+        yield given
 
 
 @contextmanager
-def temporary_table(store: JobStore, name: str, spool: Callable[[Path], None]) -> Iterator[GivenInput]:
+def temporary_table(store: JobStore, name: str, spool: Callable[[Path], object]) -> Iterator[GivenInput]:
     """Provide a temporary file that `spool` writes, and that a job may take over. `name` is the origin of its rows."""
     folder = store.new_folder()
     try:
@@ -225,6 +224,15 @@ def temporary_table(store: JobStore, name: str, spool: Callable[[Path], None]) -
         yield GivenInput(name, folder / COPY_NAME, is_copy=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequence[Attribute]:
+    """Return the attributes of the key. Raises UsageError if one of them cannot be a key."""
+    if not plan.mapping.keys:
+        return ()
+    from crmctl.match.keys import key_rule
+
+    return key_rule(plan.mapping.keys, attributes).attributes
 
 
 def _slug_of(column: MappedColumn) -> str:
@@ -275,7 +283,7 @@ class Hooks:
         """Whether rows are completed after the check."""
         return False
 
-    def approve(self, run: ImportRun, entries: Iterable[Entry]) -> None:
+    def approve(self, run: ImportRun) -> None:
         """Approve the valid rows after the check, before anything is sent."""
 
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
@@ -310,4 +318,4 @@ class ImportRun(SendContext):
     hooks: Hooks = field(default_factory=Hooks)
     stop_on_error: bool = True
     guard: Guard = field(default_factory=Guard)
-    at_hand: AtHand = nothing_at_hand
+    at_hand: AtHand | None = None

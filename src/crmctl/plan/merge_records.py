@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,28 +34,28 @@ from crmctl.dedupe.merge_plan import (
     parse_keep,
     write_merge_plan,
 )
-from crmctl.dedupe.rules import MatchRule, parse_rules
+from crmctl.dedupe.rules import parse_rules
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.mapping import schema_digest
 from crmctl.files.whole_files import check_place
-from crmctl.match.references import asks
 from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
-from crmctl.models.resources import BULK_LIMIT, Attribute, Record
+from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.import_plan import file_digest
 from crmctl.plan.job_start import keep_plan
 from crmctl.plan.merge_run import MergeJob
 from crmctl.plan.merge_sender import MergeSender, contested_values
-from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema, moved_record
+from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema, group_counts, moved_record, survivors
 from crmctl.plan.merge_survey import Survey
 from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
-from crmctl.read.records import PAGE_STEP, count_links, scan
+from crmctl.plan.undo_deletions import reading_price
+from crmctl.read.records import count_links, scan
 from crmctl.read.stable_pages import Listing, PassStatistics, SeenIds
 from crmctl.values.moments import MICROS, to_timestamp
 from crmctl.version import __version__
 from crmctl.write.database import JobState
-from crmctl.write.jobs import JobInfo, refuse_running
+from crmctl.write.jobs import JobInfo, effort, refuse_running
 from crmctl.write.journal import Header
 from crmctl.write.steps import MERGE_ORDER, StepKind, StepState
 
@@ -250,15 +249,9 @@ def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[Planned
         with found:
             if all(found.state(object_id) is not None for object_id in objects):
                 return 0
-    losers = [loser for _, _, group in listed for loser in group]
-    members = len(losers) + len(listed)
-    count = 0
-    for object_id in objects if listed else ():
-        total = context.service.list_records(object_id, limit=1).total
-        slugs = schema.referring.get(object_id, ())
-        others = members if object_id == schema.object_id else 0
-        pages = -(-(total or 0) // PAGE_STEP) + 2
-        count += 1 + (len(slugs) * (len(losers) + 1) + others if asks(slugs, losers, others, total) else pages)
+    losers = sum(len(group) for _, _, group in listed)
+    slugs = {schema.object_id: (), **schema.referring}
+    count = reading_price(context.service, slugs, losers, {schema.object_id: losers + len(listed)}) if listed else 0
     if count > MANY_REQUESTS:
         context.listener.note(
             f"about {count:,} requests before the first group is merged; crmctl mirror sync first, and later ones are few"
@@ -310,14 +303,14 @@ def merge_schema(context: BulkContext, object_id: str) -> MergeSchema:
 
 def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeResult:
     """Build the result of a merge job from its journal."""
-    requests, elapsed = journal.effort()
+    requests, elapsed = effort(journal)
     left: dict[str, list[dict[str, Any]]] = {"refused": [], "failed": []}
     for group in journal.groups(GroupState.REFUSED, GroupState.FAILED, GroupState.PARTLY):
         rows = left["refused" if group.state is GroupState.REFUSED else "failed"]
         if len(rows) < LISTED:
             rows.append({"group": group.number, "id": group.survivor, "error": group.error})
     header = journal.header
-    return MergeResult(header.job, header.object, journal.group_counts(), journal.step_counts(), left, requests, elapsed, ended)
+    return MergeResult(header.job, header.object, group_counts(journal), journal.step_counts(), left, requests, elapsed, ended)
 
 
 def _opened(context: BulkContext, plan: MergePlanFile) -> tuple[MergeSchema, Callable[[], Iterator[PlannedMerge]]]:
@@ -348,7 +341,7 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
         except CrmctlError as error:
             ended = error
             context.listener.progress.finish()
-        journal.add_effort(requests + sender.requests + survey.requests, context.clock.monotonic() - begun)
+        effort(journal, requests + sender.requests + survey.requests, context.clock.monotonic() - begun)
     return result_of(journal, ended)
 
 
@@ -418,26 +411,15 @@ class DedupeResult:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form. Every key is always present."""
-        return {
-            "object": self.object,
-            "records": self.records,
-            "groups": self.groups,
-            "duplicates": self.duplicates,
-            "match": list(self.rules),
-            "keep": list(self.keep),
-            "byRule": self.by_rule,
-            "compared": self.compared,
-            "crowded": self.crowded,
-            "windowed": self.windowed,
-            "tooLarge": self.counts.too_large,
-            "cut": self.counts.cut,
-            "asOf": self.as_of,
-            "source": "mirror" if self.mirrored else "service",
-            "requests": self.requests,
-            "elapsedSeconds": round(self.elapsed, 3),
-            "plan": str(self.plan) if self.plan else None,
-            "review": [merge.to_document() for merge in self.least_certain],
-        }
+        names = (
+            "object records groups duplicates match keep by_rule compared crowded windowed too_large cut as_of source requests "
+            "elapsed_seconds plan review"
+        )
+        return document_of(
+            self, names, match=list(self.rules), keep=list(self.keep), tooLarge=self.counts.too_large, cut=self.counts.cut,
+            source="mirror" if self.mirrored else "service", elapsedSeconds=round(self.elapsed, 3),
+            review=[merge.to_document() for merge in self.least_certain],
+        )  # fmt: skip
 
 
 def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
@@ -465,8 +447,9 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
         links: Mapping[str, int] = {}
         if keep.survivor == MOST_ACTIVITIES:
             links = count_links(context.service)
-        proposer = _Proposer(candidates, keep, target.attributes, links)
-        merges = dedupe_result(result, proposer.merges(result.counts, request.most), review=request.review)
+        groups = enumerate(find_groups(candidates, result.counts, request.most), 1)
+        proposed = (_propose(group, number, candidates, keep, target.attributes, links) for number, group in groups)
+        merges = dedupe_result(result, proposed, review=request.review)
         if request.plan is not None:
             header = MergePlanHeader(
                 request.object, target.object_id, context.origin, __version__, _now(context), result.rules, keep.said,
@@ -512,34 +495,21 @@ def dedupe_result(result: DedupeResult, merges: Iterator[PlannedMerge], *, revie
     result.least_certain = [merge for _, _, merge in sorted(worst, reverse=True)]
 
 
-@dataclass(frozen=True)
-class _Proposer:
-    candidates: MatchCandidates
-    keep: KeepRules
-    attributes: Sequence[Attribute]
-    links: Mapping[str, int]
-
-    def merges(self, counts: GroupCounts, most: int) -> Iterator[PlannedMerge]:
-        numbers = count(1)
-        for group in find_groups(self.candidates, counts, most):
-            yield self._merge(next(numbers), group)
-
-    def _merge(self, number: int, group: MatchGroup) -> PlannedMerge:
-        records = {member: self._record(member) for member in group.members}
-        rules: Sequence[MatchRule] = self.candidates.rules
-        why = tuple(
-            MatchReason((records[pair.a].id, records[pair.b].id), rules[pair.rule].text.strip(), pair.score) for pair in group.pairs
-        )
-        listed = tuple(records.values())
-        survivor = choose_survivor(listed, self.keep.survivor).id
-        losers = tuple(record.id for record in listed if record.id != survivor)
-        values = merge_values(listed, survivor, self.keep, self.attributes)
-        return PlannedMerge(number, group.score, why, survivor, losers, values, listed)
-
-    def _record(self, member: int) -> MergeRecord:
-        record_id, (data, created_at, updated_at) = self.candidates.record(member)
-        linked = self.links.get(record_id.lower(), 0) if self.keep.survivor == MOST_ACTIVITIES else None
-        return MergeRecord(record_id, data, created_at, updated_at, linked)
+def _propose(
+    group: MatchGroup, number: int, candidates: MatchCandidates, keep: KeepRules, attributes: Sequence[Attribute], links: Mapping[str, int]
+) -> PlannedMerge:
+    records: dict[int, MergeRecord] = {}
+    for member in group.members:
+        record_id, (data, created_at, updated_at) = candidates.record(member)
+        linked = links.get(record_id.lower(), 0) if keep.survivor == MOST_ACTIVITIES else None
+        records[member] = MergeRecord(record_id, data, created_at, updated_at, linked)
+    why = tuple(
+        MatchReason((records[pair.a].id, records[pair.b].id), candidates.rules[pair.rule].text.strip(), pair.score) for pair in group.pairs
+    )
+    listed = tuple(records.values())
+    survivor = choose_survivor(listed, keep.survivor).id
+    losers = tuple(record.id for record in listed if record.id != survivor)
+    return PlannedMerge(number, group.score, why, survivor, losers, merge_values(listed, survivor, keep, attributes), listed)
 
 
 def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidates: MatchCandidates, result: DedupeResult) -> None:
@@ -578,9 +548,9 @@ def _now(context: BulkContext) -> str:
 
 def survivors_of(context: BulkContext) -> dict[str, str]:
     """Map the ids of records that merges on this machine deleted, in lower case, to their survivors."""
-    survivors: dict[str, str] = {}
+    found: dict[str, str] = {}
     for job in reversed(store_of(context).list()):
         if job.header.mode == MODE and job.header.origin == context.origin:
             with closing(MergeJournal(job.folder, context.clock)) as journal:
-                survivors.update(journal.survivors())
-    return survivors
+                found.update(survivors(journal))
+    return found

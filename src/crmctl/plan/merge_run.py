@@ -20,8 +20,11 @@ from crmctl.plan.merge_steps import (
     Surroundings,
     is_as_planned,
     late_steps,
+    lost_records,
     moved_record,
     plan_steps,
+    step_error,
+    survivors,
 )
 from crmctl.plan.merge_survey import Survey
 from crmctl.write.database import JobState
@@ -68,8 +71,8 @@ class MergeJob:
 
     def run(self) -> None:
         """Carry out the remaining groups. Raises errors that end the job early; the outcome of groups is in the journal."""
-        self._away = self.journal.survivors()
-        self.journal.set_state(JobState.OPEN)
+        self._away = survivors(self.journal)
+        self.journal.state = JobState.OPEN
         refused = contested_values(self.merges, self.schema)
         for group in self.journal.groups(GroupState.PLANNED) if refused else ():
             if (why := refused.get(group.number)) is not None:
@@ -85,7 +88,7 @@ class MergeJob:
             self._look_again()
             self.journal.remember(LOOKED, True)
         self.progress.finish()
-        self.journal.set_state(JobState.FINISHED)
+        self.journal.state = JobState.FINISHED
 
     def _merge_all(self, numbers: set[int]) -> None:
         waiting = (merge for merge in self.merges() if merge.group in numbers)
@@ -155,7 +158,7 @@ class MergeJob:
             around = self._around(merge)
             steps = plan_steps(self._redirected(merge), self.schema, around)
             begun.append((merge.group, steps))
-        self.journal.begin_merges(begun)
+        self.journal.add_steps(begun)
         self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
         return merges
 
@@ -181,7 +184,7 @@ class MergeJob:
                 if self._gives_up(number, kind):
                     del left[number]
         for number in left:
-            error = self.journal.step_error(number)
+            error = step_error(self.journal, number)
             self.journal.end_merge(number, GroupState.PARTLY if error else GroupState.MERGED, f"merged, but: {error}" if error else None)
 
     def _open_steps(self, number: int) -> list[Step]:
@@ -199,7 +202,7 @@ class MergeJob:
 
     def _gives_up(self, number: int, kind: StepKind, error: str | None = None) -> bool:
         """Take back a group with a failed step, unless a loser is already deleted. Return whether it was taken back."""
-        error = error or self.journal.step_error(number)
+        error = error or step_error(self.journal, number)
         if error is None or kind is StepKind.CLAIM:
             return False
         if any(step.kind is StepKind.DELETE for step in self.journal.steps(number, StepState.DONE)):
@@ -212,7 +215,7 @@ class MergeJob:
         self.journal.end_merge(number, GroupState.MERGING, error)
         take_back(self.sender, number)
         self.journal.end_merge(number, GroupState.FAILED, error)
-        self._away = self.journal.survivors()
+        self._away = survivors(self.journal)
 
     def _before_deleting(self, left: dict[int, PlannedMerge]) -> None:
         """Check losers again just before deleting them.
@@ -236,7 +239,7 @@ class MergeJob:
                 self.sender.service.get_record(self.schema.object_id, merge.survivor)
             except NotFoundError:
                 return f"record {merge.survivor} is not there any more"
-        images = {lost.id: lost.data for lost in self.journal.lost_records(merge.group)}
+        images = lost_records(self.journal, merge.group)
         for loser in merge.losers:
             freed = next((step.after for step in done if step.kind is StepKind.FREE and step.target == loser), {})
             there = self.survey.member(loser)
@@ -257,7 +260,7 @@ class MergeJob:
         for group in dict.fromkeys(homes[loser].number for loser in self.survey.still_named() if loser in homes):
             entry = next(one for one in done if one.number == group)
             self._take_along(group, entry.survivor, entry.losers, (StepKind.REFERENCE, StepKind.ACTIVITY))
-            if (error := self.journal.step_error(group)) is not None:
+            if (error := step_error(self.journal, group)) is not None:
                 self.journal.end_merge(group, GroupState.PARTLY, f"merged, but: {error}")
 
     def _take_along(self, number: int, survivor: str, losers: Sequence[str], kinds: Sequence[StepKind]) -> None:
@@ -266,7 +269,7 @@ class MergeJob:
         found = late_steps(merge, self.schema, self._around(merge))
         steps = [step for step in found if step.kind in kinds and step.target.lower() not in known]
         if steps:
-            self.journal.add_steps(number, steps)
+            self.journal.add_steps([(number, steps)])
             added = self._open_steps(number)
             for kind in kinds:
                 self._take(kind, [step for step in added if step.kind is kind], {number: merge})

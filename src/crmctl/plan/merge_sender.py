@@ -1,8 +1,8 @@
-"""Carry out the steps of a merge and recreate merged records."""
+"""Carry out the steps of a merge, and read the records that they wrote."""
 
 from __future__ import annotations
 
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,15 @@ from operator import attrgetter
 from typing import Any
 
 from crmctl.client.directory import ReadService
-from crmctl.clock import Backoff
-from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
-from crmctl.match.key_lookups import MARGIN, Lookup
-from crmctl.match.references import as_sent, moved_references, replace_ids
-from crmctl.models.resources import PAGE_LIMIT, AttributeType, Record
-from crmctl.plan.merge_steps import LostRecord, MergeJournal, MergeSchema, UniqueValue, unique_value
+from crmctl.dedupe.merge_plan import PlannedMerge, is_empty
+from crmctl.errors import NotFoundError, RejectedError
+from crmctl.match.key_lookups import Lookup
+from crmctl.match.references import as_sent
+from crmctl.plan.merge_steps import MergeJournal, MergeSchema, UniqueValue, unique_value
 from crmctl.read.read_back import Reader
 from crmctl.read.records import CountedReads, KnownRecords, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
-from crmctl.values.moments import micros_of
-from crmctl.write.effect import StepStanding, alike, is_same, standing
+from crmctl.write.effect import StepStanding, is_same, standing
 from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepState
 
 
@@ -125,147 +122,6 @@ class MergeSender(StepSender):
         except NotFoundError:
             pass  # deleted since, so it links no record
         self.journal.mark_steps([step.number], StepState.UNDONE if back else StepState.DONE)
-
-
-SINCE = "undo since"
-"""Journal key: creation time of the newest record before an undo created its first one, in microseconds of the service's clock."""
-
-LOOKS = 5
-"""Number of searches for a record in doubt before it counts as not created; GAPS are the seconds between them."""
-
-GAPS = Backoff(first=1.0, longest=16.0, jitter=0.0)
-
-
-@dataclass
-class Remaker:
-    """Recreate the losers of one job. `without`: attributes that could not be restored, by the loser's old id."""
-
-    sender: MergeSender
-    schema: MergeSchema
-    away: dict[str, str]
-    without: dict[str, list[str]] = field(default_factory=dict)
-    new: dict[str, str] = field(init=False)
-    """New ids of recreated losers, by old id in lower case."""
-
-    def __post_init__(self) -> None:
-        self.new = self.sender.journal.new_ids()
-
-    def remake(self, lost: LostRecord, taken: frozenset[str] = frozenset()) -> str:
-        """Recreate a loser and return its new id.
-
-        If the service refuses it, try again without the unique attributes in `taken`, which another record now holds, and without
-        references to deleted records. Raises RejectedError with the service's message, and errors that end the job.
-        """
-        journal = self.sender.journal
-        if lost.new_id is not None:
-            return lost.new_id
-        data = self.data(lost)
-        self._remember_since()
-        if lost.sent_at is not None and (found := self._find(data)) is not None:
-            return self._made(lost, found)
-        journal.change_step(lost.number, sent_at=journal.clock.now())
-        try:
-            return self._made(lost, self._create(data))
-        except RejectedError:
-            left = self._still_there({slug: value for slug, value in data.items() if slug not in taken})
-            if left == data:
-                raise
-            again = self._find(left) if lost.sent_at is not None else None
-            made = self._made(lost, again or self._create(left))
-            self.without[lost.id] = sorted(slug for slug, value in data.items() if left.get(slug) != value)
-            return made
-
-    def _still_there(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data without references to deleted records."""
-        found = dict(data)
-        for slug, value in data.items():
-            attribute = self.schema.by_slug.get(slug)
-            if attribute is None or attribute.type != AttributeType.REFERENCE or attribute.target_object_id is None:
-                continue
-            ids = value if isinstance(value, list) else [value]
-            left = [one for one in ids if self._is_there(attribute.target_object_id, str(one))]
-            if not left:
-                del found[slug]
-            elif len(left) < len(ids):
-                found[slug] = left
-        return found
-
-    def _is_there(self, object_id: str, record_id: str) -> bool:
-        self.sender.requests += 1
-        try:
-            self.sender.service.get_record(object_id, record_id)
-        except NotFoundError:
-            return False
-        return True
-
-    def data(self, lost: LostRecord) -> dict[str, Any]:
-        """Return the payload that recreates a loser. References to losers not recreated yet point at survivors until `relinked`."""
-        return self._as_sent(lost.data, ChainMap(self.new, self.away))
-
-    def relinked(self, lost: LostRecord) -> dict[str, Any]:
-        """Return the references of a loser to other losers, with their new ids."""
-        own = self.schema.referring.get(self.schema.object_id, ())
-        return moved_references({slug: lost.data[slug] for slug in own if slug in lost.data}, self.new)
-
-    def _as_sent(self, data: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-        own = self.schema.referring.get(self.schema.object_id, ())
-        sent = {slug: as_sent(self.schema.by_slug.get(slug), value) for slug, value in held(data).items()}
-        return {slug: replace_ids(value, ids) if slug in own else value for slug, value in sent.items()}
-
-    def _made(self, lost: LostRecord, new_id: str) -> str:
-        self.sender.journal.change_step(lost.number, sent_at=self.sender.journal.clock.now(), new_id=new_id)
-        self.new[lost.id] = new_id
-        return new_id
-
-    def _create(self, data: Mapping[str, Any]) -> str:
-        """Create a record and return its id. Raises RejectedError, and errors that end the job."""
-        self.sender.requests += 1
-        try:
-            made = self.sender.service.create_record(self.schema.object_id, data)
-            if made.id:
-                return made.id
-        except NotFoundError as error:
-            raise RejectedError(error.message) from error
-        except CrmctlError as error:
-            if not error.outcome_unknown and not isinstance(error, ServiceError):
-                raise
-            failure: CrmctlError | None = error
-        else:
-            failure = None
-        for look in range(1, LOOKS + 1):
-            if (found := self._find(data)) is not None:
-                return found
-            self.sender.journal.clock.sleep(GAPS.gap(look))
-        raise failure or ServiceError("the service does not show the record that it has made", code="not_shown")
-
-    def _remember_since(self) -> None:
-        journal = self.sender.journal
-        if journal.recall(SINCE) is None:
-            newest = self._page(0)
-            journal.remember(SINCE, max((micros_of(record.created_at) or 0 for record in newest), default=0))
-
-    def _find(self, data: Mapping[str, Any]) -> str | None:
-        """Return the id of a record created since then with these values, other than a known loser or survivor; None without a match."""
-        since = (self.sender.journal.recall(SINCE) or 0) - MARGIN
-        known = {one.lower() for one in (*self.new.values(), *self.away, *self.away.values())}
-        offset = 0
-        while page := self._page(offset):
-            for record in page:
-                if record.id.lower() not in known and self._holds(record, data):
-                    return record.id
-            if (micros_of(page[-1].created_at) or 0) < since or len(page) < PAGE_LIMIT:
-                return None
-            offset += len(page) - 1
-        return None
-
-    def _holds(self, record: Record, data: Mapping[str, Any]) -> bool:
-        there = self._as_sent(record.data, {})
-        return set(there) == set(data) and all(alike(self.schema.by_slug.get(slug), value, there[slug]) for slug, value in data.items())
-
-    def _page(self, offset: int) -> list[Record]:
-        self.sender.requests += 1
-        page = self.sender.service.list_records(self.schema.object_id, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
-        return page.items
 
 
 def contested_values(merges: Callable[[], Iterable[PlannedMerge]], schema: MergeSchema) -> dict[int, str]:

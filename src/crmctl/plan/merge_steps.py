@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -198,16 +199,6 @@ class GroupEntry(NamedTuple):
     error: str | None
 
 
-class LostRecord(NamedTuple):
-    """A loser with its data before the merge, and the number of its step. `sent_at`: when an undo sent it; `new_id`: its id after that."""
-
-    number: int
-    id: str
-    data: dict[str, Any]
-    new_id: str | None
-    sent_at: float | None
-
-
 class MergeJournal(Journal):
     """Journal of a merge job. Its rows are groups."""
 
@@ -220,7 +211,7 @@ class MergeJournal(Journal):
             self._db.execute("DELETE FROM merge_group")
             rows = ((number, survivor, jsontext.dumps(losers), GroupState.PLANNED) for number, survivor, losers in groups)
             self._db.executemany("INSERT INTO merge_group (no, survivor, losers, state) VALUES (?, ?, ?, ?)", rows)
-        self.record_check(int(self._one("SELECT COUNT(*) FROM merge_group")), ())
+        self.conclude((), int(self._one("SELECT COUNT(*) FROM merge_group")))
 
     def groups(self, *states: GroupState) -> Iterator[GroupEntry]:
         """Yield the groups in these states in plan order; groups may change state meanwhile."""
@@ -236,22 +227,14 @@ class MergeJournal(Journal):
                 last = number
                 yield GroupEntry(number, survivor, jsontext.loads(losers), GroupState(state), error)
 
-    def group_counts(self) -> dict[GroupState, int]:
-        with self._lock:
-            found = dict(self._db.execute("SELECT state, COUNT(*) FROM merge_group GROUP BY state").fetchall())
-        return {state: found.get(state, 0) for state in GroupState}
-
-    def begin_merges(self, merges: Iterable[tuple[int, Sequence[Step]]]) -> None:
-        """Journal the steps of each group in one transaction before the first step is sent."""
+    def add_steps(self, merges: Iterable[tuple[int, Sequence[Step]]]) -> None:
+        """Journal steps by group, in one transaction, before the first one is sent. Planned groups have begun then."""
         with self._transaction():
             for number, steps in merges:
-                self._db.execute("UPDATE merge_group SET state = ?, error = NULL WHERE no = ?", (GroupState.MERGING, number))
-                self._insert_steps(number, steps)
-
-    def add_steps(self, number: int, steps: Sequence[Step]) -> None:
-        """Journal more steps of a group before they are sent."""
-        with self._transaction():
-            self._insert_steps(number, steps)
+                begin = "UPDATE merge_group SET state = ?, error = NULL WHERE no = ? AND state = ?"
+                self._db.execute(begin, (GroupState.MERGING, number, GroupState.PLANNED))
+                query = "INSERT INTO merge_step (merge, kind, object_id, target, before, after, state) VALUES (?, ?, ?, ?, ?, ?, ?)"
+                self._db.executemany(query, ((number, *_columns(step)) for step in steps))
 
     def end_merge(self, number: int, state: GroupState, error: str | None = None) -> None:
         with self._transaction(durable=False):
@@ -269,12 +252,6 @@ class MergeJournal(Journal):
         with self._lock:
             return [_step(row) for row in self._db.execute(query, (group, *states)).fetchall()]
 
-    def step_error(self, group: int) -> str | None:
-        """Return why a step of a group failed; None if none did."""
-        first = "SELECT error FROM merge_step WHERE merge = ? AND state = 'failed' ORDER BY no LIMIT 1"
-        found: str | None = self._one(f"SELECT ({first})", group)
-        return found
-
     def step_counts(self) -> dict[tuple[StepKind, StepState], int]:
         query = "SELECT kind, merge_step.state, COUNT(*) FROM merge_step GROUP BY kind, merge_step.state"
         with self._lock:
@@ -286,41 +263,36 @@ class MergeJournal(Journal):
             self._db.executemany("UPDATE merge_step SET state = ?, error = ? WHERE no = ?", ((state, error, number) for number in numbers))
 
     def change_step(self, number: int, **columns: Any) -> None:
-        """Update columns of a step just before it is sent, or when the record that it deleted was recreated."""
+        """Update columns of a step just before it is sent."""
         values = [jsontext.dumps(value) if isinstance(value, Mapping) else value for value in columns.values()]
-        self._write(f"UPDATE merge_step SET {', '.join(f'{name} = ?' for name in columns)} WHERE no = ?", *values, number)
+        with self._transaction():
+            self._db.execute(f"UPDATE merge_step SET {', '.join(f'{name} = ?' for name in columns)} WHERE no = ?", (*values, number))
 
-    # -- deleted records -------------------------------------------------------------------------------------------------------------
 
-    def lost_records(self, group: int) -> list[LostRecord]:
-        """Return the losers of a group as they were before the merge."""
-        query = (
-            "SELECT no, lower(target), before, new_id, sent_at FROM merge_step WHERE merge = ? AND kind = 'delete' ORDER BY lower(target)"
-        )
-        with self._lock:
-            rows = self._db.execute(query, (group,)).fetchall()
-        return [LostRecord(number, record_id, jsontext.loads(data), *made) for number, record_id, data, *made in rows]
+def step_error(journal: MergeJournal, group: int) -> str | None:
+    """Return why a step of a group failed; None if none did."""
+    return next((step.error for step in journal.steps(group, StepState.FAILED)), None)
 
-    def survivors(self) -> dict[str, str]:
-        """Map the id of each loser, in lower case, to its survivor."""
-        query = "SELECT lower(value), survivor FROM merge_group, json_each(losers) WHERE state IN ('merged', 'partly', 'merging')"
-        with self._lock:
-            return dict(self._db.execute(query).fetchall())
 
-    def new_ids(self) -> dict[str, str]:
-        """Map old ids of recreated losers, in lower case, to new ids."""
-        with self._lock:
-            return dict(self._db.execute("SELECT lower(target), new_id FROM merge_step WHERE new_id IS NOT NULL").fetchall())
+def lost_records(journal: MergeJournal, group: int) -> dict[str, Mapping[str, Any]]:
+    """Return the losers of a group as they were before the merge, by id in lower case."""
+    return {step.target.lower(): step.before for step in journal.steps(group, *StepState) if step.kind is StepKind.DELETE}
 
-    def _insert_steps(self, number: int, steps: Sequence[Step]) -> None:
-        rows = (
-            (number, step.kind, step.object_id, step.target, jsontext.dumps(step.before), jsontext.dumps(step.after), step.state)
-            for step in steps
-        )
-        query = "INSERT INTO merge_step (merge, kind, object_id, target, before, after, state) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        self._db.executemany(query, rows)
+
+def survivors(journal: MergeJournal) -> dict[str, str]:
+    """Map the id of each loser, in lower case, to its survivor."""
+    merged = journal.groups(GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING)
+    return {loser.lower(): group.survivor for group in merged for loser in group.losers}
+
+
+def group_counts(journal: MergeJournal) -> dict[GroupState, int]:
+    return dict.fromkeys(GroupState, 0) | Counter(group.state for group in journal.groups(*GroupState))
+
+
+def _columns(step: Step) -> tuple[Any, ...]:
+    return step.kind, step.object_id, step.target, jsontext.dumps(step.before), jsontext.dumps(step.after), step.state
 
 
 def _step(row: tuple[Any, ...]) -> Step:
-    number, group, kind, object_id, target, before, after, state, *_ = row
-    return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state))
+    number, group, kind, object_id, target, before, after, state, error = row
+    return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state), error)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +19,12 @@ from crmctl.files.whole_files import Spill, check_place, is_special, whole_bytes
 from crmctl.match.keys import KeyIndex, Wanted, is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
-from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
-from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
-from crmctl.plan.row_actions import AMBIGUOUS, NO_ID, Resolution, Resolver, RowAction
+from crmctl.plan.import_plan import NO_ID, ImportPlan, PlannedInput, RowAction, file_digest, open_input
+from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver
 from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobKind
-from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Header
 
 INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
@@ -101,6 +99,12 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
             return
         action = RowAction.CREATE if record_id is None else RowAction.UPDATE
         self._add(Decision(payload.ordinal, payload.first_line, str(action), record_id, payload=fingerprint(payload.data)))
+
+    def add_rows(self, planned: PlannedInput, reader: Reader) -> None:
+        """Add the rows of an import without a key, and read the records they name. Raises read errors."""
+        for payload in planned.payloads():
+            self.add_row(payload, planned.mapping.mode)
+        self.see_records(reader)
 
     def add_outcomes(self, resolver: Resolver, index: KeyIndex) -> None:
         """Add the rows of a filled index."""
@@ -311,25 +315,6 @@ def _header_of(path: Path, first: bytes) -> dict[str, Any]:
     return document
 
 
-@dataclass(frozen=True)
-class Applicable:
-    """A plan that is still valid, with its input open."""
-
-    saved: SavedPlan
-    given: GivenInput
-    input: PlannedInput
-
-    @property
-    def plan(self) -> ImportPlan:
-        return self.input.plan
-
-    def start(self, store: JobStore, target: ImportTarget, *, again: bool = False, guard: Guard | None = None) -> ImportJob:
-        """Create the job without sending anything. Raises the errors of `start_import`."""
-        header = self.saved.header
-        options = JobOptions(self.plan, again, header.marker, header.before_images, self.saved.path, guard=guard or Guard())
-        return start_import(store, target, replace(self.given, name=str(self.given.path)), options)
-
-
 def check_service(saved: SavedPlan, origin: str) -> None:
     """Raise UsageError if the plan belongs to another service."""
     if origin != saved.header.origin:
@@ -341,8 +326,8 @@ def check_service(saved: SavedPlan, origin: str) -> None:
         )
 
 
-def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenInput | None = None) -> Applicable:
-    """Compare input, schema and mapping with the plan. `source`: the new place of an input that was moved.
+def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenInput | None = None) -> tuple[GivenInput, PlannedInput]:
+    """Return the input if input, schema and mapping are those of the plan. `source`: the new place of an input that was moved.
 
     Raises UsageError that lists every difference.
     """
@@ -374,28 +359,16 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
             code="plan_outdated",
             details={"changed": list(moved)},
         )
-    return Applicable(saved, given, planned)
+    return given, planned
 
 
-class Expectation:
-    """The plan that a job must match before it sends anything."""
-
-    def __init__(self, plan: Path) -> None:
-        self._saved = read_plan(plan)
-
-    def compare_rows(self, planned: PlannedInput, reader: Reader) -> Differences:
-        """Compare rows that need no key with the plan. Raises read errors."""
-        with Decisions() as now:
-            for payload in planned.payloads():
-                now.add_row(payload, planned.mapping.mode)
-            now.see_records(reader)
-            return compare(self._saved.decisions(), now)
-
-    def compare_by_key(self, resolver: Resolver, index: KeyIndex) -> Differences:
-        """Compare rows whose records were looked up by key with the plan."""
-        with Decisions() as now:
-            now.add_outcomes(resolver, index)
-            return compare(self._saved.decisions(), now)
+def check_rows(plan: Path, add: Callable[[Decisions], None]) -> None:
+    """Raise RejectedError if the rows of a job differ from its plan. `add` adds the decisions of now."""
+    with Decisions() as now:
+        add(now)
+        differences = compare(read_plan(plan).decisions(), now)
+    if differences.count:
+        raise differences.refusal
 
 
 def _options(saved: SavedPlan) -> ImportPlan:

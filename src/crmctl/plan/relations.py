@@ -21,7 +21,7 @@ from crmctl.read.read_back import Unusable
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState, damaged
 from crmctl.write.in_flight import SendContext, SentRows
-from crmctl.write.journal import FILE_NAME, Header, Journal, RowEntry
+from crmctl.write.journal import BEFORE, FILE_NAME, Header, Journal, RowEntry
 
 
 @contextmanager
@@ -35,8 +35,7 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
         plain: dict[str, Any] = {"mapping": "", "plan": {}, "marker": None, "unique": None, "keys": [], "before_images": "no"}
         header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
         journal = Journal.create(folder, header, run.clock)
-    with closing(journal or Journal(folder, run.clock)) as journal:
-        journal.recover()
+    with closing(journal or Journal(folder, run.clock)) as journal, journal.hold():
         yield replace(run, journal=journal, newest=None)  # that page may be of another object
 
 
@@ -58,8 +57,8 @@ def begin_phase(journal: Journal, count: int) -> None:
     """Journal the number of rows of a phase, once."""
     if journal.state is JobState.CHECKING:
         journal.restart_check()
-        journal.record_check(count, ())
-        journal.set_state(JobState.OPEN)
+        journal.conclude((), count)
+        journal.state = JobState.OPEN
 
 
 def _clear(folder: Path) -> None:
@@ -96,7 +95,7 @@ def make_parents(run: SendContext, references: ReferenceMap) -> None:
             if phase.journal.state is not JobState.FINISHED:
                 _Parents(phase, references, group).make()
     for ordinal, why in references.orphans():
-        if ordinal not in journal.taken(ordinal, ordinal):
+        if ordinal not in journal.rows(ordinal, ordinal):
             journal.conclude([(ordinal, RowState.REJECTED, None, f"{ORPHANED}{why}")])
 
 
@@ -115,7 +114,7 @@ class _Parents:
         """Create the parents. Raises the error that ends it early."""
         reference = self.group.reference
         begin_phase(self.journal, self.group.size)
-        self._use_existing(lambda numbers: {*numbers} - self.journal.taken(min(numbers), max(numbers)))
+        self._use_existing(lambda numbers: {*numbers} - self.journal.rows(min(numbers), max(numbers)).keys())
         send_phase(self.phase, self.group.size, self._entries, f"records of {reference.object}")
         self._look_for_refused()
         late = UNLISTED if self._is_unique else ""
@@ -123,7 +122,7 @@ class _Parents:
             errors = _failures(self.journal, chunk[0][0], chunk[-1][0])
             self.references.know_parents({}, {number: f"{reference.told}: {error}{late}" for number, error in errors.items()})
         self._read_back()
-        self.journal.set_state(JobState.FINISHED)
+        self.journal.state = JobState.FINISHED
 
     @property
     def _is_unique(self) -> bool:
@@ -158,7 +157,7 @@ class _Parents:
                 self.lookup.fill(index)
             for matches in chunks(index.matches()):
                 self._know(matches)
-                self.journal.release(number for number, _, _ in matches)
+                self.journal.conclude((number, RowState.UNSENT, None, None) for number, _, _ in matches)
                 self.journal.conclude((number, RowState.UNCHANGED, record_id, None) for number, record_id, _ in matches)
 
     def _read_back(self) -> None:
@@ -242,13 +241,13 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
             # What the job itself created has no references yet, so that a link with a lost answer may be sent again as long as it has none.
             made = (entry for entry in second_writes(references, journal) if _row(journal, entry.ordinal).state is RowState.CREATED)
-            phase.journal.keep_images((entry.ordinal, dict.fromkeys(entry.data)) for entry in made)
+            phase.journal.keep(BEFORE, ((entry.ordinal, dict.fromkeys(entry.data)) for entry in made))
         count = sum(phase.journal.counts().values())
         send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
         for ordinal, _ in references.links():
             for why in _failures(phase.journal, ordinal, ordinal).values():
                 _fail(references, journal, ordinal, why)
-        phase.journal.set_state(JobState.FINISHED)
+        phase.journal.state = JobState.FINISHED
 
 
 def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
@@ -327,4 +326,4 @@ def _fail(references: ReferenceMap, journal: Journal, ordinal: int, why: str) ->
     if row.state in WRITTEN:
         told = f"record {row.record_id} was written" if row.record_id is not None else "it was written"
         references.know_unlinked(ordinal)
-        journal.overrule(ordinal, f"{told}, but not linked: {why}")
+        journal.overrule(ordinal, RowEntry(RowState.FAILED, None, f"{told}, but not linked: {why}"))

@@ -20,10 +20,8 @@ from crmctl.files.whole_files import check_place
 from crmctl.mirror.place import mirror_path
 from crmctl.models.ids import check_choice
 from crmctl.models.resources import Attribute, AttributeType
-from crmctl.plan.feed import FeedPlan
-from crmctl.plan.import_plan import Guard, ImportPlan
+from crmctl.plan.import_plan import FeedPlan, Guard, ImportPlan
 from crmctl.plan.job_start import ImportTarget
-from crmctl.plan.three_way import Policy
 from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import currency_code
 from crmctl.values.moments import MICROS
@@ -171,6 +169,8 @@ class ImportRequest(RunRequest, ReadRequest):
             raise UsageError("--feed and --on-conflict need --key, which identifies a row from one import to the next")
         if self.feed is not None and not self.feed.strip():
             raise UsageError("--feed needs a name", hint="for example --feed erp")
+        from crmctl.plan.three_way import Policy
+
         Policy.parse(self.on_conflict)
         return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")
 
@@ -276,24 +276,17 @@ def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
     return MirroredRecords(context, wish)
 
 
-def last_turn(context: BulkContext, target: ImportTarget) -> str | None:
-    """Return the value that `takes_turn` yields if no import by key has run since."""
-    from crmctl.write.jobs import ObjectLock
-
-    return ObjectLock(store_of(context), target.object_id, target.object).last_turn()
-
-
 @contextmanager
-def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[str]:
+def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[None]:
     """Let only one import by key at a time write to an object. Raises PendingError after `patience` seconds."""
     if not by_key:
-        yield ""
+        yield
         return
     from crmctl.write.jobs import ObjectLock
 
     lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
-    with lock.hold(context.clock, context.listener.note) as before:
-        yield before
+    with lock.hold(context.clock, context.listener.note):
+        yield
 
 
 def note_if_empty(context: BulkContext, file: str, rows: int) -> None:

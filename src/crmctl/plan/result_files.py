@@ -14,10 +14,9 @@ from crmctl.files.encodings import BLOCK, Encoding, open_text
 from crmctl.files.rows import Format, Row, Source
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
-from crmctl.plan.feed import FILE_NAME, KeptValues
 from crmctl.write.database import RESULT_FILES, JobState, RowState
 from crmctl.write.jobs import Summary
-from crmctl.write.journal import CREATED, Journal, RowEntry
+from crmctl.write.journal import CREATED, Journal, RowEntry, surplus_records
 
 ADDED = ("_row", "_line", "_status", "_id", "_error")
 ADDED_BY_FEED = (*ADDED, "_kept")
@@ -170,10 +169,10 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
         return dict.fromkeys(RESULT_FILES)
     counts = journal.counts()
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
-    duplicates = journal.duplicates()
+    duplicates = surplus_records(journal)
     rows_of["duplicates"] = len(duplicates)
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
-    is_fed = (journal.folder / FILE_NAME).exists()
+    is_fed = bool(journal.header.plan.get("feed"))
     form = result_format(source, newline_of(source), ADDED_BY_FEED if is_fed else ADDED)
     words = OF_DELETIONS if journal.header.mode == "delete" else {}
     with ExitStack() as files:
@@ -185,7 +184,11 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
                 path.unlink(missing_ok=True)
         if failed_copy is not None:
             sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
-        told = files.enter_context(closing(KeptValues(journal.folder))).told if is_fed else None
+        told = None
+        if is_fed:
+            from crmctl.plan.feed import KeptValues
+
+            told = files.enter_context(closing(KeptValues(journal.folder))).told
         for rows, entry in _judged(journal, source, duplicates):
             kept = () if told is None else (told(rows[0].ordinal),)
             for sink in sinks[FILE_OF[entry.state]]:
@@ -219,10 +222,10 @@ def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> It
     rows = source.rows()
     while chunk := list(islice(rows, CHUNK_ROWS)):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        if journal.count_created(first, last) == len(chunk) and alone.keys().isdisjoint(range(first, last + 1)):
+        entries = journal.rows(first, last)
+        if len(entries) == len(chunk) and all(entry is CREATED for entry in entries.values()) and alone.keys().isdisjoint(entries):
             yield chunk, CREATED
             continue
-        entries = journal.rows(first, last)
         for row in chunk:
             yield (row,), entries.get(row.ordinal, UNSENT)
 

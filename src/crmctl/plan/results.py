@@ -1,17 +1,14 @@
-"""The outcome of an import: summary, findings, reports."""
+"""The outcome of an import: findings, errors and files."""
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
-from crmctl.models.findings import Finding, Severity
+from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, RowState
 from crmctl.write.jobs import Summary
 
@@ -207,75 +204,6 @@ def service_words(reasons: Iterable[str]) -> str:
     return f"; the service said: {'; '.join(said)}" if said else ""
 
 
-LEFT = {
-    "failed": "refused by the service",
-    "conflicts": "changed by another client since, and kept",
-    "duplicates": "duplicates kept, because another client may have created them",
-    "unknown": "not found, or not distinguishable from other records",
-    "gone": "deleted by another client since",
-    "updatesKept": "updates kept, because crmctl did not store the earlier values",
-    "parentsKept": "created parent records kept, because they changed or other records refer to them",
-    "inDoubt": "in doubt, because crmctl cannot tell whether they were written",
-    "unlinked": "activities not linked again",
-    "unreferenced": "references that still name the old ids",
-}
-"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
-
-
-@dataclass
-class UndoReport:
-    """Preview or outcome of an undo. `seconds`: the estimated duration; `error`: the error that ended it early."""
-
-    job: str
-    object: str
-    seconds: float = field(default=0.0, kw_only=True)
-    carried_out: bool = field(default=False, kw_only=True)
-    error: CrmctlError | None = field(default=None, kw_only=True)
-
-    @property
-    def work(self) -> int:
-        """The number of records that the undo changes."""
-        raise NotImplementedError
-
-    @property
-    def requests(self) -> int:
-        """The number of requests the undo took, or an estimate if it has not run."""
-        raise NotImplementedError
-
-    @property
-    def refusals(self) -> Iterable[str]:
-        """The service's reasons for refusals."""
-        raise NotImplementedError
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
-        raise NotImplementedError
-
-    @property
-    def left(self) -> dict[str, int]:
-        """Counts of what remains of the job, by reason."""
-        document = self.to_document()
-        return {name: document[name] for name in LEFT if document.get(name)}
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Details of the error about the remaining part."""
-        return dict(self.left)
-
-    def raise_for_error(self) -> None:
-        """Raise the error that ended the undo, or PartialError if part of the job remains."""
-        if self.error is not None:
-            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
-            raise self.error
-        if self.carried_out and (left := self.left):
-            hint = (
-                "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if "updatesKept" in left else None
-            )
-            reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
-            message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
-            raise PartialError(message, hint=hint, details=self.details)
-
-
 def _said(reasons: Sequence[str]) -> str:
     """Return the service's reason if all rows share it, else the reason for the first row."""
     if not reasons:
@@ -309,138 +237,3 @@ def rejected_rows(count: int) -> RejectedError:
         hint="correct the file, or --on-error continue imports the valid rows",
         code="invalid_rows",
     )
-
-
-IN_MEMORY = 1 << 20
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-class FindingReport:
-    """Collect every finding of a file on disk and produce the report at the end."""
-
-    def __init__(self, form: str, file: str) -> None:
-        self._file = "stdin" if file == "-" else file
-        self._write, self._whole = _FORMS[form]
-        self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
-        self.errors = self.warnings = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._spool.close()
-
-    def add(self, finding: Finding) -> None:
-        self.errors += finding.rejects
-        self.warnings += not finding.rejects
-        self._spool.write(self._write(self._file, finding))
-
-    def add_error(self, error: CrmctlError) -> None:
-        """Add the error that stopped the check."""
-        line = error.details.get("line") if isinstance(error.details, dict) else None
-        self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line))
-
-    def text(self, title: str, sentence: str) -> Iterator[str]:
-        """Yield the report in pieces. `title` names what was checked, `sentence` states the outcome."""
-        self._spool.seek(0)
-        head, foot = self._whole(self, title, sentence)
-        yield head
-        while piece := self._spool.read(IN_MEMORY):
-            yield piece
-        yield foot
-
-    @property
-    def file(self) -> str:
-        return self._file
-
-
-def _report_text(finding: Finding) -> str:
-    column = f"column {finding.column}: " if finding.column is not None else ""
-    value = f" (value {finding.value!r})" if finding.value is not None else ""
-    return f"{column}{finding.message}{value}" + (f"; {finding.hint}" if finding.hint else "")
-
-
-def _annotation(file: str, finding: Finding) -> str:
-    level = "error" if finding.rejects else "warning"
-    facts: dict[str, str | int] = {"file": file, "line": finding.first_line or 1}
-    if finding.last_line not in (None, finding.first_line):
-        facts["endLine"] = finding.last_line or 1
-    facts["title"] = finding.code
-    told = ",".join(f"{name}={github_property(str(value))}" for name, value in facts.items())
-    return f"::{level} {told}::{github_data(_report_text(finding))}\n"
-
-
-def github_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def github_property(text: str) -> str:
-    return github_data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    return "", f"::notice title={github_property(title)}::{github_data(sentence)}\n"
-
-
-def _case(file: str, finding: Finding) -> str:
-    from xml.sax.saxutils import escape
-
-    line = finding.first_line or 1
-    name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
-    said = _xml(_report_text(finding))
-    inner = (
-        f"<failure type={xml_attribute(finding.code)} message={xml_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
-        if finding.rejects
-        else f"<system-out>{escape(said)}</system-out>"
-    )
-    place = f'classname={xml_attribute(file)} name={xml_attribute(name)} file={xml_attribute(file)} line="{line}"'
-    return f"  <testcase {place}>{inner}</testcase>\n"
-
-
-def _of_cases(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    count = report.errors + report.warnings + 1
-    head = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n<testsuite name={xml_attribute(title)} tests="{count}" '
-        f'failures="{report.errors}" errors="0" skipped="0">\n'
-    )
-    last = f"  <testcase classname={xml_attribute(report.file)} name={xml_attribute(sentence)} file={xml_attribute(report.file)}/>\n"
-    return head, f"{last}</testsuite>\n</testsuites>\n"
-
-
-def _xml(text: str) -> str:
-    """Replace characters that XML does not allow."""
-    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def xml_attribute(text: str) -> str:
-    from xml.sax.saxutils import quoteattr
-
-    return quoteattr(_xml(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
-
-
-def _row(_file: str, finding: Finding) -> str:
-    line = str(finding.first_line or "") + (f"-{finding.last_line}" if finding.last_line not in (None, finding.first_line) else "")
-    what = finding.message + (f"; {finding.hint}" if finding.hint else "")
-    cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", what)
-    return f"| {' | '.join(map(markdown_cell, cells))} |\n"
-
-
-def markdown_cell(text: str) -> str:
-    """Escape text for Markdown and HTML."""
-    return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", " ".join(text.split()))
-
-
-def _of_rows(report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    head = f"### {markdown_cell(title)}\n\n{markdown_cell(sentence)}\n"
-    if report.errors + report.warnings:
-        head += "\n| | line | column | value | what is wrong |\n| --- | ---: | --- | --- | --- |\n"
-    return head, ""
-
-
-_FORMS: Mapping[str, tuple[Callable[[str, Finding], str], Callable[[FindingReport, str, str], tuple[str, str]]]] = {
-    "github": (_annotation, _of_annotations),
-    "junit": (_case, _of_cases),
-    "markdown": (_row, _of_rows),
-}
-
-FORMS = tuple(_FORMS)

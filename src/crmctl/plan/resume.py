@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +30,8 @@ from crmctl.plan.results import ImportResult, result_of
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
-from crmctl.write.jobs import DamagedJob, JobInfo, JobStore, refuse_running
-from crmctl.write.journal import Header, Journal
+from crmctl.write.jobs import JobInfo, JobStore, refuse_running
+from crmctl.write.journal import DUPLICATE, Header, Journal
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 
 
@@ -47,25 +47,11 @@ class ResumeRequest(RunRequest):
     allow_older: bool = False
 
 
-@dataclass(frozen=True)
-class ResumePreview:
-    """Remaining work of a job. `requests` is a minimum."""
-
-    job: JobInfo
-
-    @property
-    def requests(self) -> int:
-        return -(-int(self.job.to_document()["unsent"]) // BULK_LIMIT)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
-        return {"dryRun": True, **self.job.to_document(), "requests": self.requests}
-
-
-def preview_resume(context: BulkContext, request: ResumeRequest) -> ResumePreview:
-    """Return the remaining work of a job. Raises the errors of `choose_job`."""
+def preview_resume(context: BulkContext, request: ResumeRequest) -> dict[str, Any]:
+    """Return the JSON form of a job with the minimum number of requests it still takes. Raises the errors of `choose_job`."""
     check_places(request.failed_copy)
-    return ResumePreview(choose_job(store_of(context), request.job, last=request.last))
+    job = choose_job(store_of(context), request.job, last=request.last).to_document()
+    return {"dryRun": True, **job, "requests": -(-int(job["unsent"]) // BULK_LIMIT)}
 
 
 def resume(
@@ -243,27 +229,6 @@ def _changed(header: Header, what: str, hint: str | None = None) -> UsageError:
     return UsageError(f"job {header.job} cannot go on: {what}", hint=hint, code="job_changed")
 
 
-@dataclass(frozen=True)
-class JobList:
-    """`jobs`, the newest first, and `damaged` jobs whose journal cannot be read."""
-
-    jobs: Sequence[JobInfo]
-    damaged: Sequence[DamagedJob]
-
-
-def list_jobs(context: BulkContext) -> JobList:
-    store = store_of(context)
-    return JobList(store.list(), store.damaged())
-
-
-def find_job(context: BulkContext, reference: str) -> JobInfo:
-    """Find a job by its id, the start or end of the id, or `last`.
-
-    Raises NotFoundError, and UsageError for several matches or a damaged job.
-    """
-    return store_of(context).find(reference)
-
-
 def merge_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
     """Return the chosen job if it is a merge job, else None. Raises the errors of `choose_job`."""
     store = store_of(context)
@@ -360,8 +325,12 @@ def _delete(context: BulkContext, journal: Journal, as_written: Collection[str],
     context.listener.confirm(f"Delete {count:,} record{'' if count == 1 else 's'} that {'is' if count == 1 else 'are'} there a second time")
     if dry_run:
         return 0
+
+    def forget(record_ids: Iterable[str]) -> None:
+        journal.keep(DUPLICATE, ((record_id, None) for record_id in record_ids))
+
     steps = [Step(StepKind.DELETE, journal.header.object_id, record_id, number=n) for n, record_id in enumerate(as_written)]
-    outcome = take_steps(StepSender(context.service, context.clock), context.listener.progress, steps, count, journal.forget_duplicates)
+    outcome = take_steps(StepSender(context.service, context.clock), context.listener.progress, steps, count, forget)
     if outcome.error is not None:
         raise outcome.error
     return outcome.done

@@ -18,16 +18,16 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
 from crmctl.models.resources import Attribute
 from crmctl.plan.feed import Feed, KeptValues
-from crmctl.plan.import_plan import PlannedInput, before_image, finding_of_merge
+from crmctl.plan.import_plan import NO_RECORD, PlannedInput, RowAction, before_image, finding_of_merge
 from crmctl.plan.three_way import Merge
 from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch, reading_cost
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.composites import Merger
 from crmctl.write.database import RowState
-from crmctl.write.effect import AS_OF
+from crmctl.write.in_flight import AS_OF
 from crmctl.write.jobs import FEED_COUNTS
-from crmctl.write.journal import Journal
+from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, entries_of, target_of
 
 if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
@@ -39,10 +39,6 @@ AMBIGUOUS = "ambiguous_key"
 CONFLICT = "conflict"
 """Code of a row rejected because another client changed a value that the row would change."""
 
-NO_RECORD = "no_record"
-"""Code of a row skipped because there is no record to update."""
-
-NO_ID = "the row has no id, so there is nothing to update"
 SINCE = "keys first as of"
 """Journal key: time of the first lookup of keys."""
 
@@ -53,14 +49,6 @@ class DuplicateKeys(StrEnum):
     ERROR = "error"
     FIRST = "first"
     LAST = "last"
-
-
-class RowAction(StrEnum):
-    CREATE = "create"
-    UPDATE = "update"
-    UNCHANGED = "unchanged"
-    SKIP = "skip"
-    REJECT = "reject"
 
 
 class Resolution(NamedTuple):
@@ -136,7 +124,7 @@ class Resolver:
 
     def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
         """Decide unsettled rows again before a job resumes. If another client created a row's record since, update that record."""
-        index.want_all(payload for payload in unsettled if journal.target(payload.ordinal) is None)
+        index.want_all(payload for payload in unsettled if target_of(journal, payload.ordinal) is None)
         if not index.key_count:
             return
         lookup.as_of = journal.recall(AS_OF) or 0
@@ -254,8 +242,9 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
             report(finding)
             final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
             rejected = True
-    journal.keep_images(images if journal.header.before_images != "no" else [], wholes)
-    journal.set_targets(targets)
+    journal.keep(BEFORE, images if journal.header.before_images != "no" else [])
+    journal.keep(WHOLE, wholes)
+    journal.keep(TARGET, targets)
     journal.conclude(final)
     return rejected
 
@@ -302,23 +291,20 @@ class KeyConflicts:
             freed = 0
             outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
             while chosen := list(islice(outcomes, CHUNK_ROWS)):
-                self.journal.release(outcome.ordinal for outcome in chosen)
+                self.journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
                 self.resolver.write_down(self.journal, chosen, lambda _: None)
                 freed += len(chosen)
             return freed
 
     def _refused(self) -> Iterator[tuple[Payload, str | None]]:
         """Yield every refused row with the id of the record it updates."""
-        payloads = iter(self.payloads(in_full=True))
-        while chunk := list(islice(payloads, CHUNK_ROWS)):
-            known = self.journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-            for row in chunk:
-                if (entry := known.get(row.ordinal)) is not None and entry.state is RowState.FAILED:
-                    yield row, self.journal.target(row.ordinal)
+        for row, entry in entries_of(self.journal, self.payloads(in_full=True)):
+            if entry is not None and entry.state is RowState.FAILED:
+                yield row, target_of(self.journal, row.ordinal)
 
     def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
         """Whether a refused row would now get another action."""
-        target = self.journal.target(outcome.ordinal)
+        target = target_of(self.journal, outcome.ordinal)
         if target is None:
             # A refused row may still have a record that could not be linked.
             if self.journal.rows(outcome.ordinal, outcome.ordinal)[outcome.ordinal].record_id is not None:

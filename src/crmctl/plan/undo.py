@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,23 +16,23 @@ from crmctl.clock import Backoff
 from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import FEW
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records
 from crmctl.plan.dry_run import current_limit
-from crmctl.plan.feed import FeedPlan, feed_of
-from crmctl.plan.import_run import chunks, deliver, rows_of
+from crmctl.plan.feed import feed_of
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.import_run import deliver, rows_of
 from crmctl.plan.job_start import ImportJob
-from crmctl.plan.results import UndoReport
 from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
-from crmctl.plan.undo_updates import Parents, Updates, written_rows
+from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
-from crmctl.write.effect import StepStanding, write_requests
-from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows
-from crmctl.write.journal import Journal
+from crmctl.write.effect import StepStanding
+from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows, write_requests
+from crmctl.write.journal import UNDONE, Journal, entries_of, mark_undone, surplus_records
 from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
 
 if TYPE_CHECKING:
@@ -116,38 +117,29 @@ class Undo(UndoReport):
         return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
 
     def to_document(self) -> dict[str, Any]:
-        deleted, restored = self.deleted or StepOutcome(), self.restored or StepOutcome()
+        deleted, restored, parents = self.deleted or StepOutcome(), self.restored or StepOutcome(), self.parents
         refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
-        return {
-            "job": self.job,
-            "object": self.object,
-            "found": self.found,
-            "deleted": deleted.done - deleted.absent + self.tested,
-            "restorable": self.restorable,
-            "restored": restored.done + self.restored_first,
-            "undoneBefore": self.done + self.back,
-            "failed": deleted.left + restored.left,
-            "conflicts": self.edited.count + self.changed.count,
-            "duplicates": self.further.count,
-            "unknown": self.unknown.count,
-            "gone": self.gone.count,
-            "updatesKept": self.kept,
-            "parents": self.parents.found if self.parents else 0,
-            "parentsDeleted": self.parents.deleted if self.parents else 0,
-            "parentsKept": len(self.parents.edited) + len(self.parents.used) + self.parents.failed if self.parents else 0,
-            "inDoubt": self.in_doubt,
-            "abandoned": self.unsent,
-            "requests": self.requests,
-            "estimatedSeconds": round(self.seconds, 1),
-            "rows": {
-                "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
-                "duplicates": self.further.rows,
-                "unknown": self.unknown.rows,
-                "gone": self.gone.rows,
-                "parents": [*self.parents.edited, *self.parents.used][:LISTED] if self.parents else [],
-                "failed": refused[:LISTED],
-            },
+        kept = [*parents.edited, *parents.used] if parents else []
+        rows = {
+            "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],
+            "duplicates": self.further.rows,
+            "unknown": self.unknown.rows,
+            "gone": self.gone.rows,
+            "parents": kept[:LISTED],
+            "failed": refused[:LISTED],
         }
+        names = (
+            "job object found deleted restorable restored undone_before failed conflicts duplicates unknown gone updates_kept parents "
+            "parents_deleted parents_kept in_doubt abandoned requests estimated_seconds rows"
+        )
+        return document_of(
+            self, names, deleted=deleted.done - deleted.absent + self.tested, restored=restored.done + self.restored_first,
+            undoneBefore=self.done + self.back, failed=deleted.left + restored.left, conflicts=self.edited.count + self.changed.count,
+            duplicates=self.further.count, unknown=self.unknown.count, gone=self.gone.count, updatesKept=self.kept,
+            parents=parents.found if parents else 0, parentsDeleted=parents.deleted if parents else 0,
+            parentsKept=len(kept) + (parents.failed if parents else 0), abandoned=self.unsent,
+            estimatedSeconds=round(self.seconds, 1), rows=rows,
+        )  # fmt: skip
 
 
 class Lists(Enum):
@@ -209,9 +201,9 @@ def undo(
         if journal.state is JobState.OPEN:
             abandon(context, job)
         else:
-            with feed_of(journal, FeedPlan.from_document(journal.header.plan.get("feed")), attributes) as feed:
-                if feed is not None:
-                    feed.bases.begin_undo(journal.header.job)
+            with ExitStack() as stack:
+                if plan_of_feed := ImportPlan.from_document(journal.header.plan).feed:
+                    stack.enter_context(feed_of(journal, plan_of_feed, attributes)).bases.begin_undo(journal.header.job)
                 if lists is Lists.UNTESTED:
                     lists = _test_lists(written, plan, reader, context)
                 if lists is request.lists:
@@ -227,18 +219,15 @@ def undo(
 def abandon(context: BulkContext, job: ImportJob) -> None:
     """End an unfinished job: abandon its unsent rows and settle its rows in doubt. Raises the error that prevents it."""
     journal = job.journal
-    journal.recover()
     rows = rows_of(journal, job.input.to_send)
-    for chunk in chunks(rows()):
-        taken = journal.taken(chunk[0].ordinal, chunk[-1].ordinal)
-        journal.conclude((entry.ordinal, RowState.SKIPPED, None, ABANDONED) for entry in chunk if entry.ordinal not in taken)
+    journal.conclude((row.ordinal, RowState.SKIPPED, None, ABANDONED) for row, entry in entries_of(journal, rows()) if entry is None)
     with watch_interrupts(context.listener.progress.note) as interrupt:
         options = DeliveryOptions(settle_only=True)
         run = SendContext(context.service, journal, options, context.clock, context.listener.progress, interrupt=interrupt)
         result = deliver(run, SentRows(rows))
     if result.error is not None:
         raise result.error
-    journal.set_state(JobState.FINISHED)
+    journal.state = JobState.FINISHED
 
 
 @dataclass(frozen=True)
@@ -267,7 +256,7 @@ def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], Non
     counts = journal.counts()
     undo = Undo(
         journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], unsent=counts[RowState.UNSENT],
-        done=journal.undone_count,
+        done=len(journal.kept(UNDONE)),
     )  # fmt: skip
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
     if counts[RowState.CREATED] or counts[RowState.FAILED]:
@@ -300,24 +289,23 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
     if undo.restorable and not written.singly:
         updates.look_again(Reader(service, header.object_id))
         _tell(undo, written)
-    journal.note("undo", f"{undo.restorable} records to put back, {undo.found} to delete")
-    journal.mark_undone(updates.ids_back())
+    mark_undone(journal, updates.ids_back())
     if undo.restorable:
         progress.start("putting back", undo.restorable, BULK_LIMIT)
         steps = updates.to_put_back(header.object_id, include_changed=written.include_changed)
         sender = StepSender(service, clock, attributes={header.object_id: updates.attributes})
-        undo.restored = take_steps(sender, progress, steps, undo.restorable - undo.restored_first, journal.mark_undone)
+        undo.restored = take_steps(sender, progress, steps, undo.restorable - undo.restored_first, partial(mark_undone, journal))
         undo.error = undo.restored.error
     if undo.found and undo.error is None:
         progress.start("deleting", undo.found, BULK_LIMIT)
         steps = deletions(header.object_id, written.ids)
-        undo.deleted = take_steps(StepSender(service, clock), progress, steps, undo.found, journal.mark_undone)
+        undo.deleted = take_steps(StepSender(service, clock), progress, steps, undo.found, partial(mark_undone, journal))
         undo.error = undo.deleted.error
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, progress)
         undo.error = undo.parents.error
     if not undo.left and undo.error is None:
-        journal.set_state(JobState.UNDONE)
+        journal.state = JobState.UNDONE
 
 
 def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: BulkContext) -> Lists:
@@ -339,7 +327,7 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     if undo.found + undo.restorable == 1:
         return Lists.UNTESTED
     sender = StepSender(context.service, journal.clock, attributes={reader.object_id: updates.attributes})
-    outcome = take_steps(sender, context.listener.progress, [step], 1, journal.mark_undone)
+    outcome = take_steps(sender, context.listener.progress, [step], 1, partial(mark_undone, journal))
     if outcome.error is not None:
         outcome.error.hint = outcome.error.hint or f"crmctl bulk undo {undo.job} goes on with it"
         raise outcome.error
@@ -383,14 +371,14 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
                 written.ids.add(record.id)
             else:
                 undo.edited.add({"row": ordinal, "id": record.id})
-        journal.mark_undone(places)
+        mark_undone(journal, places)
         undo.done += len(places)
         _find_further(journal, reader, undo, lambda record_id: record_id in written.ids or record_id in named)
 
 
 def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
     """Add known duplicates that still exist. Rows already undone no longer lead to them."""
-    rows = {one.lower(): row for row, extra in journal.duplicates().items() for one in extra if not is_told(one.lower())}
+    rows = {one.lower(): row for row, extra in surplus_records(journal).items() for one in extra if not is_told(one.lower())}
     with SeenIds() as ids:
         for record_id in rows:
             ids.add(record_id)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crmctl.bulk_context import BulkContext, watch_interrupts
@@ -20,20 +20,21 @@ from crmctl.files.whole_files import whole_file
 from crmctl.match.agreement import canonical
 from crmctl.match.references import ReferenceQuestions, as_sent, asks, ids_only, moved_references, replace_ids
 from crmctl.models import jsontext
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.job_hooks import KeptRecords
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
-from crmctl.plan.results import UndoReport
+from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, CountedReads, all_activities, fetch, scan, swap_links
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
-from crmctl.write.journal import FILE_NAME, Journal
+from crmctl.write.jobs import effort
+from crmctl.write.journal import FILE_NAME, Journal, entries_of, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
 FOLDER, LINKS_FOLDER = "undo", "undo-links"
@@ -42,65 +43,35 @@ CHUNK_ROWS = 500
 
 
 @dataclass(frozen=True)
-class DeletedRecords:
-    """Records that a job deleted, in a file written once into the job's folder. They are the rows of the phase that recreates them."""
+class LostRecords:
+    """Deleted records, in a file written once into the folder of their job. They are the rows of the phase that recreates them.
 
-    job: ImportJob
+    `object_id`: references to its records are set once all of them exist.
+    """
+
+    folder: Path
+    object_id: str
     attributes: Sequence[Attribute]
 
-    @property
-    def path(self) -> Path:
-        return self.job.journal.folder / LIST_NAME
-
-    def find(self, reader: Reader) -> int:
-        """Return how many records to recreate. Raises UsageError without a backup, and read errors."""
-        journal = self.job.journal
-        if not self.path.exists():
-            backup = KeptRecords.of(journal)
-            with SeenIds() as gone:
-                self._gather(reader, gone)
-                if backup is None and len(gone):
-                    raise UsageError(f"job {journal.header.job} kept no copy of what it deleted", code="no_backup")
-                with whole_file(self.path, mode=0o600) as file:
-                    for record in backup.records() if backup is not None else ():
-                        if record.id.lower() in gone:
-                            file.write(f"{jsontext.dumps(record.wire)}\n")
+    def keep(self, records: Iterable[Record]) -> int:
+        """Write the records, unless an earlier run did, and return their number."""
+        path = self.folder / LIST_NAME
+        if not path.exists():
+            with whole_file(path, mode=0o600) as file:
+                file.writelines(f"{jsontext.dumps(record.wire)}\n" for record in records)
         return sum(1 for _ in self.records())
 
-    def _gather(self, reader: Reader, gone: SeenIds) -> None:
-        """Collect the ids of records proven to be deleted. Read back the rows in doubt."""
-        journal = self.job.journal
-        rows = (row for row in self.job.input.payloads() if row.id is not None)
-        with SeenIds() as doubtful, SeenIds() as there:
-            while chunk := list(islice(rows, CHUNK_ROWS)):
-                known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-                for row in chunk:
-                    state = known[row.ordinal].state if row.ordinal in known else RowState.UNSENT
-                    if state in (RowState.UPDATED, RowState.IN_DOUBT):
-                        (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
-            for page in fetch(reader, doubtful) if len(doubtful) else ():
-                for record in page:
-                    there.add(record.id.lower())
-            for ids in doubtful.chunks(CHUNK_ROWS):
-                for one in ids:
-                    if one not in there:
-                        gone.add(one)
-
     def records(self) -> Iterator[Record]:
-        with self.path.open(encoding="utf-8") as file:
+        with (self.folder / LIST_NAME).open(encoding="utf-8") as file:
             yield from (Record.parse(jsontext.loads(line)) for line in file)
 
-    @cached_property
-    def _ids(self) -> frozenset[str]:
-        return frozenset(record.id.lower() for record in self.records())
-
     def entries(self) -> Iterator[Entry]:
-        """Yield the records to create, without references to other deleted records."""
+        """Yield the records to create, without references to records of their object."""
         for number, record in enumerate(self.records(), 1):
             yield Entry(number, encode_json({"data": self._split(record)[0]}))
 
     def links(self, new: Mapping[str, str]) -> Iterator[Entry]:
-        """Yield the references between deleted records, with new ids."""
+        """Yield the references to records of their object, with new ids."""
         linked = ((record, links) for record in self.records() if (links := self._split(record)[1]) and record.id.lower() in new)
         for number, (record, links) in enumerate(linked, 1):
             data = {slug: replace_ids(value, new) for slug, value in links.items()}
@@ -113,10 +84,28 @@ class DeletedRecords:
             value = as_sent(attribute, record.data.get(attribute.slug))
             if attribute.is_active is False or canonical(value) is None:
                 continue
-            values = value if isinstance(value, list) else [value]
-            is_link = attribute.type == AttributeType.REFERENCE and any(str(one).lower() in self._ids for one in values)
+            is_link = attribute.type == AttributeType.REFERENCE and attribute.target_object_id in (None, self.object_id)
             (links if is_link else data)[attribute.slug] = value
         return data, links
+
+
+def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
+    """Yield the records that a job deleted, from its backup. Raises UsageError without a backup, and read errors."""
+    journal = job.journal
+    backup = KeptRecords.of(journal)
+    rows = (row for row in job.input.payloads() if row.id is not None)
+    with SeenIds() as gone, SeenIds() as doubtful, SeenIds() as there:
+        for row, entry in entries_of(journal, rows):
+            if entry is not None and entry.state in (RowState.UPDATED, RowState.IN_DOUBT):
+                (gone if entry.state is RowState.UPDATED else doubtful).add(str(row.id).lower())
+        for record in chain.from_iterable(fetch(reader, doubtful)):
+            there.add(record.id.lower())
+        for one in chain.from_iterable(doubtful.chunks(CHUNK_ROWS)):
+            if one not in there:
+                gone.add(one)
+        if backup is None and len(gone):
+            raise UsageError(f"job {journal.header.job} kept no copy of what it deleted", code="no_backup")
+        yield from (record for record in (backup.records() if backup is not None else ()) if record.id.lower() in gone)
 
 
 @dataclass
@@ -142,6 +131,13 @@ class Recreation(UndoReport):
     references: int = 0
     unreferenced: int = 0
     notes: list[str] = field(default_factory=list)
+    unlinked_records: list[tuple[str, str]] = field(default_factory=list)
+
+    def leave(self, record_id: str, why: str) -> None:
+        """Count a record whose references could not be set again."""
+        self.unreferenced += 1
+        if self.unreferenced <= NAMED:
+            self.notes.append(f"record {record_id} still refers to a record that is gone: {why}")
 
     @property
     def work(self) -> int:
@@ -156,33 +152,23 @@ class Recreation(UndoReport):
         return self.failed.values()
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "object": self.object,
-            "found": self.found,
-            "created": self.created,
-            "undoneBefore": self.done,
-            "failed": len(self.failed),
-            "unknown": self.unknown,
-            "activities": self.activities,
-            "unlinked": self.unlinked,
-            "references": self.references,
-            "unreferenced": self.unreferenced,
-            "requests": self.requests,
-            "estimatedSeconds": round(self.seconds, 1),
-            "ids": str(self.ids) if self.ids is not None else None,
-            "rows": {"failed": [{"row": row, "error": why} for row, why in sorted(self.failed.items())]},
-        }
+        names = (
+            "job object found created undone_before failed unknown activities unlinked references unreferenced requests "
+            "estimated_seconds ids rows"
+        )
+        rows = {"failed": [{"row": row, "error": why} for row, why in sorted(self.failed.items())]}
+        seconds = round(self.seconds, 1)
+        return document_of(self, names, undoneBefore=self.done, failed=len(self.failed), estimatedSeconds=seconds, rows=rows)
 
 
-def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recreation) -> dict[str, str]:
+def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreation) -> dict[str, str]:
     """Create the records, find their ids and link them to each other. Return new ids by old id.
 
     Counts the outcome in `done`. Raises the error that ends it early; call it again then.
     """
     header = run.journal.header
     unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
-    run.journal.set_state(JobState.FINISHED)  # rows not sent yet keep their state
+    run.journal.state = JobState.FINISHED  # rows not sent yet keep their state, and no other one is sent
     try:
         with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
             try:
@@ -193,7 +179,7 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recrea
                 done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
             reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
             done.unknown = capture_ids(phase.journal, reader, deleted.entries)
-            phase.journal.add_effort(reader.requests, 0.0)
+            effort(phase.journal, reader.requests)
             named = phase.journal.rows(1, count)
             pairs = zip(deleted.records(), range(1, count + 1), strict=True)
             new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
@@ -201,6 +187,11 @@ def recreate(deleted: DeletedRecords, run: SendContext, count: int, done: Recrea
         if linked := sum(1 for _ in deleted.links(new)):
             with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
                 send_phase(phase, linked, lambda: deleted.links(new), "references")
+                for row in phase.journal.rows(1, linked).values():
+                    if row.state is RowState.FAILED:
+                        done.unlinked_records.append((str(row.record_id), row.error or "refused"))
+                for record_id, why in done.unlinked_records:
+                    done.leave(record_id, why)
     finally:
         done.sent = _requests(run.journal)
     return new
@@ -210,33 +201,37 @@ def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
     with whole_file(journal.folder / IDS_NAME, mode=0o600) as file:
         file.write("old,new\n")
         file.writelines(f"{old},{one}\n" for old, one in new.items())
-    journal.mark_undone(new)
+    mark_undone(journal, new)
 
 
 def _requests(journal: Journal) -> int:
     total = 0
     for path in journal.folder.glob(f"{FOLDER}*/{FILE_NAME}"):
         with closing(Journal(path.parent, journal.clock)) as phase:
-            total += phase.effort()[0]
+            total += effort(phase)[0]
     return total
 
 
 NAMED = 5
+NONE: Mapping[str, int] = MappingProxyType({})
+
 Referring = Mapping[str, Sequence[Attribute]]
 """Reference attributes by the id of the object that has them."""
 
 
-def reading_price(service: ReadService, referring: Referring, count: int) -> int:
+def reading_price(service: ReadService, slugs: Mapping[str, Sequence[str]], count: int, members: Mapping[str, int] = NONE) -> int:
     """Estimate the requests needed to find all references to that many records. The estimate costs one request per object.
 
-    Skip objects that the API key may not read. Raises all other read errors.
+    `slugs`: the reference attributes by object; `members`: the number of other records to read. Skips objects that the key may not read.
+    Raises all other read errors.
     """
     requests = 0
-    for object_id, attributes in referring.items():
+    for object_id, names in slugs.items():
         with suppress(DeniedError):
             total = service.list_records(object_id, sort="updated_at", order="desc", limit=1).total or 0
-            slugs = [one.slug for one in attributes]
-            requests += 1 + (len(slugs) * (count + 1) if asks(slugs, range(count), 0, total) else -(-total // PAGE_STEP) + 1)
+            others = members.get(object_id, 0)
+            asked = len(names) * (count + 1) + others
+            requests += 1 + (asked if asks(names, range(count), others, total) else -(-total // PAGE_STEP) + 2)
     return requests
 
 
@@ -250,9 +245,7 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
     def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
         done.references += len(steps) * (state is StepState.DONE)
         if state is StepState.FAILED:
-            done.unreferenced += 1
-            if done.unreferenced <= NAMED:
-                done.notes.append(f"record {steps[0].target} still refers to a record that is gone: {why}")
+            done.leave(steps[0].target, why or "refused")
 
     try:
         for object_id, attributes in referring.items() if new else ():
@@ -336,15 +329,16 @@ def recreate_deleted(
     header = job.journal.header
     attributes = context.directory.attributes(header.object_id, refresh=True)
     with closing(job.journal) as journal, closing(job.input), journal.hold(), watch_interrupts(context.listener.progress.note) as interrupt:
-        deleted, plan = DeletedRecords(job, attributes), Recreation(header.job, header.object)
-        count = deleted.find(Reader(context.service, header.object_id))
+        deleted, plan = LostRecords(journal.folder, header.object_id, attributes), Recreation(header.job, header.object)
+        count = deleted.keep(deleted_records(job, Reader(context.service, header.object_id)))
         if not count:
             raise UsageError(f"job {header.job} deleted nothing", code="nothing_to_undo")
         plan.done = count if journal.state is JobState.UNDONE else 0
         plan.found = count - plan.done
         referring = referring_attributes(context, header.object_id) if plan.found else {}
         if plan.found:
-            reading = reading_price(context.service, referring, count) + relink_price(context.service)
+            slugs = {object_id: [one.slug for one in attributes] for object_id, attributes in referring.items()}
+            reading = reading_price(context.service, slugs, count) + relink_price(context.service)
             plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
         plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
         if dry_run or not plan.found:
@@ -363,5 +357,5 @@ def recreate_deleted(
             context.listener.note(note)
         plan.ids = path if (path := journal.folder / IDS_NAME).exists() else None
         if plan.error is None and not plan.left:
-            journal.set_state(JobState.UNDONE)
+            journal.state = JobState.UNDONE
     return plan

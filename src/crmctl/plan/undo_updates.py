@@ -1,18 +1,20 @@
-"""Undo updates: compare each record with what the job wrote, and restore it."""
+"""Undo updates: compare each record with what the job wrote, and restore it. The report of every undo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
 from crmctl.client.session import encode_json
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, RejectedError
+from crmctl.errors import CrmctlError, PartialError, RejectedError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import Spill
 from crmctl.match.key_lookups import FEW, Lookup
@@ -24,6 +26,7 @@ from crmctl.plan.audit import StoredValues
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
+from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
 from crmctl.read.records import AwaitedRecords, Cost, fetch
 from crmctl.read.stable_pages import SeenIds
@@ -31,10 +34,77 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.effect import StepStanding, standing
-from crmctl.write.journal import FILE_NAME, Journal, RowEntry
+from crmctl.write.journal import BEFORE, FILE_NAME, UNDONE, WHOLE, Journal, RowEntry, entries_of, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, deletions, take_steps
 
-CHUNK_ROWS = 500
+LEFT = {
+    "failed": "refused by the service",
+    "conflicts": "changed by another client since, and kept",
+    "duplicates": "duplicates kept, because another client may have created them",
+    "unknown": "not found, or not distinguishable from other records",
+    "gone": "deleted by another client since",
+    "updatesKept": "updates kept, because crmctl did not store the earlier values",
+    "parentsKept": "created parent records kept, because they changed or other records refer to them",
+    "inDoubt": "in doubt, because crmctl cannot tell whether they were written",
+    "unlinked": "activities not linked again",
+    "unreferenced": "references that still name the old ids",
+}
+"""Descriptions of changes that an undo leaves in place, by key of the JSON form."""
+
+
+@dataclass
+class UndoReport:
+    """Preview or outcome of an undo. `seconds`: the estimated duration; `error`: the error that ended it early."""
+
+    job: str
+    object: str
+    seconds: float = field(default=0.0, kw_only=True)
+    carried_out: bool = field(default=False, kw_only=True)
+    error: CrmctlError | None = field(default=None, kw_only=True)
+
+    @property
+    def work(self) -> int:
+        """The number of records that the undo changes."""
+        raise NotImplementedError
+
+    @property
+    def requests(self) -> int:
+        """The number of requests the undo took, or an estimate if it has not run."""
+        raise NotImplementedError
+
+    @property
+    def refusals(self) -> Iterable[str]:
+        """The service's reasons for refusals."""
+        raise NotImplementedError
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form. Every key is always present."""
+        raise NotImplementedError
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Counts of what remains of the job, by reason."""
+        document = self.to_document()
+        return {name: document[name] for name in LEFT if document.get(name)}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Details of the error about the remaining part."""
+        return dict(self.left)
+
+    def raise_for_error(self) -> None:
+        """Raise the error that ended the undo, or PartialError if part of the job remains."""
+        if self.error is not None:
+            self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
+            raise self.error
+        if self.carried_out and (left := self.left):
+            hint = (
+                "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if "updatesKept" in left else None
+            )
+            reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
+            message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
+            raise PartialError(message, hint=hint, details=self.details)
+
 
 _TABLE = """
 CREATE TABLE one (
@@ -62,21 +132,18 @@ class Updates(Spill):
 
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
         """Take the updated rows of the job that are not undone yet."""
-        entries = iter(again())
-        while chunk := list(islice(entries, CHUNK_ROWS)):
-            first, last = chunk[0].ordinal, chunk[-1].ordinal
-            known, images = journal.rows(first, last), journal.before(first, last)
-            for entry in chunk:
-                row = known.get(entry.ordinal)
-                if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or journal.is_undone(entry.id):
-                    continue
-                if (before := images.get(entry.ordinal)) is None:
-                    self.lost += 1
-                else:
-                    sent = entry.data
-                    overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
-                    values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
-                    self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
+        undone = journal.kept(UNDONE)
+        for entry, row in entries_of(journal, again()):
+            if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or entry.id.lower() in undone:
+                continue
+            before = journal.kept(BEFORE, entry.ordinal, entry.ordinal).get(entry.ordinal)
+            if before is None:
+                self.lost += 1
+            else:
+                sent = entry.data
+                overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
+                values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
+                self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
 
     def _is_written(self, row: RowEntry, ordinal: int) -> bool:
         return row.state is RowState.UPDATED or (row.state is RowState.FAILED and self._unlinked(ordinal))
@@ -155,9 +222,10 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
     entries = rows_of(journal, job.input.to_send)()
     while chunk := list(islice(entries, COMPARED_ROWS)):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        taken, images = journal.taken(first, last), journal.before(first, last)
+        taken, images = journal.rows(first, last), journal.kept(BEFORE, first, last)
         compared = (entry for entry in chunk if entry.ordinal in images and entry.ordinal not in taken)
-        unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and journal.whole(entry.ordinal) is None}
+        whole = journal.kept(WHOLE, first, last)
+        unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and entry.ordinal not in whole}
         if not unsent:
             continue
         with SeenIds() as ids:
@@ -272,7 +340,7 @@ class Parents:
                     return
                 progress.start("deleting", len(ids), BULK_LIMIT)
                 steps = deletions(group.parents.reference.object_id, ids)
-                done = take_steps(StepSender(service, self.clock), progress, steps, len(ids), phase.mark_undone)
+                done = take_steps(StepSender(service, self.clock), progress, steps, len(ids), partial(mark_undone, phase))
                 self.deleted += done.done
                 self.requests += done.requests
                 self.failed += done.left
@@ -281,10 +349,11 @@ class Parents:
     def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
         references = self.job.input.references
         assert references is not None
+        undone = phase.kept(UNDONE)
         with AwaitedRecords() as awaited:
             for number, data, record_id in references.parents(group.parents):
                 row = phase.rows(number, number).get(number)
-                if record_id is not None and row is not None and row.state is RowState.CREATED and not phase.is_undone(record_id):
+                if record_id is not None and row is not None and row.state is RowState.CREATED and record_id.lower() not in undone:
                     awaited.add(record_id, data)
             reader = Reader(service, group.parents.reference.object_id)
             stored = StoredValues(None, reader)

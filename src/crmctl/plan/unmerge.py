@@ -10,24 +10,20 @@ from operator import attrgetter
 from typing import Any
 
 from crmctl.bulk_context import BulkContext, Progress
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, UsageError
-from crmctl.match.references import ids_only, moved_references, replace_ids
+from crmctl.dedupe.merge_plan import held
+from crmctl.errors import CrmctlError, NotFoundError, UsageError
+from crmctl.match.references import replace_ids
+from crmctl.models.resources import BULK_LIMIT, Record, document_of
 from crmctl.plan.merge_records import merge_schema, seconds_for, sending
-from crmctl.plan.merge_sender import CurrentRecords, MergeSender, Remaker
-from crmctl.plan.merge_steps import (
-    MODE,
-    GroupEntry,
-    GroupState,
-    LostRecord,
-    MergeJournal,
-    MergeSchema,
-)
-from crmctl.plan.results import UndoReport
+from crmctl.plan.merge_sender import CurrentRecords, MergeSender
+from crmctl.plan.merge_steps import MODE, GroupEntry, GroupState, MergeJournal, MergeSchema, group_counts, lost_records
 from crmctl.plan.resume import check_service
-from crmctl.read.records import FEW, swap_links
+from crmctl.plan.undo_deletions import LostRecords, Recreation, recreate
+from crmctl.plan.undo_updates import UndoReport
+from crmctl.read.records import swap_links
 from crmctl.write.database import JobState
-from crmctl.write.effect import write_requests
-from crmctl.write.jobs import JobInfo, refuse_running
+from crmctl.write.in_flight import DeliveryOptions, SendContext, write_requests
+from crmctl.write.jobs import JobInfo, effort, refuse_running
 from crmctl.write.steps import Step, StepKind, StepState
 
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)
@@ -41,9 +37,9 @@ LISTED = 1000
 class Separation(UndoReport):
     """Undo of merges.
 
-    `expected`: the maximum number of requests if no record changed since; `sent`: the number it took. `undone`: groups; `before`: groups
-    of earlier runs. `remade`: new ids of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps that the
-    service refused. `gone`: records deleted since.
+    `expected`: the estimated number of requests; `sent`: the number it took. `undone`: groups; `before`: groups
+    of earlier runs. `remade`: new ids of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps and
+    records that the service refused. `gone`: records deleted since.
     """
 
     groups: int
@@ -82,30 +78,21 @@ class Separation(UndoReport):
         return {**self.left, "rows": self.to_document()["rows"]}
 
     def to_document(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "object": self.object,
-            "mode": MODE,
-            "groups": self.groups,
-            "duplicates": self.losers,
-            "undone": self.undone,
-            "undoneBefore": self.before,
-            "recreated": len(self.remade),
-            "survivors": self.survivors,
-            "references": self.references,
-            "activities": self.activities,
-            "conflicts": len(self.conflicts),
-            "failed": len(self.failed),
-            "gone": len(self.gone),
-            "requests": self.requests,
-            "estimatedSeconds": round(self.seconds, 1),
-            "rows": {
-                "recreated": [{"id": old, "newId": new} for old, new in self.remade.items()],
-                "conflicts": self.conflicts[:LISTED],
-                "failed": self.failed[:LISTED],
-                "gone": self.gone[:LISTED],
-            },
+        rows = {
+            "recreated": [{"id": old, "newId": new} for old, new in self.remade.items()],
+            "conflicts": self.conflicts[:LISTED],
+            "failed": self.failed[:LISTED],
+            "gone": self.gone[:LISTED],
         }
+        counts = {name: len(getattr(self, name)) for name in ("conflicts", "failed", "gone")}
+        names = (
+            "job object mode groups duplicates undone undone_before recreated survivors references activities conflicts failed gone "
+            "requests estimated_seconds rows"
+        )
+        return document_of(
+            self, names, mode=MODE, duplicates=self.losers, undoneBefore=self.before, recreated=len(self.remade), **counts,
+            estimatedSeconds=round(self.seconds, 1), rows=rows,
+        )  # fmt: skip
 
 
 def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
@@ -115,32 +102,17 @@ def undoable(journal: MergeJournal) -> Iterator[GroupEntry]:
             yield group
 
 
-def most_requests(journal: MergeJournal) -> int:
-    """Return the maximum number of requests of an undo if no record changed since and the service refuses no step."""
-    waves = _undoable_waves(journal)
-    gone = {lost.id: "" for wave in waves for group in wave for lost in journal.lost_records(group.number)}
-    count, looks = 1, Counter[str]()  # one request for the time of the newest record
-    turns = 0
-    for wave in waves:
-        steps = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
-        deleted, lost = _deleted(steps), [one for group in wave for one in journal.lost_records(group.number)]
-        count += sum(one.new_id is None and one.id in deleted for one in lost)
-        count += sum(step.kind is StepKind.DELETE and step.state is StepState.SENDING for step in steps)
-        count += 2 * sum(step.kind is StepKind.ACTIVITY for step in steps)
-        again = sum(bool(moved_references(one.data, gone)) for one in lost)
-        count += again + write_requests(again)
-        for kinds in ((StepKind.SURVIVOR, StepKind.CLAIM), (StepKind.FREE,), (StepKind.REFERENCE,)):
-            for part in _last_first(step for step in _written(steps) if step.kind in kinds):
-                # One read per record; writes share batches.
-                sizes = Counter(step.object_id for step in part)
-                looks, turns = looks + sizes, turns + 1
-                count += sum(write_requests(size) for size in sizes.values())
-    # Reading a whole object costs at most one read per record, the requests around it, and the changes in each turn.
-    return count + looks.total() + (turns + WHOLE) * sum(size > FEW for size in looks.values())
+def likely_requests(journal: MergeJournal) -> int:
+    """Estimate the requests of an undo: a read and a write per record and activity, and the reads that find the recreated records."""
+    counts = journal.step_counts()
+    done = Counter({kind: sum(counts.get((kind, state), 0) for state in (StepState.DONE, StepState.SENDING)) for kind in StepKind})
+    written = done.total() - done[StepKind.ACTIVITY] - done[StepKind.DELETE]
+    pages = -(-done[StepKind.DELETE] // BULK_LIMIT)
+    return 2 * done[StepKind.ACTIVITY] + written + write_requests(written) + 4 * pages + LOOKS
 
 
-WHOLE = 5
-"""Extra requests before and after reading a whole object."""
+LOOKS = 5
+"""Requests of an undo besides: the records before and after the new ones, and their number."""
 
 AT_ONCE = 100
 """Number of groups undone together, so that their writes share requests."""
@@ -161,58 +133,76 @@ class Unmerge:
         """Undo all groups. Raises the error that ends it early; the journal holds the steps done by then."""
         journal = self.sender.journal
         waves = _undoable_waves(journal)
-        remaker = Remaker(self.sender, self.schema, journal.survivors())
         for group in (group for wave in waves for group in wave):
-            for step in _written(journal.steps(group.number, StepState.DONE, StepState.SENDING)):
+            # A record that is still there is not recreated.
+            self.sender.settle([step for step in journal.steps(group.number, StepState.SENDING) if step.kind is StepKind.DELETE])
+            for step in _written(self._done([group])):
                 self.records.want(step.object_id, step.target)
         self.progress.start("taking apart", 2 * sum(map(len, waves)))
         self.records.fill()
-        whole: set[int] = set()
         for wave in waves:
-            whole |= self._remake_all(wave, remaker)
+            self._restore(step for step in self._done(wave) if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM))
             self.progress.advance(len(wave))
+        new = self._recreate(group for wave in waves for group in wave)
         # Every record that a reference or link may name exists now.
         for wave in waves:
-            self._point_back([group for group in wave if group.number in whole], remaker)
+            self._point_back(wave, new)
             self.progress.advance(len(wave))
         self.progress.finish()
 
-    def _remake_all(self, wave: Sequence[GroupEntry], remaker: Remaker) -> set[int]:
-        """Restore survivors and recreate losers. Return the groups whose losers all exist again."""
+    def _done(self, wave: Iterable[GroupEntry]) -> list[Step]:
         journal = self.sender.journal
-        for group in wave:  # recreate no existing record
-            self.sender.settle([step for step in journal.steps(group.number, StepState.SENDING) if step.kind is StepKind.DELETE])
-        done = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
-        deleted = _deleted(done)
-        kept = self._restore(step for step in done if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM))
-        whole = set()
-        for group in wave:
-            losers = [lost for lost in journal.lost_records(group.number) if lost.id in deleted]
-            made = [self._remake(group, lost, remaker, kept.get(group.number, set())) for lost in losers]
-            if all(made):
-                whole.add(group.number)
-        self._restore(step for step in done if step.kind is StepKind.FREE and step.target.lower() not in deleted)
-        return whole
+        return [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
 
-    def _point_back(self, wave: Sequence[GroupEntry], remaker: Remaker) -> None:
-        """Point references and links at the recreated losers."""
+    def _lost(self, groups: Iterable[GroupEntry]) -> Iterator[Record]:
+        """Yield the losers as they were before the merge."""
+        for group in groups:
+            deleted, lost = _deleted(self._done([group])), lost_records(self.sender.journal, group.number)
+            yield from (Record.parse({"id": record_id, "data": held(data)}) for record_id, data in lost.items() if record_id in deleted)
+
+    def _recreate(self, groups: Iterable[GroupEntry]) -> dict[str, str]:
+        """Recreate the losers. Return their new ids by old id."""
+        sender, journal = self.sender, self.sender.journal
+        lost = LostRecords(journal.folder, self.schema.object_id, self.schema.attributes)
+        count = lost.keep(self._lost(groups))
+        if not count:
+            return {}
+        run = SendContext(sender.service, journal, DeliveryOptions(), sender.clock, self.progress, interrupt=sender.interrupt)
+        made = Recreation(self.result.job, self.result.object)
+        try:
+            new = recreate(lost, run, count, made)
+        finally:
+            sender.requests += made.sent
+        self.result.remade = new
+        homes = {loser.lower(): group.number for group in journal.groups(*OPEN) for loser in group.losers}
+        for number, record in enumerate(lost.records(), 1):
+            if record.id not in new:
+                why = made.failed.get(number, "crmctl cannot tell its new id")
+                self.result.failed.append({"group": homes.get(record.id), "id": record.id, "error": why})
+        old = {one: loser for loser, one in new.items()}
+        for record_id, why in made.unlinked_records:
+            self.result.failed.append({"group": homes.get(old.get(record_id, "")), "id": record_id, "error": why})
+        return new
+
+    def _point_back(self, wave: Sequence[GroupEntry], new: Mapping[str, str]) -> None:
+        """Give losers their unique values back, and point references and links at the recreated losers."""
         journal = self.sender.journal
-        steps = [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
+        deleted = _deleted(self._done(wave))
+        self._restore(step for step in self._done(wave) if step.kind is StepKind.FREE and step.target.lower() not in deleted)
+        whole = [group for group in wave if _deleted(self._done([group])) <= new.keys()]
+        steps = self._done(whole)
         for step in sorted(steps, key=attrgetter("number"), reverse=True):
             if step.kind is StepKind.ACTIVITY:
-                self._unlink(step, remaker.new)
-        self._restore(_with_ids(step, remaker.new) for step in steps if step.kind is StepKind.REFERENCE)
-        self._link_again(wave, remaker)
-        deleted = _deleted(steps)
+                self._unlink(step, new)
+        self._restore(_with_ids(step, new) for step in steps if step.kind is StepKind.REFERENCE)
         left = [step for step in steps if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)]
         journal.mark_steps([step.number for step in left], StepState.UNDONE)
-        for group in wave:
+        for group in whole:
             journal.end_merge(group.number, GroupState.UNDONE)
-        self.result.undone += len(wave)
+        self.result.undone += len(whole)
 
-    def _restore(self, steps: Iterable[Step]) -> dict[int, set[str]]:
-        """Restore values that have not changed since the merge. Return the attributes that have, by group."""
-        kept: dict[int, set[str]] = {}
+    def _restore(self, steps: Iterable[Step]) -> None:
+        """Restore values that have not changed since the merge."""
         for some in _last_first(steps):
             self.records.refresh()
             changed: dict[int, list[str]] = {}
@@ -220,11 +210,8 @@ class Unmerge:
             self.sender.write(back, back=True)
             # A later undo checks values that changed since and reports them again.
             self.sender.journal.mark_steps(changed, StepState.DONE)
-            for step in some:
-                kept.setdefault(step.group, set()).update(changed.get(step.number, ()))
             for step in back:
                 self._count(step, self.sender.refused.pop(step.number, None))
-        return kept
 
     def _still_ours(self, step: Step, kept: dict[int, list[str]]) -> Step | None:
         """Return a step with the values to restore; None if there are none. Add attributes that changed since to `kept`, by step."""
@@ -255,17 +242,6 @@ class Unmerge:
         else:
             self.result.failed.append({"group": step.group, "id": step.target, "error": error})
 
-    def _remake(self, group: GroupEntry, lost: LostRecord, remaker: Remaker, kept: set[str]) -> bool:
-        try:
-            new_id = remaker.remake(lost, frozenset(kept))
-        except RejectedError as error:
-            self.result.failed.append({"group": group.number, "id": lost.id, "error": error.message})
-            return False
-        self.result.remade[lost.id] = new_id
-        if (without := remaker.without.get(lost.id)) is not None:
-            self.result.conflicts.append({"group": group.number, "id": new_id, "attributes": without})
-        return True
-
     def _unlink(self, step: Step, new: Mapping[str, str]) -> None:
         """Restore the links of an activity if they have not changed since the merge."""
         links = self.sender.links(step)
@@ -280,26 +256,6 @@ class Unmerge:
             self.result.activities += 1
         elif step.state is StepState.DONE:
             self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": sorted(links)})
-
-    def _link_again(self, wave: Sequence[GroupEntry], remaker: Remaker) -> None:
-        """Point references between losers at their new records."""
-        steps: list[Step] = []
-        for lost in (lost for group in wave for lost in self.sender.journal.lost_records(group.number)):
-            if lost.new_id is not None and (wanted := remaker.relinked(lost)):
-                self.sender.requests += 1
-                try:
-                    record = self.sender.service.get_record(self.schema.object_id, lost.new_id)
-                except NotFoundError:
-                    continue
-                stood_in = {slug: replace_ids(ids_only(lost.data[slug]), remaker.away) for slug in wanted}
-                left_out = remaker.without.get(lost.id, ())
-                mine = {
-                    slug: value for slug, value in wanted.items() if ids_only(record.data.get(slug)) == stood_in[slug] or slug in left_out
-                }
-                if mine:
-                    # These steps are not in the journal. The sender tells them apart by their negative numbers.
-                    steps.append(Step(StepKind.REFERENCE, self.schema.object_id, lost.new_id, mine, number=-1 - len(steps)))
-        self.sender.write(steps, back=True)
 
 
 def _undoable_waves(journal: MergeJournal) -> list[Sequence[GroupEntry]]:
@@ -350,9 +306,9 @@ def separate_records(
     with closing(MergeJournal(job.folder, context.clock)) as journal, journal.hold():
         groups = list(undoable(journal))
         losers = sum(len(group.losers) for group in groups)
-        expected = most_requests(journal) if groups else 0
+        expected = likely_requests(journal) if groups else 0
         result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds_for(context, expected))
-        result.before = journal.group_counts()[GroupState.UNDONE] - sum(group.state is GroupState.UNDONE for group in groups)
+        result.before = group_counts(journal)[GroupState.UNDONE] - sum(group.state is GroupState.UNDONE for group in groups)
         if not groups:
             if result.before:
                 return result
@@ -370,7 +326,7 @@ def separate_records(
                 result.error = error
                 context.listener.progress.finish()
             result.sent = sender.requests + records.requests
-            journal.add_effort(result.sent, 0.0)
+            effort(journal, result.sent)
         if result.error is None and not result.left:
-            journal.set_state(JobState.UNDONE)
+            journal.state = JobState.UNDONE
         return result

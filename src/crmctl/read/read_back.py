@@ -15,8 +15,7 @@ from crmctl.errors import InterruptedByUser, NotFoundError
 from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import PAGE_LIMIT, Record
-from crmctl.read.stable_pages import SMALLEST_PAGE
+from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.filters import Condition
 from crmctl.values.moments import seconds_of
 from crmctl.values.operators import Operator

@@ -14,13 +14,10 @@ from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.whole_files import Spill, open_spill
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.filters import Condition
 from crmctl.values.moments import micros_of, micros_of_date
 from crmctl.values.operators import Operator
-
-SMALLEST_PAGE = 20
-"""A shorter page ends a list of unknown length, because no service uses a smaller default page."""
 
 
 class NoProgress(ServiceError):

@@ -14,7 +14,7 @@ from crmctl.files.rows import Format, Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid
-from crmctl.models.resources import BulkFailure, BulkResult, Record
+from crmctl.models.resources import BulkFailure, BulkResult, Record, document_of
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.effect import still_there
@@ -42,19 +42,8 @@ class DeleteSummary:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form, with every key."""
-        return {
-            "job": self.job,
-            "object": self.object,
-            "deleted": self.deleted,
-            "notFound": self.not_found,
-            "failed": self.failed,
-            "uncertain": self.uncertain,
-            "inDoubt": self.in_doubt,
-            "unsent": self.unsent,
-            "requests": self.requests,
-            "elapsedSeconds": round(self.elapsed, 3),
-            "backup": str(self.backup) if self.backup is not None else None,
-        }
+        names = "job object deleted not_found failed uncertain in_doubt unsent requests elapsed_seconds backup"
+        return document_of(self, names, elapsedSeconds=round(self.elapsed, 3))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from crmctl.match.agreement import Scale, canonical
 from crmctl.match.keys import is_unchanged
 from crmctl.match.record_match import by_content, key_form
 from crmctl.match.references import ids_only
-from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.moments import micros_of, seconds_of
@@ -157,18 +157,9 @@ def _is_older(record: Record, sent_at: float) -> bool:
 LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
 """How crmctl looks again for a change that a record does not show yet."""
 
-AS_OF = "keys as of"
-"""Journal fact: a moment of the service, in microseconds, before which crmctl saw every change."""
-
 UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
 UNTRUE = "the service answered that it deleted this record, and still returns it"
 STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
-WITHOUT_EFFECT = "the service answered that it updated the record, which still holds its old values"
-
-
-def write_requests(records: int) -> int:
-    """Return the number of requests that update or delete this many records: crmctl reads one record after each."""
-    return 2 * -(-records // BULK_LIMIT)
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from crmctl.models.resources import PAGE_LIMIT, Record
 from crmctl.read.read_back import LONG_READ, Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
-from crmctl.write.journal import Journal
+from crmctl.write.journal import Journal, records_made
 from crmctl.write.methods import Confirmed, Method, Unexplained, altered_attributes, explain, methods, showing
 
 FEWER = "its lists are old, or somebody deletes records"
@@ -45,7 +45,7 @@ class RecordCount:
     @property
     def made(self) -> int:
         """Number of records known to be created by the job."""
-        return self.journal.records_made() + sum(self.found.values())
+        return records_made(self.journal) + sum(self.found.values())
 
     def left(self, total: int | None, made: int, sent_at: float) -> int | None:
         """Return how many records are unexplained: neither old, nor `made` by the job, nor attributed to other clients before `sent_at`
@@ -269,7 +269,6 @@ class Evidence:
                     view = self._by(method, sent, thoroughly=thoroughly)
                 except Unusable as error:
                     method.broken = str(error)
-                    self._journal.note("unusable", method.broken)
                     continue
                 except CrmctlError as error:
                     hopeless = isinstance(error, DeniedError)

@@ -20,7 +20,8 @@ from crmctl.match.record_match import Known, Twins
 from crmctl.models.resources import BULK_LIMIT, BulkResult
 from crmctl.read.read_back import Reader
 from crmctl.write.database import MAY_BE_THERE, BatchState
-from crmctl.write.journal import Journal, Verdict
+from crmctl.write.journal import DUPLICATE, Journal
+from crmctl.write.verdicts import Verdict
 
 if TYPE_CHECKING:
     from crmctl.read.records import NewestPage
@@ -60,8 +61,18 @@ def attempts(most: int, clock: Clock) -> Iterator[int]:
         yield number
 
 
+AS_OF = "keys as of"
+"""Journal fact: a moment of the service, in microseconds, before which crmctl saw every change."""
+
+WITHOUT_EFFECT = "the service answered that it updated the record, which still holds its old values"
+
 SETTLE_SECONDS = 120.0
 """How many seconds after the send a missing row may still appear."""
+
+
+def write_requests(records: int) -> int:
+    """Return the number of requests that update or delete this many records: crmctl reads one record after each."""
+    return 2 * -(-records // BULK_LIMIT)
 
 
 WriteBatch = Callable[[str, Sequence[bytes], AttemptObserver], BulkResult]
@@ -322,7 +333,7 @@ def known(journal: Journal, entries: Sequence[Entry], alike: Alike) -> Known:
 
 def further_records(journal: Journal) -> frozenset[str]:
     """Return the surplus records of rows that exist twice."""
-    return frozenset(record_id for ids in journal.duplicates().values() for record_id in ids)
+    return frozenset(journal.kept(DUPLICATE))
 
 
 def _twins(journal: Journal, rows: Iterable[tuple[str, int]]) -> dict[str, Twins]:

@@ -9,15 +9,20 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
-from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
-from crmctl.write.journal import FILE_NAME, Header, Journal
+from crmctl.write.database import ORPHANED, RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
+from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records
+
+EFFORT = "effort"
+"""Name of the read requests and seconds of all runs."""
+
+CHUNK_ROWS = 5_000
 
 FEED_COUNTS = "feed counts"
 """Name of the journal fact that holds a feed's counts of values."""
@@ -319,17 +324,42 @@ def _named(reference: str, jobs: Sequence[JobInfo | DamagedJob]) -> Sequence[Job
     return exact or [job for job in jobs if reference and (job.id.startswith(reference) or job.id.endswith(reference))]
 
 
+def effort(journal: Journal, requests: int = 0, elapsed: float = 0.0) -> tuple[int, float]:
+    """Return requests and seconds of all runs so far, after adding read requests and seconds. Every attempt of a batch is one request."""
+    read, seconds = journal.recall(EFFORT) or (0, 0.0)
+    if requests or elapsed:
+        read, seconds = read + requests, seconds + elapsed
+        with suppress(StorageError):  # on a full disk they are not counted
+            journal.remember(EFFORT, (read, seconds))
+    return read + sum(batch.attempt for batch in journal.batches()), seconds
+
+
+def refusals(journal: Journal) -> list[str]:
+    """Return the first two different reasons for failed rows and rows without a parent, in input order."""
+    counts, found = journal.counts(), dict[str, None]()
+    if not counts[RowState.FAILED] + counts[RowState.REJECTED]:
+        return []
+    for first in range(1, sum(counts.values()) + 1, CHUNK_ROWS):
+        for _, entry in sorted(journal.rows(first, first + CHUNK_ROWS - 1).items()):
+            is_orphan = entry.state is RowState.REJECTED and (entry.error or "").startswith(ORPHANED)
+            if entry.error is not None and (entry.state is RowState.FAILED or is_orphan):
+                found[entry.error] = None
+                if len(found) == 2:
+                    return [*found]
+    return [*found]
+
+
 def summarize(journal: Journal) -> Summary:
     """Return the summary of a job from its journal and folder."""
     header = journal.header
-    requests, elapsed = journal.effort()
+    requests, elapsed = effort(journal)
     for path in journal.folder.glob(f"*/{FILE_NAME}"):
         with closing(Journal(path.parent, SystemClock())) as phase:
-            requests += phase.effort()[0]
+            requests += effort(phase)[0]
     values = FeedCounts(*counted) if (counted := journal.recall(FEED_COUNTS)) is not None else None
     files = {name: next(iter(sorted(journal.folder.glob(f"{name}.*"))), None) for name in RESULT_FILES}
     return Summary(
-        header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values, len(journal.duplicates())
+        header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values, len(surplus_records(journal))
     )
 
 
@@ -355,30 +385,11 @@ class ObjectLock:
     object: str
     patience: float = WAIT_SECONDS
 
-    def last_turn(self) -> str | None:
-        """Return the last finished turn; None during a turn.
-
-        If `hold` later gives the same turn, no other import by key wrote to the object in between.
-        """
-        if self._path.exists():
-            try:
-                with closing(sqlite3.connect(self._path, isolation_level=None, timeout=0.0)) as base:
-                    base.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
-            except sqlite3.Error:
-                return None
-        return self._read_turn()
-
-    def _read_turn(self) -> str:
-        try:
-            return self._turn_path.read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return ""
-
     @contextmanager
-    def hold(self, clock: Clock, note: Callable[[str], None]) -> Iterator[str]:
+    def hold(self, clock: Clock, note: Callable[[str], None]) -> Iterator[None]:
         """Make other imports by key into the object wait. The lock ends with its process. `note` receives a message about a wait.
 
-        Yields the previous turn. Raises PendingError if the wait is too long, ConfigError if locking fails.
+        Raises PendingError if the wait is too long, ConfigError if locking fails.
         """
         path = self._path
         try:
@@ -391,21 +402,12 @@ class ObjectLock:
                 self._wait(base, clock, note)
             except sqlite3.Error as error:
                 raise unlockable(path, error) from error
-            before = self._read_turn()
-            try:
-                self._turn_path.write_text(secrets.token_hex(8), encoding="ascii")
-            except OSError as error:
-                raise unlockable(self._turn_path, error) from error
-            yield before
+            yield
 
     @property
     def _path(self) -> Path:
         name = hashlib.sha256(self.object_id.lower().encode()).hexdigest()[:32]
         return self.store.root / OBJECTS / f"{name}.sqlite"
-
-    @property
-    def _turn_path(self) -> Path:
-        return self._path.with_suffix(".turn")
 
     def _wait(self, base: sqlite3.Connection, clock: Clock, note: Callable[[str], None]) -> None:
         begun, told = clock.monotonic(), False

@@ -2,198 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sqlite3
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, RejectedError, ServiceError, StorageError, UsageError, reason
-from crmctl.files.validation import Batch
+from crmctl.errors import CrmctlError, StorageError, UsageError, reason
+from crmctl.files.validation import Batch, Entry, Payload, SendableRow
 from crmctl.models import jsontext
-from crmctl.models.resources import BulkResult
 from crmctl.write.database import (
     DOUBTFUL,
     FORMAT,
+    LEASE_TABLE,
     TABLES,
     BatchState,
     HighWaterMark,
     JobKind,
     JobState,
-    JournalSends,
     Mark,
     OneAtATime,
     RowState,
+    acquire,
     damaged,
+    is_held,
+    release,
 )
+from crmctl.write.verdicts import Verdict
 from crmctl.write_ahead_log import begin_log
-
-TOO_LARGE = 413
-
-DOUBTFUL_STATUSES = frozenset({408})
-"""Statuses below 500 that leave the outcome open: the request timed out."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The next state of a batch.
-
-    `failures` maps indexes in the batch to the service's messages. `repeatable`: a batch in doubt may be sent again at once, because a
-    second write changes nothing. `questionable`: crmctl believes the refusal only if no row of the batch exists. `fatal` is an error that
-    every further batch would meet. `too_large`: the service accepts only smaller requests.
-    """
-
-    state: BatchState
-    created: int = 0
-    updated: int = 0
-    failures: Mapping[int, str] = field(default_factory=dict)
-    reason: str = ""
-    repeatable: bool = False
-    questionable: bool = False
-    fatal: CrmctlError | None = None
-    too_large: bool = False
-    deleted: int = 0
-
-
-def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset()) -> Verdict:
-    """Derive the verdict on a batch from its answer.
-
-    `doubt` lists further statuses below 500 after which the batch may have been applied.
-    """
-    if isinstance(outcome, BulkResult):
-        problem = _misfit(batch, outcome, mode)
-        if problem is None:
-            failures = {failure.index: failure.error for failure in outcome.failed}
-            return Verdict(BatchState.CONFIRMED, outcome.created, outcome.updated, failures)
-        return _doubtful(batch, f"the answer does not fit what was sent: {problem}", mode)
-    if outcome.outcome_unknown or isinstance(outcome, ServiceError) or outcome.status in DOUBTFUL_STATUSES | doubt:
-        return _doubtful(batch, outcome.message, mode)
-    creates = any(entry.id is None for entry in batch.entries)
-    if isinstance(outcome, RejectedError):
-        if len(batch) == 1:
-            return Verdict(BatchState.CONFIRMED, failures={0: outcome.message}, reason=outcome.message, questionable=creates)
-        return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE, questionable=creates)
-    return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome)
-
-
-def question_refusal(batch: Batch, verdict: Verdict) -> Verdict:
-    """Mark a 401, 403 or 404 as questionable. It ends the job, but a proxy may have sent it after the service carried out the request."""
-    is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in (401, 403, 404)
-    return replace(verdict, questionable=True) if is_refused and any(entry.id is None for entry in batch.entries) else verdict
-
-
-def disbelieve(verdict: Verdict) -> Verdict:
-    """Return the verdict on a refusal that may be false: the service may have carried out the batch."""
-    reason = f"it was refused ({verdict.reason}), and may have been carried out all the same"
-    return Verdict(BatchState.IN_DOUBT, reason=reason, fatal=verdict.fatal, too_large=verdict.too_large)
-
-
-def refuse_all(batch: Batch, reason: str) -> Verdict:
-    """Return the verdict on a batch that was refused as a whole and is not split further."""
-    return Verdict(BatchState.CONFIRMED, failures=dict.fromkeys(range(len(batch)), reason))
-
-
-def _doubtful(batch: Batch, reason: str, mode: str) -> Verdict:
-    repeatable = mode != "create" and all(entry.id for entry in batch.entries)
-    return Verdict(BatchState.IN_DOUBT, reason=reason, repeatable=repeatable)
-
-
-def _misfit(batch: Batch, result: BulkResult, mode: str) -> str | None:
-    """Explain why an answer cannot belong to this batch; None if it accounts for every row."""
-    indexes = [failure.index for failure in result.failed]
-    if any(not 0 <= index < len(batch) for index in indexes):
-        return f"a failure at an index outside 0..{len(batch) - 1}"
-    if len(set(indexes)) != len(indexes):
-        return "two failures with one index"
-    if result.created < 0 or result.updated < 0 or result.created + result.updated + len(indexes) != len(batch):
-        return f"{result.created} created, {result.updated} updated and {len(indexes)} failed of {len(batch)}"
-    with_id = sum(1 for entry in batch.entries if entry.id) if mode != "create" else 0
-    if result.updated > with_id:
-        return f"{result.updated} updated, but only {with_id} had an id"
-    return None
-
-
-HEARTBEAT_SECONDS = 10.0
-"""Interval between a holder's signs of life."""
-
-STALE_SECONDS = 90.0
-"""Silence after which a holder on another host or in another container counts as dead."""
-
-TABLE = """
-CREATE TABLE IF NOT EXISTS lease (
-    one INTEGER PRIMARY KEY CHECK (one = 1), host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL, started TEXT NOT NULL,
-    beat REAL NOT NULL
-)
-"""
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Identity of a process, distinct from a later process with the same id."""
-
-    host: str
-    boot: str
-    pid: int
-    started: str
-
-    @classmethod
-    def this_process(cls) -> Holder:
-        return cls(socket.gethostname(), _boot_id(), os.getpid(), start_time(os.getpid()))
-
-
-def acquire(connection: sqlite3.Connection, now: float) -> None:
-    """Take the lease inside the caller's transaction. Raises UsageError when a live process holds it."""
-    me = Holder.this_process()
-    row = connection.execute("SELECT host, boot, pid, started, beat FROM lease").fetchone()
-    if row is not None:
-        holder = Holder(*row[:4])
-        if holder != me and _is_alive(holder, me, silence=now - row[4]):
-            raise UsageError(f"another process (pid {holder.pid} on {holder.host}) is working on this job", code="job_running")
-    connection.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?)", (*astuple(me), now))
-
-
-def beat(connection: sqlite3.Connection, now: float) -> None:
-    connection.execute("UPDATE lease SET beat = ?", (now,))
-
-
-def release(connection: sqlite3.Connection) -> None:
-    me = Holder.this_process()
-    connection.execute("DELETE FROM lease WHERE host = ? AND boot = ? AND pid = ? AND started = ?", astuple(me))
-
-
-def is_held(connection: sqlite3.Connection, now: float) -> bool:
-    """Whether a live process works on the job."""
-    row = connection.execute("SELECT host, boot, pid, started, beat FROM lease").fetchone()
-    return row is not None and _is_alive(Holder(*row[:4]), Holder.this_process(), silence=now - row[4])
-
-
-def _is_alive(holder: Holder, me: Holder, *, silence: float) -> bool:
-    if holder.host != me.host or not holder.started:
-        return silence < STALE_SECONDS
-    return holder.boot == me.boot and start_time(holder.pid) == holder.started
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def start_time(pid: int) -> str:
-    """Return the start time of a process in ticks since boot; empty if it is not running, a zombie, or not visible."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    # The command name may contain blanks and brackets. After its last bracket come state, ppid, ... and, as the 20th field, starttime.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return "" if fields[0] == "Z" else fields[19]
-
 
 FILE_NAME = "journal.sqlite"
 
@@ -238,14 +78,23 @@ class Header:
     shown: dict[str, Any] | None = None  # the record shown to the user of an edit; crmctl overwrites no other version
 
 
-class Doubt(NamedTuple):
-    """A batch in doubt: number, count of open rows, digest of the data sent, and Unix time of the last send."""
+class SentBatch(NamedTuple):
+    """A batch in the journal: its rows, the digest of the data sent, its attempts, and Unix times of the last send and of the answer.
+
+    `size` counts its rows; of a batch in doubt, those still open.
+    """
 
     number: int
+    first: int
+    last: int
     size: int
     digest: bytes
-    sent_at: float
     state: BatchState
+    attempt: int
+    sent_at: float
+    settled_at: float | None
+    created: int
+    updated: int
 
 
 class RowEntry(NamedTuple):
@@ -258,14 +107,31 @@ class RowEntry(NamedTuple):
 
 CREATED = RowEntry(RowState.CREATED)
 
+Row = TypeVar("Row", Entry, Payload, SendableRow)
 
-class Journal(JournalSends):
+CHUNK_ROWS = 500
+"""Number of rows looked up together."""
+
+TARGET, BEFORE, WHOLE = "target", "before", "whole"
+"""Kinds of values by row: the record it updates, found by key; the values it overwrites; complete values of a row that gives parts."""
+
+DOUBTED, DUPLICATE, RIVALS, MADE = "doubted", "duplicate", "rivals", "made"
+"""Kinds of values: by row, when it was last in doubt; by surplus record, its row; by row, the key and the records that share it; by failed
+row, that it created a record."""
+
+UNDONE = "undone"
+"""Kind of values by record that an undo deleted or restored."""
+
+
+class Journal:
     """A job's journal. One process opens it for work (`hold`), any process for reading. Safe for several threads of one process."""
+
+    _sent: Mark | None = None
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         """Open an existing journal. Raises UsageError if it is missing, unreadable, or in another format."""
         self.folder = folder
-        self._clock = clock
+        self.clock = clock
         self._water = HighWaterMark(folder)
         path = folder / FILE_NAME
         self._lock = OneAtATime(path)
@@ -308,7 +174,7 @@ class Journal(JournalSends):
         path.touch(mode=0o600, exist_ok=False)
         with OneAtATime(path), closing(sqlite3.connect(path, isolation_level=None)) as db:
             begin_log(db, 0.0)  # no other process knows the file yet
-            db.executescript(f"{TABLES} {TABLE};")
+            db.executescript(f"{TABLES} {LEASE_TABLE}")
             db.execute("INSERT INTO job (one, header, state) VALUES (1, ?, ?)", (jsontext.dumps(asdict(header)), JobState.CHECKING))
             db.execute(f"PRAGMA user_version = {FORMAT}")
         with closing(HighWaterMark(folder)) as water:
@@ -325,8 +191,16 @@ class Journal(JournalSends):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep other processes off this job. Raises UsageError if one is working on it."""
+        """Keep other processes off this job, and put batches that a dead process was sending in doubt.
+
+        Raises UsageError if another process is working on it.
+        """
         self.claim()
+        with self._transaction():
+            reason = "the program ended while it was sent"
+            query = "UPDATE batch SET state = ?, reason = ? WHERE state = ?"
+            self._db.execute(query, (BatchState.IN_DOUBT, reason, BatchState.SENDING))
+            self._remember_doubts()
         try:
             yield
         finally:
@@ -334,87 +208,117 @@ class Journal(JournalSends):
                 release(self._db)
 
     def claim(self) -> None:
-        """Hold the job until `hold` or the process ends. Raises UsageError if another process is working on it."""
+        """Hold the job until `hold` or the process ends, or show a sign of life. Raises UsageError if another process holds it."""
         with self._transaction():
-            acquire(self._db, self._clock.now())
-
-    def beat(self) -> None:
-        with self._transaction(durable=False):
-            beat(self._db, self._clock.now())
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
+            acquire(self._db, self.clock.now())
 
     @property
     def is_running(self) -> bool:
         with self._lock:
-            return is_held(self._db, self._clock.now())
+            return is_held(self._db, self.clock.now())
 
-    # -- the job ---------------------------------------------------------------------------------------------------------------------
+    # -- values by name, row or record -----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> JobState:
         return JobState(self._one("SELECT state FROM job"))
 
-    def set_state(self, state: JobState) -> None:
-        self._write("UPDATE job SET state = ?", state)
-
-    def add_effort(self, requests: int, elapsed: float) -> None:
-        """Add this run's read requests and seconds. On a full disk they are not counted."""
-        with suppress(StorageError):
-            self._write("UPDATE job SET requests = requests + ?, elapsed = elapsed + ?", requests, elapsed)
-
-    def effort(self) -> tuple[int, float]:
-        """Return requests and seconds of all runs so far. Every attempt of a batch is one request."""
-        with self._lock:
-            row = self._db.execute("SELECT requests + (SELECT COALESCE(SUM(attempt), 0) FROM batch), elapsed FROM job").fetchone()
-        return int(row[0]), float(row[1])
-
-    def note(self, kind: str, text: str, batch: int | None = None) -> None:
-        self._write("INSERT INTO event VALUES (?, ?, ?, ?)", self._clock.now(), kind, batch, text)
-
-    # -- the check before anything is sent -------------------------------------------------------------------------------------------
-
-    def restart_check(self) -> None:
-        """Delete the results of an unfinished check of the input."""
+    @state.setter
+    def state(self, state: JobState) -> None:
         with self._transaction():
-            for table in ("row", "target", "image"):
-                self._db.execute(f"DELETE FROM {table}")
-            self._db.execute("UPDATE job SET rows = 0")
+            self._db.execute("UPDATE job SET state = ?", (state,))
 
-    def record_check(self, rows: int, rejected: Iterable[tuple[int, str]]) -> None:
-        """Add `rows` rows to those read, and store the rejected ones with their reasons."""
+    def remember(self, name: str, value: Any) -> None:
+        """Store a JSON value under a name."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES ('', ?, ?)", (name, jsontext.dumps(value)))
+
+    def recall(self, name: str) -> Any:
+        """Return the value stored under a name, or None."""
+        return self.kept("", name, name).get(name)
+
+    def keep(self, kind: str, values: Iterable[tuple[int | str, Any]]) -> None:
+        """Store JSON values by row or record. None removes a value."""
         with self._transaction(durable=False):
-            entries = ((ordinal, RowState.REJECTED, error) for ordinal, error in rejected)
-            self._db.executemany("INSERT INTO row (ordinal, state, error) VALUES (?, ?, ?)", entries)
-            self._db.execute("UPDATE job SET rows = rows + ?", (rows,))
+            for key, value in values:
+                if value is None:
+                    self._db.execute("DELETE FROM fact WHERE kind = ? AND key = ?", (kind, key))
+                else:
+                    self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?, ?)", (kind, key, jsontext.dumps(value)))
+
+    def kept(self, kind: str, first: int | str | None = None, last: int | str | None = None) -> dict[Any, Any]:
+        """Return the values of one kind, in order; from `first` to `last`, if given."""
+        query, asked = "SELECT key, value FROM fact WHERE kind = ?", [kind]
+        with self._lock:
+            if first is None:
+                found = self._db.execute(f"{query} ORDER BY key", asked).fetchall()
+            else:
+                found = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
+            return {key: jsontext.loads(value) for key, value in found}
 
     # -- batches ---------------------------------------------------------------------------------------------------------------------
 
-    def next_number(self) -> int:
-        return int(self._one("SELECT COALESCE(MAX(no), 0) + 1 FROM batch"))
+    def batches(self) -> list[SentBatch]:
+        """Return every batch, in the order of their numbers."""
+        query = "SELECT no, first, last, size, digest, state, attempt, sent_at, settled_at, created, updated FROM batch ORDER BY no"
+        with self._lock:
+            return [SentBatch._make(row)._replace(state=BatchState(row[5])) for row in self._db.execute(query)]
+
+    def batches_of(self, first: int, last: int) -> dict[int, int]:
+        """Return the number of the last batch that included each of the rows first..last."""
+        with self._lock:
+            query = "SELECT ordinal, batch FROM row WHERE batch IS NOT NULL AND ordinal BETWEEN ? AND ?"
+            return dict(self._db.execute(query, (first, last)).fetchall())
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether any row may have been sent."""
+        known = self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))")
+        return bool(known) or self._water.read()[0].sends > self._counted().sends
+
+    def refuse_lost_sends(self) -> None:
+        """Raise StorageError if the service may have received requests that the journal lacks, because it was lost, copied or restored."""
+        if self._sent is not None:
+            return  # this process has written both files
+        mark, is_all = self._water.read()
+        lost = mark.sends - self._counted().sends
+        if lost <= 0 and is_all:
+            return
+        requests = f"{lost:,} request{'s' if lost > 1 else ''} with rows up to {mark.last:,}" if lost > 0 else "requests"
+        raise StorageError(
+            f"{self.folder} was copied or restored: {requests} may have been sent that its journal does not know",
+            hint="put the newest files of the job back, or import the file again with --key, which finds the rows that are there",
+            code="damaged_job",
+        )
 
     def begin(self, number: int, batch: Batch, *, parent: int | None = None) -> None:
-        """Store a batch durably as SENDING. Must return before the first byte is sent (I1).
+        """Store an attempt of a batch durably as SENDING. Must return before the first byte is sent (I1).
 
-        Raises CrmctlError and stores nothing if one of its rows may already be in the service (I2, I3).
+        A further attempt is one of a batch that was definitely refused, or that may be written twice. Raises CrmctlError and stores nothing
+        if a row of a new batch may already be in the service (I2, I3).
         """
-        self._before_first_send()
+        if not (self._sent or self._counted()).sends:
+            # Move the log into the database before the first request, so that a lost log loses no checks or look-ups.
+            with self._lock:
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         with self._lock:
+            now = self.clock.now()
             with self._transaction():
-                self._assert_free(batch)
-                self._insert(number, batch, state=BatchState.SENDING, sent_at=self._clock.now(), parent=parent)
-            self._raise_mark(batch.ordinals[-1])
-
-    def again(self, number: int) -> None:
-        """Count another attempt of a batch that was definitely refused, or that may be written twice."""
-        with self._lock:
-            self._write(
-                "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ? WHERE no = ?",
-                BatchState.SENDING, self._clock.now(), number,
-            )  # fmt: skip
-            self._raise_mark(0)
+                again = self._db.execute(
+                    "UPDATE batch SET state = ?, attempt = attempt + 1, sent_at = ? WHERE no = ? AND digest = ? AND state IN (?, ?)",
+                    (BatchState.SENDING, now, number, batch.digest, BatchState.SENDING, BatchState.PLANNED),
+                )
+                if not again.rowcount:
+                    self._assert_free(batch)
+                    self._insert(number, batch, state=BatchState.SENDING, sent_at=now, parent=parent)
+            # Raise the mark for the request that is in the journal and about to leave.
+            last, counted = batch.ordinals[-1], self._sent
+            if counted is None or not counted.sends:
+                counted = self._counted()
+                self._sent = counted._replace(last=max(last, counted.last, self._water.read()[0].last))
+            else:
+                self._sent = Mark(counted.sends + 1, max(counted.last, last), self.clock.now())
+            self._water.write(self._sent)
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
         """Store the outcome of a SENDING batch.
@@ -424,27 +328,15 @@ class Journal(JournalSends):
         with self._transaction(durable=False):
             done = self._db.execute(
                 "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ?, settled_at = ? WHERE no = ? AND state = ?",
-                (verdict.state, verdict.created, verdict.updated, verdict.reason or None, self._clock.now(), number, BatchState.SENDING),
+                (verdict.state, verdict.created, verdict.updated, verdict.reason or None, self.clock.now(), number, BatchState.SENDING),
             )
             if done.rowcount != 1:
                 raise CrmctlError(f"batch {number} was settled twice")
             ordinals = batch.ordinals
             failed = [(RowState.FAILED, error, ordinals[index]) for index, error in verdict.failures.items()]
             self._db.executemany("UPDATE row SET state = ?, error = ? WHERE ordinal = ?", failed)
-            if verdict.state is not BatchState.CONFIRMED:
-                self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), verdict.state, number, verdict.reason))
             if verdict.state is BatchState.IN_DOUBT:
                 self._remember_doubts()
-
-    def recover(self) -> int:
-        """Put batches that a dead process left as SENDING in doubt, and return their number."""
-        with self._transaction():
-            reason = "the program ended while it was sent"
-            found = self._db.execute(
-                "UPDATE batch SET state = ?, reason = ? WHERE state = ?", (BatchState.IN_DOUBT, reason, BatchState.SENDING)
-            )
-            self._remember_doubts()
-            return found.rowcount
 
     def resolve(self, number: int, found: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
         """Settle the rows of a batch in doubt.
@@ -459,13 +351,52 @@ class Journal(JournalSends):
                 marked,
             )
             self._db.executemany("DELETE FROM row WHERE ordinal = ? AND batch = ?", ((ordinal, number) for ordinal in absent))
-            self._db.execute(
-                "UPDATE batch SET size = size - ?, reason = ? WHERE no = ?", (len(found) + len(absent), reason or None, number)
-            )
-            states = (BatchState.RECONCILED, BatchState.UNKNOWN, number)
-            self._db.execute("UPDATE batch SET state = CASE size WHEN 0 THEN ? ELSE ? END WHERE no = ?", states)
-            note = f"{len(found)} found, {len(absent)} absent{'; ' if reason else ''}{reason}"
-            self._db.execute("INSERT INTO event VALUES (?, ?, ?, ?)", (self._clock.now(), "reconciled", number, note))
+            query = "UPDATE batch SET size = size - ?1, reason = ?2, state = CASE size WHEN ?1 THEN ?3 ELSE ?4 END WHERE no = ?5"
+            self._db.execute(query, (len(found) + len(absent), reason or None, BatchState.RECONCILED, BatchState.UNKNOWN, number))
+
+    def question(self, batches: Mapping[int, Batch], why: str) -> None:
+        """Put created rows in doubt again. `batches` holds the rows by the number of the batch that confirmed them."""
+        with self._transaction():
+            number = self._db.execute("SELECT COALESCE(MAX(no), 0) FROM batch").fetchone()[0]
+            for old, batch in batches.items():
+                number += 1
+                ordinals = jsontext.dumps(batch.ordinals)
+                self._db.execute(
+                    "UPDATE batch SET created = created - (SELECT COUNT(*) FROM row WHERE batch = no AND row.state IS NULL "
+                    "AND ordinal IN (SELECT value FROM json_each(?))) WHERE no = ?",
+                    (ordinals, old),
+                )
+                sent_at = self._db.execute("SELECT sent_at FROM batch WHERE no = ?", (old,)).fetchone()[0]
+                self._insert(number, batch, state=BatchState.IN_DOUBT, sent_at=sent_at, attempt=0)
+                self._db.execute("UPDATE batch SET reason = ? WHERE no = ?", (why, number))
+            self._remember_doubts()
+
+    # -- rows ------------------------------------------------------------------------------------------------------------------------
+
+    def restart_check(self) -> None:
+        """Delete the results of an unfinished check of the input."""
+        with self._transaction():
+            self._db.execute("DELETE FROM row")
+            self._db.execute("DELETE FROM fact WHERE kind IN (?, ?, ?)", (TARGET, BEFORE, WHOLE))
+            self._db.execute("UPDATE job SET rows = 0")
+
+    def conclude(self, outcomes: Iterable[tuple[int, RowState, str | None, str | None]], rows: int = 0) -> None:
+        """Store the final state of rows that were never sent (ordinal, state, record id and reason), and count `rows` rows as read.
+
+        UNSENT frees a refused row: it may be sent again, as a create or an update.
+        """
+        with self._transaction(durable=False):
+            for ordinal, state, record_id, error in outcomes:
+                if state is not RowState.UNSENT:
+                    # A row of a batch refused temporarily already has an entry.
+                    values = (ordinal, state, record_id, error)
+                    self._db.execute("INSERT OR REPLACE INTO row (ordinal, state, record_id, error) VALUES (?, ?, ?, ?)", values)
+                    continue
+                query = "DELETE FROM row WHERE ordinal = ? AND state = ? AND created_id IS NULL"
+                if self._db.execute(query, (ordinal, RowState.FAILED)).rowcount:
+                    self._db.execute("DELETE FROM fact WHERE kind IN (?, ?) AND key = ?", (TARGET, BEFORE, ordinal))
+            if rows:
+                self._db.execute("UPDATE job SET rows = rows + ?", (rows,))
 
     def name_rows(self, ids: Mapping[int, str], *, replaces: bool = False) -> None:
         """Store ids of created records that were unknown so far; `replaces` also those of records that replace deleted ones."""
@@ -474,22 +405,25 @@ class Journal(JournalSends):
             rows = ((record_id, ordinal) for ordinal, record_id in ids.items())
             self._db.executemany(f"UPDATE row SET created_id = {value} WHERE ordinal = ?", rows)
 
-    def _assert_free(self, batch: Batch) -> None:
-        ordinals = set(batch.ordinals)
-        taken = ordinals & self._taken(min(ordinals), max(ordinals))
-        if taken or len(ordinals) != len(batch):
-            raise CrmctlError(f"row {min(taken, default=0)} was about to be sent a second time")
+    def overrule(self, ordinal: int, entry: RowEntry) -> None:
+        """Change the outcome of a row that was sent: a written row failed, and keeps its record, or a refused one was created."""
+        was = self.rows(ordinal, ordinal)[ordinal]
+        with self._transaction():
+            query = "SELECT row.state, batch FROM row WHERE ordinal = ?"
+            state, batch = self._db.execute(query, (ordinal,)).fetchone()
+            if state is None:
+                column = "updated" if was.state is RowState.UPDATED else "created"
+                self._db.execute(f"UPDATE batch SET {column} = {column} - 1 WHERE no = ?", (batch,))
+            query = "UPDATE row SET state = ?, error = ?, created_id = COALESCE(?, created_id) WHERE ordinal = ?"
+            self._db.execute(query, (entry.state, entry.error, entry.record_id, ordinal))
+        self.keep(MADE, [(ordinal, True if entry.state is RowState.FAILED and was.state is RowState.CREATED else None)])
 
-    def taken(self, first: int, last: int) -> set[int]:
-        """Return the rows in first..last that must not be sent: they have an outcome, are in doubt, or were rejected."""
-        with self._lock:
-            return self._taken(first, last)
-
-    def _taken(self, first: int, last: int) -> set[int]:
-        found = self._db.execute("SELECT ordinal FROM taken WHERE ordinal BETWEEN ? AND ?", (first, last))
-        return {ordinal for (ordinal,) in found}
-
-    # -- outcomes of rows ------------------------------------------------------------------------------------------------------------
+    def add_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
+        """Store surplus records of rows, except records already stored as a row's own or as surplus."""
+        rows = [(record_id, ordinal) for ordinal, ids in records.items() for record_id in ids]
+        unless = "EXISTS (SELECT 1 FROM row WHERE created_id = ?1)"
+        with self._transaction():
+            self._db.executemany(f"INSERT OR IGNORE INTO fact SELECT '{DUPLICATE}', ?1, ?2 WHERE NOT {unless}", rows)
 
     def counts(self) -> dict[RowState, int]:
         """Return the number of rows in each state. Their sum is the number of rows read so far (I4)."""
@@ -510,7 +444,7 @@ class Journal(JournalSends):
         return counts
 
     def rows(self, first: int, last: int) -> Mapping[int, RowEntry]:
-        """Return the entries of the rows first..last. A row without an entry is unsent."""
+        """Return the entries of the rows first..last. A row without an entry is unsent; the others must not be sent."""
         found: dict[int, RowEntry] = {}
         with self._lock:
             cursor = self._db.execute(
@@ -530,49 +464,105 @@ class Journal(JournalSends):
                     found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
         return found
 
-    def count_created(self, first: int, last: int) -> int:
-        """Return how many of the rows first..last have the entry `CREATED` without an id. A fast count, since most rows do."""
-        query = (
-            "SELECT COUNT(*) FROM row JOIN batch ON batch.no = row.batch WHERE ordinal BETWEEN ? AND ? AND row.state IS NULL "
-            "AND record_id IS NULL AND created_id IS NULL AND batch.state = 'CONFIRMED' AND (created OR NOT updated)"
+    # -- the database ----------------------------------------------------------------------------------------------------------------
+
+    def _assert_free(self, batch: Batch) -> None:
+        ordinals = set(batch.ordinals)
+        query = "SELECT ordinal FROM taken WHERE ordinal BETWEEN ? AND ?"
+        taken = ordinals & {ordinal for (ordinal,) in self._db.execute(query, (min(ordinals), max(ordinals)))}
+        if taken or len(ordinals) != len(batch):
+            raise CrmctlError(f"row {min(taken, default=0)} was about to be sent a second time")
+
+    def _insert(self, number: int, batch: Batch, **facts: Any) -> None:
+        """Store a batch and its rows. `facts` are the other columns: state, time of the send, attempt, parent batch."""
+        place = {"no": number, "first": batch.ordinals[0], "last": batch.ordinals[-1], "size": len(batch), "digest": batch.digest}
+        self._db.execute(
+            "INSERT INTO batch (no, parent, first, last, size, digest, state, attempt, sent_at) "
+            "VALUES (:no, :parent, :first, :last, :size, :digest, :state, :attempt, :sent_at)",
+            {"attempt": 1, "parent": None, **place, **facts},
         )
-        return int(self._one(query, first, last))
+        ordinals = jsontext.dumps(batch.ordinals)  # one statement takes half the time of a hundred
+        self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
+        if given := [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]:
+            self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
 
-    def doubts(self) -> list[Doubt]:
-        """Return every batch in doubt."""
+    def _remember_doubts(self) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO fact SELECT ?, ordinal, sent_at FROM batch JOIN row ON ordinal BETWEEN first AND last AND batch = no "
+            "WHERE batch.state = ?",
+            (DOUBTED, BatchState.IN_DOUBT),
+        )
+
+    def _counted(self) -> Mark:
+        """Return the mark according to the journal."""
         with self._lock:
-            found = self._db.execute("SELECT no, size, digest, sent_at, state FROM doubtful ORDER BY no")
-            return [Doubt(number, size, digest, sent_at, BatchState(state)) for number, size, digest, sent_at, state in found]
+            sends, last, at = self._db.execute(
+                "SELECT COALESCE(SUM(attempt), 0), COALESCE(MAX(last), 0), COALESCE(MAX(sent_at), 0.0) FROM batch"
+            ).fetchone()
+            return Mark(sends, last, at)
 
-    def doubtful(self, first: int, last: int) -> dict[int, int]:
-        """Return the rows in first..last that are in doubt, with the number of their batch."""
+    def _one(self, query: str, *values: Any) -> Any:
         with self._lock:
-            found = self._db.execute(
-                "SELECT ordinal, batch FROM row JOIN doubtful ON no = batch WHERE ordinal BETWEEN ? AND ? AND row.state IS NULL",
-                (first, last),
-            )
-            return dict(found.fetchall())
+            return self._db.execute(query, values).fetchone()[0]
 
-    def doubted(self) -> dict[int, float]:
-        """Return every row that was ever in doubt, with the last time."""
+    @contextmanager
+    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """Apply all statements of the block or none. With `durable`, they are on disk when the block ends."""
         with self._lock:
-            return dict(self._db.execute("SELECT ordinal, at FROM doubted").fetchall())
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # on a full disk SQLite has already ended some transactions
+                    self._db.execute("ROLLBACK")
+                raise
 
-    def duplicates(self) -> dict[int, list[str]]:
-        """Return the surplus records of each row."""
-        found: dict[int, list[str]] = {}
-        with self._lock:
-            for ordinal, record_id in self._db.execute("SELECT ordinal, record_id FROM duplicate ORDER BY ordinal, record_id"):
-                found.setdefault(ordinal, []).append(record_id)
-        return found
 
-    def record_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
-        """Store surplus records of rows, except records already stored as a row's own or as surplus."""
-        rows = [(ordinal, record_id) for ordinal, ids in records.items() for record_id in ids]
-        unless = "EXISTS (SELECT 1 FROM row WHERE created_id = ?2) OR EXISTS (SELECT 1 FROM duplicate WHERE record_id = ?2)"
-        with self._transaction():
-            self._db.executemany(f"INSERT INTO duplicate SELECT ?1, ?2 WHERE NOT ({unless})", rows)
+def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, RowEntry | None]]:
+    """Yield each row with its entry in the journal; None for an unsent row."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from ((row, known.get(row.ordinal)) for row in chunk)
 
-    def forget_duplicates(self, record_ids: Iterable[str]) -> None:
-        with self._transaction():
-            self._db.executemany("DELETE FROM duplicate WHERE record_id = ?", ((record_id,) for record_id in record_ids))
+
+def target_of(journal: Journal, ordinal: int) -> str | None:
+    """Return the id of the record that a row updates, found by its key."""
+    found: str | None = journal.kept(TARGET, ordinal, ordinal).get(ordinal)
+    return found
+
+
+def add_rivals(journal: Journal, records: Iterable[tuple[int, str, str]]) -> None:
+    """Store rows whose key several records have: ordinal, record id and key, once per record."""
+    found: dict[int, tuple[str, list[str]]] = {}
+    for ordinal, record_id, key in records:
+        if ordinal not in found:
+            found[ordinal] = journal.kept(RIVALS, ordinal, ordinal).get(ordinal, (key, []))
+        if record_id not in (ids := found[ordinal][1]):
+            insort(ids, record_id)
+    journal.keep(RIVALS, found.items())
+
+
+def mark_undone(journal: Journal, record_ids: Iterable[str]) -> None:
+    """Mark records as restored to their state before the job."""
+    journal.keep(UNDONE, ((record_id.lower(), True) for record_id in record_ids))
+
+
+def records_made(journal: Journal) -> int:
+    """Return the number of records known to be created by the job."""
+    return journal.counts()[RowState.CREATED] + len(journal.kept(MADE)) + len(journal.kept(DUPLICATE))
+
+
+def surplus_records(journal: Journal) -> dict[int, list[str]]:
+    """Return the surplus records of each row."""
+    found: dict[int, list[str]] = {}
+    for record_id, ordinal in journal.kept(DUPLICATE).items():
+        found.setdefault(ordinal, []).append(record_id)
+    return dict(sorted(found.items()))
+
+
+def doubtful(journal: Journal) -> list[SentBatch]:
+    """Return the batches in doubt."""
+    return [batch for batch in journal.batches() if batch.state in DOUBTFUL]

@@ -13,9 +13,9 @@ from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
-from crmctl.write.effect import WITHOUT_EFFECT, compare
 from crmctl.write.evidence import Evidence, Sent
-from crmctl.write.in_flight import PATIENCE, Gate, SendContext, Stopped
+from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, Gate, SendContext, Stopped
+from crmctl.write.journal import BEFORE, DOUBTED
 from crmctl.write.methods import CONTROL_SECONDS
 
 PARKED_LIMIT = 16
@@ -221,7 +221,9 @@ class Reconciler:
     def _believe(self, parked: Parked, refusal: str) -> list[Freed]:
         """Settle a refused batch that does not exist: fail a single row, send several again in halves."""
         with self.evidence.lock:
-            self._journal.refute_doubt(parked.number, parked.batch.ordinals)
+            ordinals = parked.batch.ordinals
+            self._journal.resolve(parked.number, {}, ordinals)
+            self._journal.keep(DOUBTED, ((ordinal, None) for ordinal in ordinals))
             self._forget(parked, ())
         if len(parked.batch) == 1:
             self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
@@ -236,8 +238,10 @@ class Reconciler:
         if not updates or self._journal.header.mode == "delete":  # deleting twice is harmless
             gone = {*absent, *(entry.ordinal for entry in updates)}
         else:
+            from crmctl.write.effect import compare
+
             try:
-                images = self._journal.before(updates[0].ordinal, updates[-1].ordinal)
+                images = self._journal.kept(BEFORE, updates[0].ordinal, updates[-1].ordinal)
                 applied, repeatable = compare(self._reader, updates, parked.sent_at, images)
             except CrmctlError as error:
                 self._give_up(parked, f"it cannot be read back: {error.message}")
@@ -255,13 +259,12 @@ class Reconciler:
         elif open_rows and self._assume == "lost":
             gone |= open_rows
         if open_rows and self._assume is not None:
-            self._journal.note("assumed", f"{len(open_rows)} rows {self._assume}, as the user said", parked.number)
             open_rows = set()
         with self.evidence.lock:
             self._journal.resolve(parked.number, found, gone | failed, why if open_rows else "")
             self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
             if seen.extra:
-                self._journal.record_duplicates(seen.extra)
+                self._journal.add_duplicates(seen.extra)
             self._forget(parked, seen.found)
         if open_rows and why and why not in self.notes:
             self.notes.append(why)
@@ -277,7 +280,6 @@ class Reconciler:
     def _give_up(self, parked: Parked, why: str) -> None:
         """Leave a batch in doubt, for a later run."""
         self._forget(parked, ())
-        self._journal.note("given up", why, parked.number)
         self.settled(len(parked.batch))
         if why not in self.notes:
             self.notes.append(why)

@@ -22,12 +22,23 @@ from crmctl.files.validation import Batch, Batcher, Entry
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
-from crmctl.write.database import ABANDONED, BatchState, RowState
-from crmctl.write.effect import AS_OF, WITHOUT_EFFECT, took_effect, updates_to_show
+from crmctl.write.database import ABANDONED, HEARTBEAT_SECONDS, BatchState, RowState
 from crmctl.write.evidence import Sent
-from crmctl.write.in_flight import ATTEMPTS, TICK_SECONDS, InFlight, InHalves, SendContext, SentRows, Stopped, attempts
-from crmctl.write.journal import HEARTBEAT_SECONDS, Journal, Verdict, disbelieve, judge, question_refusal, refuse_all
+from crmctl.write.in_flight import (
+    AS_OF,
+    ATTEMPTS,
+    TICK_SECONDS,
+    WITHOUT_EFFECT,
+    InFlight,
+    InHalves,
+    SendContext,
+    SentRows,
+    Stopped,
+    attempts,
+)
+from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.reconcile import PARKED_LIMIT, Freed, Reconciler
+from crmctl.write.verdicts import Verdict, disbelieve, judge, question_refusal, refuse_all
 
 MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
@@ -117,13 +128,14 @@ class Sender:
 
     def _took_effect(self, task: Task, verdict: Verdict) -> bool:
         """Whether the records of an acknowledged update show it. Unreadable ones do not."""
+        from crmctl.write.effect import took_effect, updates_to_show
+
         reader = Reader(self._context.service, self._journal.header.object_id)
         entries = [entry for index, entry in enumerate(task.batch.entries) if entry.id is not None and index not in verdict.failures]
-        images = self._journal.before(entries[0].ordinal, entries[-1].ordinal)
+        images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
         try:
             return took_effect(reader, self._clock, updates_to_show(entries, images, self._journal.recall(AS_OF)))
-        except CrmctlError as error:
-            self._journal.note("not verified", error.message, task.number)
+        except CrmctlError:
             return False
 
     def _settle(
@@ -155,21 +167,18 @@ class _Attempts(AttemptObserver):
         self._journal = journal
         self._in_flight = in_flight
         self._clock = clock
-        self._begun = self._away = False
+        self._away = False
         self.sent_at = clock.now()
 
     def sending(self) -> None:
         self.sent_at = self._clock.now()
         number, batch = self.task.number, self.task.batch
         if self._away:
-            self._journal.again(number)
+            self._journal.begin(number, batch)
             return
         with self._in_flight.departure(number, batch):
-            if self._begun:
-                self._journal.again(number)
-            else:
-                self._journal.begin(number, batch, parent=self.task.parent)
-        self._begun = self._away = True
+            self._journal.begin(number, batch, parent=self.task.parent)
+        self._away = True
 
     def refused(self) -> None:
         self.settle(Verdict(BatchState.PLANNED, reason="refused for now"))
@@ -194,7 +203,8 @@ class Delivery:
         self._reconciler = reconciler
         self._interrupt, options = context.interrupt, context.options
         self._batcher = Batcher(options.max_rows, options.max_bytes)
-        self._in_flight = InFlight(self._journal.next_number(), self._interrupt, options.max_failures)
+        first_number = 1 + max((batch.number for batch in self._journal.batches()), default=0)
+        self._in_flight = InFlight(first_number, self._interrupt, options.max_failures)
         self._settle_only = options.settle_only
         self._backlog: deque[Freed] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
@@ -317,7 +327,7 @@ class Delivery:
 
     def _beat(self) -> None:
         if self._clock.monotonic() >= self._beat_due:
-            self._journal.beat()
+            self._journal.claim()
             self._beat_due = self._clock.monotonic() + HEARTBEAT_SECONDS
 
     def _work(self, sender: Sender) -> None:

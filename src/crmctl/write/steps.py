@@ -24,20 +24,9 @@ from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import BatchState
-from crmctl.write.effect import (
-    WITHOUT_EFFECT,
-    Attributes,
-    StepStanding,
-    alike,
-    current_records,
-    is_visible,
-    samples,
-    standing,
-    still_there,
-    took_effect,
-)
-from crmctl.write.in_flight import ATTEMPTS, InHalves, attempts
-from crmctl.write.journal import Verdict, judge
+from crmctl.write.effect import Attributes, StepStanding, alike, current_records, is_visible, samples, standing, still_there, took_effect
+from crmctl.write.in_flight import ATTEMPTS, WITHOUT_EFFECT, InHalves, attempts
+from crmctl.write.verdicts import Verdict, judge
 
 
 class StepKind(StrEnum):
@@ -84,6 +73,7 @@ class Step:
     number: int = 0
     group: int = 0
     state: StepState = StepState.PLANNED
+    error: str | None = None
 
 
 Mark = Callable[[Sequence[Step], StepState, str | None], None]
