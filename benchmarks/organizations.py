@@ -123,8 +123,9 @@ def processor_seconds(service: RunningService, *words: str) -> float:
 
 def peak(service: RunningService, *words: str) -> int:
     """Return the peak memory of a command, measured by itself."""
-    code = f"import resource, sys; sys.argv[1:] = {list(words)!r}; from crmctl.main import main\ntry:\n main()\nexcept SystemExit: pass\n"
-    code += "print('PEAK', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    # VmHWM, because ru_maxrss also counts this process, from which the command was forked.
+    code = f"import re, sys; sys.argv[1:] = {list(words)!r}; from crmctl.main import main\ntry:\n main()\nexcept SystemExit: pass\n"
+    code += "print('PEAK', re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
     env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     return int(done.stdout.rpartition("PEAK ")[2]) * 1024
