@@ -44,6 +44,14 @@ def test_what_can_be_told_is_told(recognition: str, name: str) -> None:
     assert outcome.in_doubt == 0 or recognition == "twins"
 
 
+@pytest.mark.parametrize("recognition", RECOGNITIONS)
+def test_lists_that_hide_an_acknowledged_batch_prove_no_other_batch_absent(recognition: str) -> None:
+    """The lists stop between two acknowledged batches. The first batch, carried out late, is in doubt and must not be sent again."""
+    outcome = play(Scenario(recognition, ((0, BY_NAME["500, applied late"]),), Habits(stopped=2)))
+    assert outcome.is_right
+    assert outcome.in_doubt == 15
+
+
 def test_a_row_written_twice_by_a_proxy_is_named_with_both_records() -> None:
     for recognition in RECOGNITIONS:
         assert play(Scenario(recognition, ((1, BY_NAME["drop, applied twice"]),))).duplicates == 5

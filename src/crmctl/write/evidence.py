@@ -17,7 +17,7 @@ from crmctl.models.resources import PAGE_LIMIT, Record
 from crmctl.read.read_back import LONG_READ, Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
-from crmctl.write.journal import Journal, records_made
+from crmctl.write.journal import Journal, doubtful, records_made
 from crmctl.write.methods import Confirmed, Method, Unexplained, altered_attributes, explain, methods, showing
 
 FEWER = "its lists are old, or somebody deletes records"
@@ -213,8 +213,9 @@ class Evidence:
         return max(told, seconds)
 
     def is_newer(self, sent: Sent) -> bool:
-        """Whether a known record was sent after this batch fell in doubt."""
-        return self._newest_sent >= sent.known_at
+        """Whether a known record was sent after this batch fell in doubt, and after each acknowledged batch that the lists hide."""
+        hidden = (batch.sent_at for batch in doubtful(self._journal) if batch.was_acknowledged)
+        return self._newest_sent >= max([sent.known_at, *hidden])
 
     @property
     def can_count(self) -> bool:

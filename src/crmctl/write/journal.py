@@ -96,6 +96,11 @@ class SentBatch(NamedTuple):
     created: int
     updated: int
 
+    @property
+    def was_acknowledged(self) -> bool:
+        """Whether the batch holds rows in doubt that the service had answered as written."""
+        return self.attempt == 0
+
 
 class RowEntry(NamedTuple):
     """The journal's entry for one row. `record_id` is the id given in an upsert or learnt later."""
