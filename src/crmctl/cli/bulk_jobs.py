@@ -150,7 +150,7 @@ _UNDO_STEPS: dict[str, Sequence[tuple[str, str, str]]] = {
         ("activities", "", "{activities} put back"),
     ),
 }
-"""What each kind of undo does: the count that decides whether crmctl says it, the text before and the text after."""
+"""Effects of each kind of undo: the count that must not be 0, the text before and the text after."""
 
 
 def _undo_steps(plan: Undo | Recreation | Separation) -> str:

@@ -75,9 +75,11 @@ class ObjectPlan:
 
 @dataclass
 class ApplyPlan:
-    """The changes of an apply, and what became of them. `others` are activities and the sections that the folder holds and the service
-    takes, `coverage` the rows of the folder's table that name what it does not contain. `left` names what was not applied, and why; `count`
-    is the number of such things."""
+    """The changes of an apply and their outcome.
+
+    `others`: activities, and the sections of the folder that the service takes. `coverage`: the rows of the folder's table for content
+    that it lacks. `left`: the `count` things not applied, each with the reason.
+    """
 
     folder: Path
     schema: Sequence[SchemaChange]

@@ -360,8 +360,8 @@ PAIRINGS = (
     (pair_equal, False, True),
     (pair_forms, True, False),
 )
-"""Ways to pair rows with records, the surest first: the function, whether it is for created rows, and whether it compares only attributes
-in which the service keeps the difference between twins."""
+"""Ways to pair rows with records, the surest first: the function, whether it is for created rows, and whether it is limited to attributes
+that tell twins apart in this service."""
 
 
 class _Copy(NamedTuple):

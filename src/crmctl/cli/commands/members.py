@@ -43,7 +43,7 @@ def change_role(
 def remove_member(ctx: typer.Context, who: MemberArgument) -> None:
     """Remove a member from the organization; asks first.
 
-    What the member made stays, API keys included: crmctl names those that still work. Needs a key with full access that an owner or admin
+    Records and API keys of the member stay; crmctl names the keys that still work. Needs a key with full access that an owner or admin
     made; only owners remove owners. Only crmctl's own service removes members.
     """
     from crmctl.cli.extensions import on_extension

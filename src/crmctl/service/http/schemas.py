@@ -54,7 +54,7 @@ SHAPES: dict[str, Json] = {}
 _TEXT, _WHOLE, _FLAG, _DOCUMENT = ({"type": kind} for kind in ("string", "integer", "boolean", "object"))
 _ID, _TIME, _URL = ({"type": "string", "format": form} for form in ("uuid", "date-time", "uri"))
 _FORMATS = {"id": _ID, "Id": _ID, "at": _TIME, "At": _TIME, "activityDate": _TIME, "Url": _URL}
-"""What texts hold, by the end of their name."""
+"""Schemas of texts, by the end of the field's name."""
 
 _SOMETIMES = {"lastRunAt", "knownSince", "image", "details", "object", "cron", "timezone"}
 """Fields that an answer leaves out if they have no value."""

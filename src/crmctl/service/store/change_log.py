@@ -172,7 +172,7 @@ def take_waiting(tx: Tx, limit: int) -> list[Event]:
 
 
 ACTIVITY_ATTRIBUTES: Mapping[str, StoredAttribute] = {"title": StoredAttribute("", 0, "title", AttributeType.TEXT)}
-"""What conditions on an activity may name: its event carries only the title of its data."""
+"""Attributes that conditions on an activity may name: its event carries only the title of its data."""
 
 
 def check(tx: Tx, attributes: Mapping[str, StoredAttribute], conditions: Sequence[Condition]) -> None:
