@@ -13,7 +13,7 @@ from tests.support.service import RunningService
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A noun `visits` that the service keeps under /activities."""
-    row = Noun("activities", "activity", "List visits.", "title id", "id title activityDate", path="activities", example="ID")
+    row = Noun("activities", "activity", "List visits.", "title id", "id title activityDate", example="ID")
     monkeypatch.setitem(NOUNS, "visits", row)
     monkeypatch.setitem(BY_NAME, "visits", CommandEntry("visits", "Records and data", "List visits", module=NOUN))
 

@@ -21,7 +21,7 @@ PLAIN = re.compile(r"[\w.\-]+")
 """Shells expand the candidates, so only plain words are offered."""
 JOB = re.compile(r"\d{8}-\w{5}", re.ASCII)
 UNDOABLE = """state IN ('open', 'finished') AND rows > 0 AND (json_extract(header, '$.kind') IS NOT 'delete'
-    OR EXISTS (SELECT 1 FROM fact WHERE name = 'backup'))"""
+    OR EXISTS (SELECT 1 FROM fact WHERE kind = '' AND key = 'backup'))"""
 NAME = re.compile(r"[\w.\-]+(?: [\w.\-]+)*")
 """Names of reports and workflows may hold single blanks."""
 TIMES = ("created_at", "updated_at")
