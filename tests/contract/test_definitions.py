@@ -73,3 +73,22 @@ def test_an_attribute_is_made_inactive_by_a_file_and_dumped_as_such(tmp_path: Pa
     assert loaded(dumped)["updated"] == 1
     assert format_document(engine.read(dump_sections)) == dumped
     engine.close()
+
+
+def test_a_file_keeps_pictures_and_names_that_it_does_not_mention(tmp_path: Path) -> None:
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    first = """
+    members: [{name: Ada, email: ada@example.com, image: 'https://example.com/ada.png'}]
+    objects: [{slug: things, pluralName: Things, attributes: [{name: Fax number, slug: fax, type: text}]}]
+    """
+    load_document(engine, parse_document(first), clock=clock, ids=new_id)
+    second = first.replace(", image: 'https://example.com/ada.png'", ", role: admin").replace("name: Fax number, ", "")
+    counts = load_document(engine, parse_document(second), clock=clock, ids=new_id)
+    assert (counts["members"]["updated"], counts["attributes"]["unchanged"]) == (1, 1)
+    dumped = parse_document(format_document(engine.read(dump_sections)))
+    assert [(each.role, each.image) for each in dumped.members if each.name == "Ada"] == [("admin", "https://example.com/ada.png")]
+    assert [each.name for spec in dumped.objects if spec.slug == "things" for each in spec.attributes] == ["Fax number"]
+    load_document(engine, parse_document(first.replace("'https://example.com/ada.png'", "null")), clock=clock, ids=new_id)
+    assert "ada.png" not in format_document(engine.read(dump_sections))
+    engine.close()

@@ -243,6 +243,8 @@ class _Loading:
     def _member(self, definition: MemberDefinition) -> str:
         fields: Json = {"name": definition.name, "role": definition.role, "image": definition.image}
         member = members.find_member_by_email(self.tx, definition.email)
+        if member is not None and "image" not in definition.model_fields_set:
+            fields["image"] = member["user"]["image"]
         if member is None:
             members.create_member(self.tx, email=definition.email, **fields, **self.stamp)
             return "created"
@@ -291,7 +293,8 @@ class _Loading:
         return "updated"
 
     def _attribute(self, object_id: str, definition: AttributeSpec, existing: Json | None) -> str:
-        name, is_active = definition.name or definition.slug, definition.is_active is not False
+        name = definition.name or (definition.slug if existing is None else existing["name"])
+        is_active = definition.is_active is not False
         fixed: Json = {
             "type": definition.type,
             "is_required": definition.is_required,
