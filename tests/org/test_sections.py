@@ -90,7 +90,13 @@ def test_files_are_pulled_compared_and_applied(crm: RunningService, other: Runni
     run_crmctl("files", "upload", "notes.txt", "--bucket", "docs", env=at(other)).ok()
     [row] = run_crmctl("org", "diff", "crm", env=at(other)).ok().json()
     assert (row["change"], row["object"], row["id"]) == ("changed", "files", "docs/notes.txt")
-    next(Path("crm/files").iterdir()).unlink()
+    [content] = Path("crm/files").iterdir()
+    content.write_text("other")
+    assert "sha256" in run_crmctl("org", "apply", "crm", "--edited", env=at(other)).exits(9).err
+    content.unlink()
+    content.symlink_to(Path("notes.txt").resolve())
+    assert "leaves the folder" in run_crmctl("org", "apply", "crm", "--edited", env=at(other)).exits(9).err
+    content.unlink()
     assert "is missing" in run_crmctl("org", "verify", "crm").exits(11).out
 
 

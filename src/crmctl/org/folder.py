@@ -177,7 +177,7 @@ class OrgFolder:
         return manifest
 
     def _read_schema(self) -> SchemaDocument:
-        schema = read_schema(self._file(SCHEMA).read_bytes(), SCHEMA)
+        schema = read_schema(self.file(SCHEMA).read_bytes(), SCHEMA)
         seen: dict[str, str] = {}
         for spec in schema.objects:
             if not _SAFE_NAME.match(spec.slug):
@@ -186,7 +186,8 @@ class OrgFolder:
                 refuse(SCHEMA, f"{other} and {spec.slug} are the same name where case does not count")
         return schema
 
-    def _file(self, name: str) -> Path:
+    def file(self, name: str) -> Path:
+        """Return the path of a file. Raises RejectedError for links, for places outside of the folder, and for files that are too large."""
         path = self.path / name
         if path.is_symlink() or not path.resolve().is_relative_to(self.path.resolve()):
             refuse(name, "leaves the folder")
@@ -196,7 +197,7 @@ class OrgFolder:
 
     def record_files(self, slug: str) -> list[str]:
         """Return the files with an object's records: one, or several split by the end of the id."""
-        parts = self._file(f"{RECORDS}/{slug}")
+        parts = self.file(f"{RECORDS}/{slug}")
         split = sorted(f"{RECORDS}/{slug}/{path.name}" for path in parts.glob("*.jsonl")) if parts.is_dir() else []
         return [*([f"{RECORDS}/{slug}.jsonl"] if (self.path / RECORDS / f"{slug}.jsonl").exists() else []), *split]
 
@@ -218,10 +219,10 @@ class OrgFolder:
         key, is_list = SECTIONS[section], section not in ENTRY_FILES
         names = [f"{section}.yaml"] if is_list else [f"{section}/{path.name}" for path in (self.path / section).glob("*.yaml")]
         for name in sorted(names):
-            if not self._file(name).exists():
+            if not self.file(name).exists():
                 continue
             try:
-                content = yaml_text.loads(self._file(name).read_text(encoding="utf-8"))
+                content = yaml_text.loads(self.file(name).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 refuse(name, reason(error))
             if isinstance(content, list) is not is_list:
@@ -234,7 +235,7 @@ class OrgFolder:
                 yield OrgLine(name, {"id": entry[key], "data": entry})
 
     def _lines(self, name: str) -> Iterator[OrgLine]:
-        with self._file(name).open("rb") as file:
+        with self.file(name).open("rb") as file:
             number = 0
             while raw := file.readline(MOST_LINE):
                 number += 1
@@ -255,7 +256,7 @@ class OrgFolder:
         """Yield file and problem for each file that is not as the pull wrote it."""
         files = self.manifest["files"]
         for name in sorted({*files, *data_files(self.path)}):
-            path = self._file(name)
+            path = self.file(name)
             if name not in files:
                 yield name, "is not in the manifest"
             elif not path.is_file():

@@ -49,7 +49,7 @@ class _StepContext:
 
 @dataclass(frozen=True)
 class OrgStep:
-    """A step of an apply. `kind`: schema, create, update, delete, or activities."""
+    """A step of an apply. `kind`: schema, create, update, entries, activities, or delete."""
 
     folder: Path
     kind: str
@@ -87,8 +87,10 @@ class OrgStep:
         return [jsontext.loads(line) for line in lines[:-1]]
 
     def note(self, entry: Json) -> None:
-        """Write an entry to disk at once."""
-        with (self.folder / ENTRIES).open("a", encoding="utf-8") as file:
+        """Write an entry to disk at once. Entries may hold secrets, such as headers of requests."""
+        path = self.folder / ENTRIES
+        path.touch(mode=0o600)
+        with path.open("a", encoding="utf-8") as file:
             file.write(jsontext.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())

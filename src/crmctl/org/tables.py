@@ -13,7 +13,7 @@ from crmctl.files.whole_files import Spill
 from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.folder import ACTIVITIES, FILES, MOST_PROBLEMS, SCHEMA, SECTIONS, OrgFolder, OrgLine, references_of
+from crmctl.org.folder import ACTIVITIES, FILES, MOST_PROBLEMS, SCHEMA, SECTIONS, OrgFolder, OrgLine, file_facts, references_of
 from crmctl.org.sections import portable
 
 ACTIVITY_ROWS = " activities"
@@ -198,8 +198,10 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = 
             named = OrgLine(line.place, {"id": line.document["id"], "data": portable(section, entry)})
             if tables.add(side, slug, named) is not None:
                 yield line.place, f"{line.document['id']} is there twice"
-            if section == FILES and not (folder.path / FILES / entry["sha256"]).is_file():
-                yield line.place, f"{line.document['id']} is missing: {FILES}/{entry['sha256']}"
+            if section == FILES and not (path := folder.file(f"{FILES}/{entry['sha256']}")).is_file():
+                yield line.place, f"{line.document['id']} is missing: {FILES}/{path.name}"
+            elif section == FILES and file_facts(path)["sha256"] != path.name:
+                yield line.place, f"{line.document['id']} is not what its sha256 says: {FILES}/{path.name}"
     yield from tables.open_links(side, folder.objects)
     counts = {slug: tables.count(side, slug) for slug in folder.objects} | {ACTIVITIES: tables.count(side, ACTIVITY_ROWS)}
     told: Mapping[str, Any] = folder.manifest.get("records", {}) | {ACTIVITIES: folder.manifest.get("activities", 0)}
