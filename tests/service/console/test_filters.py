@@ -88,6 +88,24 @@ def test_a_filter_of_money_names_a_currency_or_compares_all(service: RunningServ
         assert member.client.get(f"/console/records/deals?where=amount&op=greaterThan&value={wrong}").status_code == 400, wrong
 
 
+def test_a_filter_of_listed_amounts_has_no_currency(service: RunningService, member: Visitor) -> None:
+    made = {"name": "Quotes", "slug": "quotes", "type": "currency", "isList": True}
+    assert service.client.post(f"/api/v1/objects/{service.object_id('deals')}/attributes", json=made).status_code == 201
+    add(service, "deals", name="a", quotes=[{"amount": 1500, "currency": "EUR"}, {"amount": 5, "currency": "USD"}])
+    path = "/console/records/deals?column=name&where=quotes&op=greaterThan&value="
+    assert ">a</a>" in member.get(path + "1000").text
+    assert member.get(path + "1000 EUR").status_code == 400
+
+
+def test_more_conditions_than_a_search_takes_are_refused(service: RunningService, member: Visitor) -> None:
+    for slug in ("address.city", "email"):
+        for name in ("", "/csv"):
+            path = f"/console/records/people{name}?" + f"where={slug}&op=contains&value=x&" * 101
+            refused = member.get(path)
+            assert (refused.status_code, "at most 100 filters" in refused.text) == (400, True), path[:60]
+    assert member.get("/console/records/people?" + "where=address.city&op=contains&value=x&" * 100).status_code == 200
+
+
 def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:
     add(service, "people", email="ada@example.com", status="customer")
     path = "/console/records/people"

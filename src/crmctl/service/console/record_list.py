@@ -33,7 +33,7 @@ from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import attributes, objects, preferences, records
-from crmctl.service.store.condition_sql import Where, read_condition
+from crmctl.service.store.condition_sql import MAX_CONDITIONS, Where, read_condition, too_many_conditions
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema
@@ -325,6 +325,8 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
     Periods become days, names of linked records ids. Raises BadRequest.
     """
     refuse_unfinished(question.conditions)
+    if len(question.conditions) > MAX_CONDITIONS:
+        raise too_many_conditions(len(question.conditions))
     object_id = object_of(tx, visit)["id"]
     by_slug, parts = {attribute["slug"]: attribute for attribute in found}, {each["slug"] for each in part_attributes(found)}
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
@@ -339,7 +341,7 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
                 first, after = midnight(first, visit.zone), midnight(after, visit.zone)
             conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
             continue
-        if slug in by_slug and by_slug[slug]["type"] == AttributeType.CURRENCY and not needs_no_value(name):
+        if slug in by_slug and _is_one_amount(by_slug[slug]) and not needs_no_value(name):
             value, currency = money_of(value)
             named = Condition(f"{slug}.currency", Operator.EQUALS, currency)
             wheres += [records.part_condition(tx, object_id, named)] if currency else []
@@ -358,6 +360,10 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
             conditions.append(condition)
     conditions += [Condition(slug, Operator.EQUALS, values[0]) for slug, values in options.items() if len(values) == 1]
     return conditions, wheres + [records.is_any_of(tx, object_id, slug, values) for slug, values in options.items() if len(values) > 1]
+
+
+def _is_one_amount(attribute: Mapping[str, Any]) -> bool:
+    return attribute["type"] == AttributeType.CURRENCY and not attribute["isList"]
 
 
 CHUNK = 1000
@@ -380,7 +386,7 @@ def _csv(
 ) -> Iterator[bytes]:
     """Yield the CSV for spreadsheets: one column for each part of a value, names beside ids, formulas neutralised."""
     parts = {each["slug"]: USUAL_PARTS.get(each["type"], ()) if not each["isList"] else () for each in shown}
-    parts |= {each["slug"]: ("amount", "currency") for each in shown if each["type"] == AttributeType.CURRENCY and not each["isList"]}
+    parts |= {each["slug"]: ("amount", "currency") for each in shown if _is_one_amount(each)}
     names = [name for each in shown for name in _columns(each, parts[each["slug"]])]
     yield b"\xef\xbb\xbf" + delimited_row(["id", *names, *times]).encode()
     for start in range(0, len(sequences), CHUNK):
