@@ -86,6 +86,23 @@ def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tm
     assert list((folder / "incoming").iterdir()) == []
 
 
+@pytest.mark.parametrize("counts_again", [False, True])
+def test_an_upload_given_up_gives_back_all_that_it_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_again: bool) -> None:
+    disk = Disk(tmp_path / "files", 3000)
+    if counts_again:
+        monkeypatch.setattr(disks, "COUNT_SECONDS", 0.0)
+    for _ in range(5):
+        given_up = disk.receive("b", "a", "text/plain", 2500)
+        given_up.write(b"x" * 100)
+        with pytest.raises(OverQuota):
+            disk.receive("b", "b", "text/plain", 1000)
+        given_up.close()
+        given_up.close()
+    put(disk, "b", b"x" * 2500)
+    with pytest.raises(OverQuota):
+        disk.receive("b", "c", "text/plain", 1000)
+
+
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "files", MOST)
     disk.sweep()

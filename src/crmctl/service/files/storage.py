@@ -171,29 +171,38 @@ REFUSAL_SECONDS = 1.0
 
 
 class Room:
-    """Bytes of all files in one folder, those being written included."""
+    """Bytes of all files in one folder, those being written included, and those still expected."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._used = 0
+        self._expected = 0
         self._counted_at = -math.inf
 
     def take(self, count: int, most: int) -> None:
-        """Count so many bytes more. Raises OverQuota when all files together would have more than `most`."""
+        """Expect so many bytes more. Raises OverQuota when all files together would have more than `most`."""
         with self._lock:
             for age in (COUNT_SECONDS, REFUSAL_SECONDS):
                 if time.monotonic() - self._counted_at >= age:
                     self._used = sum(_size(file) for file in self._folder.glob("*/*"))
                     self._counted_at = time.monotonic()
-                if self._used + count <= most:
-                    self._used += count
+                if self._used + self._expected + count <= most:
+                    self._expected += count
                     return
         raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
 
-    def give_back(self, count: int) -> None:
+    def note_written(self, count: int) -> None:
+        """Note that so many of the expected bytes are on disk, where the next count finds them."""
+        with self._lock:
+            self._expected -= count
+            self._used += count
+
+    def give_back(self, count: int, expected: int = 0) -> None:
+        """Forget bytes that were removed, and expected ones that do not come."""
         with self._lock:
             self._used -= count
+            self._expected -= expected
 
 
 @cache
@@ -209,16 +218,23 @@ class Incoming:
         self._place = place
         self._most, self._room, self._expected = most, room_in(folder.parent), declared
         self._partial = folder / f"{uuid.uuid4()}.part"
-        self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
+        self._room.take(declared, most)
+        try:
+            self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
+        except OSError:
+            self._room.give_back(0, declared)
+            raise
         self._file.write(heading)
 
     def write(self, data: bytes) -> None:
         """Raises OverQuota, OSError."""
-        self._expected -= len(data)
-        if self._expected < 0:
-            self._room.take(min(len(data), -self._expected), self._most)
+        if len(data) > self._expected:
+            self._room.take(len(data) - self._expected, self._most)
+            self._expected = len(data)
         self._file.write(data)
         self._file.flush()
+        self._room.note_written(len(data))
+        self._expected -= len(data)
 
     def finish(self) -> None:
         """Put the file in its place, replacing what was there; it is on disk when this returns."""
@@ -233,7 +249,8 @@ class Incoming:
         """Give the file up unless it is finished."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._room.give_back(_size(self._partial))
+        self._room.give_back(_size(self._partial), self._expected)
+        self._expected = 0
         self._partial.unlink(missing_ok=True)
 
 
@@ -265,7 +282,6 @@ class Disk:
 
     def receive(self, bucket: str, path: str, content_type: str, size: int = 0) -> Incoming:
         """Begin to write a file of `size` bytes, 0 when unknown. Raises OverQuota, OSError."""
-        room_in(self._folder).take(size, self._most)
         incoming = self._folder / "incoming"
         for folder in (self._folder, incoming):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
