@@ -345,3 +345,21 @@ def test_reading_and_running_are_two_scopes(work: Machinery) -> None:
     with work.crm.client_with(work.crm.key_for(["workflows:run"])) as runner:
         assert runner.post(f"/api/v1/workflows/{workflow}/run").status_code == 202
         assert runner.get("/api/v1/workflows").status_code == 403
+
+
+def test_headers_of_calls_are_shown_to_full_access_only_and_never_loaded_without_values(work: Machinery) -> None:
+    call = {"type": "callUrl", "url": "https://example.com/hook", "headers": {"Authorization": "Bearer s3cret"}}
+    [workflow] = work.load({"actions": [{"type": "createActivity", "title": "first"}, call]})
+    paths = ("/api/v1/definitions", f"/api/v1/workflows/{workflow}", "/api/v1/workflows", f"/api/v1/workflows/{workflow}/runs")
+    work.record(email="a@b.c")
+    with work.crm.client_with(work.crm.key_for(["objects:read", "attributes:read", "workflows:read"])) as reader:
+        answers = [reader.get(path) for path in paths]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert not any("s3cret" in answer.text for answer in answers)
+    definitions, shown = answers[0].json(), answers[1].json()
+    assert shown["actions"][1]["headers"] == {"Authorization": None}
+    assert definitions["workflows"][0]["actions"] == shown["actions"]
+    refused = work.crm.client.post("/api/v1/definitions", json={"workflows": definitions["workflows"]})
+    assert (refused.status_code, "headers.Authorization" in refused.json()["message"]) == (400, True)
+    assert work.crm.client.get(paths[1]).json()["actions"][1] == call
+    assert work.crm.client.get(paths[0]).json()["workflows"][0]["actions"][1] == call

@@ -279,19 +279,22 @@ def get_definitions(tx: Tx, call: Call) -> Json:
     """Get what a definitions file holds, as far as the key's scopes allow."""
     scopes = {"members": "members:read", "objects": "attributes:read", "webhooks": "webhooks:manage"}
     scopes |= {"reports": "reports:read", "workflows": "workflows:read"}
-    return {name: part for name, part in dump_sections(tx).items() if name not in scopes or call.key.allows(scopes[name])}
+    sections = {name: part for name, part in dump_sections(tx).items() if name not in scopes or call.key.allows(scopes[name])}
+    if "workflows" in sections:
+        sections["workflows"] = [_as_shown_to(call, workflow) for workflow in sections["workflows"]]
+    return sections
 
 
 @endpoint("POST", "/definitions", "objects:write", schemas.DEFINED, body=Document, is_long=True, **WRITTEN_DEFINITIONS)
 def load_definitions(tx: Tx, call: Call) -> Json:
-    """Create and change what a definitions file holds; the key needs full access."""
+    """Create and change what a definitions file holds; needs a key with full access that an owner made."""
     _require_owner(tx, call)
     return load_sections(tx, parse_sections(call.body), **call.stamp())
 
 
 @endpoint("DELETE", "/definitions", "objects:write", schemas.DELETED_COUNT, body=EntryNames, **WRITTEN_DEFINITIONS)
 def delete_definitions(tx: Tx, call: Call) -> Json:
-    """Delete members, reports, workflows and webhook endpoints; the key needs full access."""
+    """Delete members, reports, workflows and webhook endpoints; needs a key with full access that an owner made."""
     _require_owner(tx, call)
     return {"deleted": delete_entries(tx, call.body, now=call.now())}
 
@@ -303,9 +306,9 @@ def _require_owner(tx: Tx, call: Call) -> None:
 
 def _role_of(tx: Tx, call: Call) -> MemberRole:
     """Return the role of the member who made the key; a key of the operator has an owner's. Raises Forbidden without full access: no scope
-    of the interface stands for changing members."""
+    of the interface stands for changing members or definitions."""
     if call.key.scopes is not None:
-        raise Forbidden("changing members needs an API key with full access")
+        raise Forbidden("this needs an API key with full access")
     maker = call.key.created_by
     if maker is None:
         return MemberRole.OWNER
@@ -437,7 +440,19 @@ def list_workflows(tx: Tx, _: Call) -> Json:
 @endpoint("GET", WORKFLOW, "workflows:read", schemas.WORKFLOW_WITH_DEFINITION)
 def get_workflow(tx: Tx, call: Call) -> Json:
     """Get a workflow with its conditions and actions."""
-    return _workflow(workflows.get_workflow(tx, call.id("workflowId")))
+    return _as_shown_to(call, _workflow(workflows.get_workflow(tx, call.id("workflowId"))))
+
+
+def _as_shown_to(call: Call, workflow: Json) -> Json:
+    """Return a workflow for a key: the values of headers, which are secrets, are null without full access. Null cannot be loaded back."""
+    if call.key.scopes is None:
+        return workflow
+    return workflow | {
+        "actions": [
+            action | ({"headers": dict.fromkeys(action["headers"])} if action["type"] == "callUrl" and "headers" in action else {})
+            for action in workflow["actions"]
+        ]
+    }
 
 
 def _workflow(workflow: Json) -> Json:
