@@ -40,6 +40,33 @@ def test_entries_arrive_disabled_and_keep_what_only_the_service_has(crm: Running
     assert other.client.get("/api/v1/definitions").json()["workflows"] == [workflow]
 
 
+def test_apply_keeps_values_of_entries_that_the_folder_lacks(crm: RunningService, other: RunningService) -> None:
+    actions = [{"type": "callUrl", "url": "https://example.com/hook", "body": {"call": call}} for call in (1, 2)]
+    workflow = {"name": "W", "trigger": "record/created", "object": "people", "actions": actions}
+    crm.client.post("/api/v1/definitions", json={"workflows": [workflow], "webhooks": [{"url": "https://example.com/events"}]})
+    run_crmctl("org", "pull", "crm").ok()
+    conditions = [{"attributeSlug": "email", "operator": "contains", "value": "a"}]
+    theirs = [action | {"headers": {"Authorization": f"mine {call}"}} for call, action in enumerate(actions)]
+    endpoint = {"url": "https://example.com/events", "eventTypes": ["record.created"]}
+    richer = workflow | {"conditions": conditions, "actions": theirs, "description": "old"}
+    other.client.post("/api/v1/definitions", json={"workflows": [richer], "webhooks": [endpoint]})
+    path = Path("crm/workflows/w.yaml")
+    path.write_text(path.read_text() + "description: new\n")
+    hooks = Path("crm/webhooks.yaml")
+    hooks.write_text(hooks.read_text() + "  description: new\n")
+    run_crmctl("org", "apply", "crm", "--edited", env=at(other)).ok()
+    there = other.client.get("/api/v1/definitions").json()
+    assert there["webhooks"] == [endpoint | {"description": "new"}]
+    assert [action["headers"] for action in there["workflows"][0]["actions"]] == [action["headers"] for action in theirs]
+    assert (there["workflows"][0]["description"], there["workflows"][0]["conditions"]) == ("new", conditions)
+
+
+def test_files_that_a_key_cannot_list_are_named(crm: RunningService) -> None:
+    key = crm.key_for({"objects:read", "attributes:read", "records:read", "activities:read"})
+    coverage = run_crmctl("org", "pull", "crm", "--with", "files", env=at(crm) | {"CRMCTL_API_KEY": key}).ok().json()["coverage"]
+    assert [row["contained"] for row in coverage if row["content"] == "files"] == [False]
+
+
 def test_an_undo_keeps_entries_that_somebody_changed(crm: RunningService, other: RunningService) -> None:
     furnish(crm, 52)
     run_crmctl("org", "pull", "crm").ok()

@@ -147,7 +147,9 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
         )
         others = {ACTIVITY_ROWS: "activities"} | (SECTION_ROWS if takes_sections(context) else {})
-        plan = plan_of(compared, request, {slug: section for slug, section in others.items() if section in folder.parts})
+        plan = plan_of(
+            compared, request, {slug: section for slug, section in others.items() if section in folder.parts and slug in compared.others}
+        )
         approve(plan)
         if request.dry_run or (not plan.changes and job is None):
             _note_left_out(compared, plan, folder.objects)
@@ -262,7 +264,7 @@ def _note_left_out(compared: OrgComparison, plan: ApplyPlan, pending: Collection
     """Name entries that the service does not take, and references to records that it does not have."""
     for slug, section in SECTION_ROWS.items():
         if section not in plan.others and (count := sum(1 for _ in compared.tables.unpaired(Side.RIGHT, slug))):
-            plan.leave(section, f"{count:,} that this service does not take")
+            plan.leave(section, f"{count:,} that this service does not take or show")
     for slug in compared.right.objects:
         for right, names in compared.open_references(slug, pending):
             plan.leave(f"{slug} {right}", f"{', '.join(names)}: the record it refers to is not in the service")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -56,7 +57,10 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
     shown: Json = context.service.session.request("GET", "/definitions").json() if READ in extensions else {}
     for section in others:
         if section == FILES and "GET /files" in extensions:
-            found[section] = {entry["path"]: entry for entry in _files(context)}
+            try:
+                found[section] = {entry["path"]: entry for entry in _files(context)}
+            except (DeniedError, RejectedError) as error:
+                notes.append(coverage(section, None, error.message))
         elif section in shown:
             found[section] = {entry[SECTIONS[section]]: entry for entry in reversed(shown[section])}
             if further := len(shown[section]) - len(found[section]):
@@ -133,14 +137,26 @@ def to_send(section: str, entry: Json, current: Json | None) -> Json:
     """Return the entry as the service shall have it: a new one disabled, a known one with what only the service has."""
     if section == "members":
         return {name: entry[name] for name in ("name", "email", "role")}
+    if current is not None and section != FILES:
+        entry = portable(section, current) | entry
     if "enabled" in OMITTED.get(section, ()):
         entry = entry | {"enabled": current is not None and current.get("enabled", True)}
     if current is not None and section == "workflows":
-        headers = {action["url"]: action["headers"] for action in current["actions"] if "headers" in action}
-        entry["actions"] = [
-            action | ({"headers": headers[action["url"]]} if action.get("url") in headers else {}) for action in entry["actions"]
-        ]
+        entry["actions"] = _with_headers(entry["actions"], current["actions"])
     return entry
+
+
+def _with_headers(actions: list[Json], current: list[Json]) -> list[Json]:
+    """Return the actions with the headers of the action in their place, else of the only one with their URL."""
+    urls, known = Counter(action.get("url") for action in actions), Counter(action.get("url") for action in current)
+    every = []
+    for position, action in enumerate(actions):
+        url = action.get("url")
+        same = [other for other in current[position : position + 1] if other.get("url") == url]
+        if not same and urls[url] == known[url] == 1:
+            same = [other for other in current if other.get("url") == url]
+        every.append(action | ({"headers": same[0]["headers"]} if same and "headers" in same[0] else {}))
+    return every
 
 
 def definitions_of(folder: OrgFolder) -> Json:
