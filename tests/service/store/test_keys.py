@@ -123,6 +123,22 @@ def test_windows_that_ended_are_forgotten() -> None:
     assert len(windows._here) <= 11_000
 
 
+def test_many_live_windows_are_swept_rarely() -> None:
+    windows = RateWindows()
+    swept = [windows._here]
+    for n in range(25_000):
+        windows.take(str(n), 1, 60, 0.0)
+        if windows._here is not swept[-1]:
+            swept.append(windows._here)
+        assert len(swept) <= 3
+    assert len(windows._here) == 25_000
+    windows.take("later", 1, 60, 60.0)
+    for n in range(20_000):
+        windows.take(str(n), 1, 60, 60.0)
+    assert len(windows._here) <= 40_000
+    assert not windows.take("5", 1, 60, 60.0).allowed
+
+
 def test_a_limit_holds_under_threads(windows: RateWindows) -> None:
     allowed: list[bool] = []
 

@@ -162,6 +162,7 @@ class RateWindows:
         self._write = write
         self._lock = threading.Lock()
         self._here: dict[tuple[str, int], int] = {}
+        self._sweep_at = _SWEEP_AT
         self._current = 0
 
     def take(self, key_id: str, limit: int, window_seconds: int, now: float, within: float | None = None) -> RateState:
@@ -179,8 +180,10 @@ class RateWindows:
     def _count(self, key_id: str, limit: int, end: int, now: float) -> int | None:
         """Return the number of requests, None when the limit is reached."""
         with self._lock:
-            if len(self._here) >= _SWEEP_AT:
+            if len(self._here) >= self._sweep_at:
                 self._here = {window: taken for window, taken in self._here.items() if window[1] > now}
+                # Not before their number doubles: a sweep at every request would take as long as there are windows.
+                self._sweep_at = max(_SWEEP_AT, 2 * len(self._here))
             taken = self._here.get((key_id, end), 0) + 1
             if taken > limit:
                 return None
