@@ -67,6 +67,39 @@ def test_files_that_a_key_cannot_list_are_named(crm: RunningService) -> None:
     assert [row["contained"] for row in coverage if row["content"] == "files"] == [False]
 
 
+def test_members_are_matched_without_case_and_keep_their_role(crm: RunningService, other: RunningService) -> None:
+    crm.client.post("/api/v1/definitions", json={"members": [{"name": "Ada", "email": "Ada@Example.com", "role": "admin"}]})
+    other.client.post("/api/v1/definitions", json={"members": [{"name": "Ada", "email": "ada@example.com", "role": "admin"}]})
+    run_crmctl("org", "pull", "crm").ok()
+    members = Path("crm/members.yaml")
+    applied = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()
+    assert (applied["members"]["create"], applied["members"]["update"]) == (0, 0)
+    entries = yaml_text.loads(members.read_text())
+    edited = [{"name": "Ada L", "email": each["email"]} if each["name"] == "Ada" else each for each in entries]
+    members.write_text(yaml_text.dumps([*edited, {"name": "New", "email": "New@Example.com"}]))
+    job = run_crmctl("org", "apply", "crm", "--edited", env=at(other)).ok().json()["job"]
+    found = {each["email"]: each["role"] for each in other.client.get("/api/v1/definitions").json()["members"]}
+    assert (found["ada@example.com"], found["New@Example.com"]) == ("admin", "member")
+    run_crmctl("bulk", "undo", job, "--yes", env=at(other)).ok()
+    assert "New@Example.com" not in str(other.client.get("/api/v1/definitions").json()["members"])
+
+
+def test_entries_without_what_they_need_are_refused(crm: RunningService) -> None:
+    run_crmctl("org", "pull", "crm").ok()
+    Path("crm/workflows").mkdir(exist_ok=True)
+    for name, text in {
+        "members.yaml": "- email: ada@example.com\n",
+        "files.yaml": "- path: docs/a.txt\n",
+        "workflows/w.yaml": "name: W\ntrigger: record/created\n",
+        "workflows/v.yaml": "name: V\nactions: [call]\n",
+    }.items():
+        path = Path("crm") / name
+        before = path.read_text() if path.exists() else None
+        path.write_text(text)
+        assert f"{name}: " in run_crmctl("org", "apply", "crm", "--edited", "--dry-run").exits(9).err
+        path.unlink() if before is None else path.write_text(before)
+
+
 def test_an_undo_keeps_entries_that_somebody_changed(crm: RunningService, other: RunningService) -> None:
     furnish(crm, 52)
     run_crmctl("org", "pull", "crm").ok()

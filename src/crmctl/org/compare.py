@@ -20,7 +20,7 @@ from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
-from crmctl.org.folder import FILES, OrgFolder, OrgLine, references_of
+from crmctl.org.folder import FILES, OrgFolder, OrgLine, entry_id, references_of
 from crmctl.org.pull import Organization, sync_organization
 from crmctl.org.sections import Entries, fetch_file, portable
 from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder, folder_problems
@@ -82,9 +82,9 @@ class OrgComparison:
 
     def match_users(self, left: Iterable[Json]) -> None:
         """Pair users by the e-mail addresses of the members."""
-        users = {member["email"]: member["userId"] for member in left}
-        members = [line.document["data"] for line in self.right.entries("members")]
-        self.users = {str(each.get("userId")): users[each["email"]] for each in members if each["email"] in users}
+        users = {entry_id("members", member): member["userId"] for member in left}
+        members = (line.document for line in self.right.entries("members"))
+        self.users = {str(each["data"].get("userId")): users[each["id"]] for each in members if each["id"] in users}
 
     def lefts(self, slug: str) -> dict[str, str]:
         """Map ids of the folder to ids of the other side."""

@@ -19,6 +19,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.org.replacement import finish_replacement
 from crmctl.schema.schema_document import SchemaDocument, read_schema
 from crmctl.values import yaml_text
+from crmctl.values.folded_text import fold
 from crmctl.values.object_spec import AttributeSpec, ObjectSpec
 
 FORMAT = 1
@@ -230,9 +231,9 @@ class OrgFolder:
             for entry in content if is_list else [content]:
                 if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
                     refuse(name, f"an entry has no {key}")
-                if section == FILES and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))):
-                    refuse(name, f"{entry[key]} has no sha256")
-                yield OrgLine(name, {"id": entry[key], "data": entry})
+                if problem := _entry_problem(section, entry):
+                    refuse(name, f"{entry[key]} {problem}")
+                yield OrgLine(name, {"id": entry_id(section, entry), "data": entry})
 
     def _lines(self, name: str) -> Iterator[OrgLine]:
         with self.file(name).open("rb") as file:
@@ -277,6 +278,28 @@ def refuse_foreign(path: Path, *, is_start: bool = False) -> None:
         refuse_folder(path, f"holds files that are not crmctl's: {', '.join(foreign[:5])}", "choose a folder of its own")
     if MANIFEST not in names and (not is_start or names - {SETTINGS}):
         refuse_folder(path, "is no folder of crmctl org", "crmctl org pull DIR makes one")
+
+
+def entry_id(section: str, entry: Json) -> str:
+    """Return what identifies an entry: its name, for members the address without case."""
+    name = str(entry[SECTIONS[section]])
+    return fold(name) if section == "members" else name
+
+
+def _entry_problem(section: str, entry: Json) -> str | None:
+    """Return what is wrong with an entry that has a name."""
+    if section == "members" and "name" not in entry:
+        return "has no name"
+    if section == "members" and not isinstance(entry.get("role", ""), str):
+        return "has a role that is no text"
+    if section == FILES and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))):
+        return "has no sha256"
+    if section == FILES and not isinstance(entry.get("contentType"), str):
+        return "has no contentType"
+    actions = entry.get("actions")
+    if section == "workflows" and not (isinstance(actions, list) and actions and all(isinstance(action, dict) for action in actions)):
+        return "has no list of actions, each with fields such as type"
+    return None
 
 
 def data_files(path: Path) -> list[str]:

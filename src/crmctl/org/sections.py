@@ -17,7 +17,7 @@ from crmctl.client.uploads import LocalFile, Uploader, download
 from crmctl.errors import DeniedError, RejectedError
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, StoredFile
-from crmctl.org.folder import FILES, SECTIONS, OrgFolder
+from crmctl.org.folder import FILES, SECTIONS, OrgFolder, entry_id
 from crmctl.values import yaml_text
 
 READ, WRITE = "GET /definitions", "POST /definitions"
@@ -37,6 +37,8 @@ def coverage(content: str, count: int | None, note: str = "") -> Json:
 def portable(section: str, entry: Mapping[str, object]) -> Json:
     """Return an entry without fields that belong to one service, and without headers of requests, which may hold secrets."""
     kept: Json = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ())}
+    if section == "members":
+        kept["email"] = entry_id(section, kept)
     if section == "workflows":
         kept["actions"] = [{name: value for name, value in action.items() if name != "headers"} for action in kept["actions"]]
     return kept
@@ -48,7 +50,7 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
     notes: list[Json] = []
     if "members" in parts:
         try:
-            found["members"] = {entry["email"]: entry for entry in _members(context) if entry["email"]}
+            found["members"] = {entry_id("members", entry): entry for entry in _members(context) if entry["email"]}
         except DeniedError as error:
             notes.append(coverage("members", None, error.message))
     others = [section for section in SECTIONS if section in parts and section != "members"]
@@ -136,7 +138,8 @@ def _file_name(name: str, others: Collection[str]) -> str:
 def to_send(section: str, entry: Json, current: Json | None) -> Json:
     """Return the entry as the service shall have it: a new one disabled, a known one with what only the service has."""
     if section == "members":
-        return {name: entry[name] for name in ("name", "email", "role")}
+        there = current or {"email": entry["email"], "role": "member"}
+        return {"name": entry["name"], "email": there["email"], "role": entry.get("role", there["role"])}
     if current is not None and section != FILES:
         entry = portable(section, current) | entry
     if "enabled" in OMITTED.get(section, ()):

@@ -23,6 +23,7 @@ from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Ids, Stamp, Tx
 from crmctl.service.workflows.workflow_definition import WorkflowDefinition, check_workflow, next_due
 from crmctl.values import yaml_text
+from crmctl.values.folded_text import fold
 from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
 
 
@@ -84,7 +85,7 @@ def parse_sections(sections: Json) -> Document:
     """Check the sections of a definitions file. Raises BadRequest with the path of a wrong field."""
     document = check_shape(Document, sections)
     assert isinstance(document, Document)
-    _refuse_repeats("members", [member.email for member in document.members])
+    _refuse_repeats("members", [fold(member.email) for member in document.members])
     _refuse_repeats("objects", [each.slug for each in document.objects])
     _refuse_repeats("reports", [each.name for each in document.reports])
     _refuse_repeats("workflows", [each.name for each in document.workflows])
@@ -197,8 +198,9 @@ def delete_entries(tx: Tx, names: Mapping[str, Sequence[str]], *, now: float) ->
                 wanted.remove(entry[key])  # of several endpoints with one URL, the oldest
                 delete(tx, entry["id"])
                 count += 1
+    addresses = {fold(address) for address in names.get("members", ())}
     for member in members.list_members(tx):
-        if member["user"]["email"] in names.get("members", ()):
+        if fold(member["user"]["email"]) in addresses:
             members.check_change(tx, member, MemberRole.OWNER)
             members.remove_member(tx, member["id"], now=now)
             count += 1
