@@ -165,7 +165,7 @@ BAD_INPUT = [
     ("members.yaml", lambda text: text + text, "members.yaml: "),
     ("webhooks.yaml", lambda _: "- url: [\n", "webhooks.yaml: "),
     ("files.yaml", lambda _: "- {path: docs/a, sha256: ../../../etc/passwd}\n", "files.yaml: docs/a has no sha256"),
-    ("files.yaml", lambda _: f"- {{path: docs/a, sha256: {'a' * 64}}}\n", "files.yaml: docs/a is missing: files/aaaa"),
+    ("files.yaml", lambda _: f"- {{path: docs/a, contentType: a/b, sha256: {'a' * 64}}}\n", "files.yaml: docs/a is missing: files/aaaa"),
     ("foreign.txt", lambda _: "x", "crm holds files that are not crmctl's: foreign.txt"),
 ]
 
