@@ -105,7 +105,7 @@ def put_jobs(states: dict[str, str], rows: int = 7) -> Path:
         (jobs / name).mkdir(parents=True)
         with closing(sqlite3.connect(jobs / name / FILE_NAME)) as journal, journal:
             journal.execute("CREATE TABLE job (state TEXT, rows INTEGER, header TEXT)")
-            journal.execute("CREATE TABLE fact (name TEXT)")
+            journal.execute("CREATE TABLE fact (kind TEXT, key TEXT)")
             journal.execute("INSERT INTO job VALUES (?, ?, ?)", (state, rows, '{"kind":"import"}'))
     return jobs
 
