@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 @contextmanager
 def taken_for_id(text: str, problem: str, hint: str) -> Iterator[None]:
-    """Replace the error of a service that was asked for a text that is no id."""
+    """Explain the error of a service that was asked for a text that is no id. Only 404 is certain to be about the id."""
     from crmctl.models.ids import is_uuid
 
     try:
         yield
     except (NotFoundError, RejectedError) as error:
         if not is_uuid(text) and error.status in (400, 404, 422):
-            error.message, error.hint = problem, hint
+            error.message, error.hint = problem if error.status == 404 else error.message, hint
         raise
 
 
@@ -199,6 +199,8 @@ def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
 
 def on_record(runtime: Runtime, object_name: str, named: NamedRecord, call: Callable[[str], T]) -> T:
     """Return `call(object id)`, which asks for the named record."""
+    if named.record is not None:
+        return on_object(runtime, object_name, call)
     hint = f"a word is no id: name the record by attr=value, or crmctl records search {object_name} {shlex.quote(named.id)}"
     with taken_for_id(named.id, f"there is no record {named.id!r} of {object_name}", hint):
         return on_object(runtime, object_name, call)

@@ -122,18 +122,23 @@ class OidcKeys:
         return _send(self._settings, self._environ, method, url, form, *headers)
 
 
+BUSY = ("rate_limited", "status 429", "status 502", "status 503", "status 504")
+"""Errors of a poll that pass by themselves."""
+
+
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
     """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
     base_url = _trusted_address(settings, "keys are not asked for")
     form = {"client_id": "crmctl", "host": platform.node()}
     asked = _send(settings, environ, "POST", f"{base_url}/oauth/device_authorization", form)
-    device_code, user_code, page = (asked.get(name) for name in ("device_code", "user_code", "verification_uri_complete"))
+    device_code, user_code = asked.get("device_code"), asked.get("user_code")
+    page = asked.get("verification_uri_complete") or asked.get("verification_uri")
     if not (isinstance(device_code, str) and isinstance(user_code, str) and isinstance(page, str)):
         problem = asked.get("message") or f"{base_url} has no logins of devices"
         raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
     show(page, user_code)
-    wait, until = float(asked.get("interval", 5)), clock.monotonic() + float(asked.get("expires_in", 600))
+    wait, until = float(asked.get("interval") or 5), clock.monotonic() + float(asked.get("expires_in") or 600)
     form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}
     while clock.monotonic() < until:
         clock.sleep(max(wait, LEAST_WAIT))
@@ -146,6 +151,9 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
         if isinstance(key := answer.get("access_token"), str):
             return key
         error = answer.get("error")
+        if error in BUSY:
+            wait *= 2
+            continue
         wait += 5 * (error == "slow_down")
         if error not in ("slow_down", "authorization_pending"):
             reason = {"access_denied": "the login was denied", "expired_token": TOO_LATE}.get(str(error), f"the login failed ({error})")

@@ -83,7 +83,7 @@ def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, stat
     stated = headers.get("content-length", "")
     if not encodings and stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) > bound:
         raise _too_large(bound, status)
-    if encodings not in ([], ["gzip"]):
+    if encodings not in ([], ["gzip"], ["x-gzip"]):
         raise _unreadable(f"an answer compressed as {', '.join(encodings)[:80]}, which was not asked for", status)
     body = bytearray()
     try:

@@ -90,18 +90,24 @@ def _parts_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filled parts of a composite by their usual names, in reading order."""
     from crmctl.values.attribute_types import PART_NAMES
 
-    filled = {_usual_part(kind, key): entry for key, entry in value.items() if entry not in (None, "")}
-    return {part: filled[part] for part in PART_NAMES[kind] if part in filled}
+    filled = {key: entry for key, entry in value.items() if entry not in (None, "")}
+    found = {_usual_part(kind, key): entry for key, entry in reversed(filled.items())} | filled  # the usual name, else the first other one
+    return {part: found[part] for part in PART_NAMES[kind] if part in found}
 
 
 _TELLING = {"currency": {"currency"}, "name": {"first", "last"}, "address": {"street", "city", "postalCode"}}
 """Parts that only one kind of composite has."""
 
 
+def _sure_part(kind: str, key: str) -> str | None:
+    """Return the usual name of a part. Of money, `code` or `unit` may as well belong to a phone or a weight."""
+    return None if kind == "currency" and key not in ("currency", "currencyCode", "currency_code") else _usual_part(kind, key)
+
+
 def _composite(value: Mapping[str, Any], how: Rendering) -> str:
     """Return an object that has nothing but the parts of money, a name or an address as such; an empty text for any other."""
     for kind, telling in _TELLING.items():
-        if telling & _parts_of(kind, value).keys() and all(_usual_part(kind, key) for key in value):
+        if all(_usual_part(kind, key) for key in value) and any(part in telling for key in value if (part := _sure_part(kind, key))):
             return RENDERERS[kind](value, how)
     return ""
 

@@ -477,7 +477,8 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
     for row, (own, extra) in told.items():
         edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
-        if edited and own is not None and own not in there and (is_provable(journal.header) or own.lower() not in journal.kept(UNDONE)):
+        is_gone = edited and own is not None and own not in there
+        if is_gone and own is not None and (is_provable(journal.header) or not journal.kept(UNDONE, own.lower(), own.lower())):
             own = max(edited, key=lambda one: edited[one])
             journal.name_rows({row: own}, replaces=True)
             del edited[own]

@@ -95,11 +95,11 @@ def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:
         if batch.state is BatchState.CONFIRMED and batch.created == batch.size == batch.last - batch.first + 1:
             return batch.first, batch.last, batch.sent_at, batch.settled_at or batch.sent_at
     for batch in batches:
+        if batch.state is not BatchState.RECONCILED:
+            continue
         rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
         ordinals = range(batch.first, batch.last + 1)
-        if batch.state is BatchState.RECONCILED and all(
-            numbers.get(one) == batch.number and rows[one].state is RowState.CREATED for one in ordinals
-        ):
+        if all(numbers.get(one) == batch.number and rows[one].state is RowState.CREATED for one in ordinals):
             return batch.first, batch.last, batch.sent_at, journal.clock.now()
     return None
 

@@ -239,6 +239,7 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
             _learn_ids(run, references, again)
             _fail_unlinkable(references, journal)
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
+        if not phase.journal.has_sent:
             # Records that the job created have no references yet: a link with a lost answer may be repeated until they have some.
             made = (entry for entry in second_writes(references, journal) if _row(journal, entry.ordinal).state is RowState.CREATED)
             phase.journal.keep(BEFORE, ((entry.ordinal, dict.fromkeys(entry.data)) for entry in made))

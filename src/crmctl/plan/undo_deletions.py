@@ -25,7 +25,7 @@ from crmctl.plan.audit import capture_ids
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.job_hooks import KeptRecords
 from crmctl.plan.job_start import ImportJob
-from crmctl.plan.relations import phase_context, send_phase
+from crmctl.plan.relations import begin_phase, phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
 from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.read_back import Reader
@@ -44,7 +44,7 @@ CHUNK_ROWS = 500
 
 @dataclass(frozen=True)
 class LostRecords:
-    """Deleted records, in a file written once into the folder of their job. They are the rows of the phase that recreates them.
+    """Deleted records, in a file in the folder of their job. They are the rows of the phase that recreates them.
 
     `object_id`: references to its records are set once all of them exist.
     """
@@ -54,9 +54,12 @@ class LostRecords:
     attributes: Sequence[Attribute]
 
     def keep(self, records: Iterable[Record]) -> int:
-        """Write the records, unless an earlier run did, and return their number."""
+        """Write the records, unless an earlier run began to recreate them, and return their number.
+
+        Until then the job may go on and delete more, so an older list may lack records.
+        """
         path = self.folder / LIST_NAME
-        if not path.exists():
+        if not (path.exists() and (self.folder / FOLDER / FILE_NAME).exists()):
             with whole_file(path, mode=0o600) as file:
                 file.writelines(f"{jsontext.dumps(record.wire)}\n" for record in records)
         return sum(1 for _ in self.records())
@@ -72,10 +75,10 @@ class LostRecords:
 
     def links(self, new: Mapping[str, str]) -> Iterator[Entry]:
         """Yield the references to records of their object, with new ids."""
-        linked = ((record, links) for record in self.records() if (links := self._split(record)[1]) and record.id.lower() in new)
-        for number, (record, links) in enumerate(linked, 1):
-            data = {slug: replace_ids(value, new) for slug, value in links.items()}
-            yield Entry(number, encode_json({"data": data, "id": new[record.id.lower()]}), new[record.id.lower()])
+        for number, record in enumerate(self.records(), 1):
+            if (links := self._split(record)[1]) and (new_id := new.get(record.id.lower())):
+                data = {slug: replace_ids(value, new) for slug, value in links.items()}
+                yield Entry(number, encode_json({"data": data, "id": new_id}), new_id)
 
     def _split(self, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
         data: dict[str, Any] = {}
@@ -85,7 +88,7 @@ class LostRecords:
             if attribute.is_active is False or canonical(value) is None:
                 continue
             is_link = attribute.type == AttributeType.REFERENCE and attribute.target_object_id in (None, self.object_id)
-            (links if is_link else data)[attribute.slug] = value
+            (links if is_link and not attribute.is_required else data)[attribute.slug] = value
         return data, links
 
 
@@ -171,6 +174,8 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
     run.journal.state = JobState.FINISHED  # rows not sent yet keep their state, and no other one is sent
     try:
         with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
+            refused = [n for n, row in phase.journal.rows(1, count).items() if row.state is RowState.FAILED]
+            phase.journal.conclude((n, RowState.UNSENT, None, None) for n in refused)  # the user may have removed the reason
             try:
                 send_phase(phase, count, deleted.entries, f"records of {header.object}")
             finally:
@@ -186,8 +191,10 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
             _keep_ids(run.journal, new)
         if linked := sum(1 for _ in deleted.links(new)):
             with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
+                begin_phase(phase.journal, linked)
+                phase.journal.conclude((), linked - sum(phase.journal.counts().values()))  # an earlier run knew fewer ids
                 send_phase(phase, linked, lambda: deleted.links(new), "references")
-                for row in phase.journal.rows(1, linked).values():
+                for row in phase.journal.rows(1, count).values():
                     if row.state is RowState.FAILED:
                         done.unlinked_records.append((str(row.record_id), row.error or "refused"))
                 for record_id, why in done.unlinked_records:

@@ -205,7 +205,7 @@ _TICK = timedelta(microseconds=1)
 def moment_of(timestamp: str | None) -> datetime | None:
     """Return the moment of a timestamp, in UTC unless it names a zone; None for any other text. Fractions end at microseconds."""
     try:
-        moment = datetime.fromisoformat((timestamp or "").strip().upper().replace(" UTC", "Z").replace(" +", "+"))
+        moment = datetime.fromisoformat((timestamp or "").strip().upper().replace(" UTC", "Z").replace("UTC", "Z").replace(" +", "+"))
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
