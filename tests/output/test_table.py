@@ -214,3 +214,17 @@ def test_columns_of_few_values_go_before_full_ones() -> None:
     assert [cells.header for cells in fit(columns, 53, may_drop=True)[0]] == ["id", "name", "email", "fax", "score"]
     assert [cells.header for cells in fit(columns, 42, may_drop=True)[0]] == ["id", "name", "email", "score"]
     assert [cells.header for cells in fit(columns, 31, may_drop=True)[0]] == ["id", "name", "email"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"amount": "12.50", "value": 1250, "currency": "EUR"}, "12.50 EUR"),
+        ({"number": "+4915112345678", "code": "DE"}, '{"number":"+4915112345678","code":"DE"}'),
+        ({"value": 12, "unit": "kg"}, '{"value":12,"unit":"kg"}'),
+    ],
+)
+def test_only_an_object_that_names_its_currency_is_shown_as_money(value: dict[str, object], text: str) -> None:
+    run = Run("table", {"COLUMNS": "80"})
+    run.emitter.emit_items([{"cell": value}])
+    assert rows(run) == ["cell", text]

@@ -18,7 +18,7 @@ from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
-from crmctl.plan.undo_deletions import Recreation, link_referrers
+from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.write import effect
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
@@ -342,3 +342,27 @@ def test_a_copy_that_is_gone_or_was_changed_is_not_believed(client: Client, tmp_
     copy.write_bytes(kept)
     undone(client, job)
     assert Counter(data["email"] for data in held(client)) == {f"p{n}@acme.com": 1 for n in range(3)}
+
+
+def test_a_list_of_lost_records_is_final_only_once_they_are_being_created(tmp_path: Path) -> None:
+    """Until then the job may be resumed and delete more."""
+    lost = LostRecords(tmp_path, "companies", [])
+    record = Record.parse({"id": "00000000-0000-4000-8000-000000000001", "data": {}})
+    assert [lost.keep([]), lost.keep([record])] == [0, 1]
+    (tmp_path / "undo").mkdir()
+    (tmp_path / "undo" / "journal.sqlite").touch()
+    assert lost.keep([record, record]) == 1
+
+
+def test_a_required_reference_to_a_record_of_the_same_object_is_sent_at_once(tmp_path: Path) -> None:
+    config = {"allowed_object_id": "companies"}
+    attributes = [
+        Attribute.parse({"id": slug, "slug": slug, "type": "reference", "isRequired": slug == "head_office", "config": config})
+        for slug in ("head_office", "parent")
+    ]
+    there = "00000000-0000-4000-8000-000000000009"
+    lost = LostRecords(tmp_path, "companies", attributes)
+    lost.keep([Record.parse({"id": "00000000-0000-4000-8000-000000000001", "data": {"head_office": there, "parent": there}})])
+    assert [jsontext.loads(entry.encoded)["data"] for entry in lost.entries()] == [{"head_office": there}]
+    later = lost.links({"00000000-0000-4000-8000-000000000001": "00000000-0000-4000-8000-000000000002"})
+    assert [jsontext.loads(entry.encoded)["data"] for entry in later] == [{"parent": there}]
