@@ -360,8 +360,8 @@ PAIRINGS = (
     (pair_equal, False, True),
     (pair_forms, True, False),
 )
-"""Ways to pair rows with records, the surest first: the function, whether it is for created rows, and whether it is limited to attributes
-that tell twins apart in this service."""
+"""Ways to pair rows with records, the surest first: the function, whether it pairs created rows, and whether it uses only attributes that
+tell twins apart."""
 
 
 class _Copy(NamedTuple):
