@@ -322,7 +322,8 @@ def opened(name: str) -> Iterator[OrgFolder]:
             message = done.stderr.decode(errors="replace").strip().splitlines()
             raise UsageError(f"{name}: {message[-1] if message else 'git has no such commit'}", code="unknown_commit")
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(place, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # the first Pythons 3.11 have none
+            archive.extractall(place)
         yield OrgFolder(Path(place))
 
 
