@@ -104,30 +104,8 @@ def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> N
     assert imported()["created"] == 150
 
 
-def test_markers_name_every_record_and_can_be_cleared(crm: RunningService) -> None:
-    attribute = {"name": "Import Ref", "type": "text", "slug": "import_ref"}
-    path = f"/api/v1/objects/{crm.object_id('people')}/attributes"
-    slug = crm.client.post(path, json={"name": attribute["name"], "type": "text"}).json()["slug"]
-    summary = imported("--marker", slug, "--capture-ids")
-    files = summary["files"]
-    assert isinstance(files, dict)
-    ok = list(csv.DictReader(Path(files["ok"]).read_text(encoding="utf-8").splitlines()))
-    listed = {record["id"]: record["data"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}
-    assert {row["_id"] for row in ok} == set(listed)
-    for row in ok:
-        data = listed[row["_id"]]
-        assert data["email"] == row["Email"]
-        assert data[slug].endswith(f".{(int(row['_row']) - 1) // 100 + 1}.{row['_row']}")
-    run_crmctl("bulk", "repair", str(summary["job"]), "--clear-marker").exits(2)
-    assert run_crmctl("bulk", "repair", str(summary["job"]), "--clear-marker", "--yes").ok().json()["cleared"] == 150
-    assert run_crmctl("records", "count", "people", "--filter", f"{slug} isNotEmpty").ok().json() == {"count": 0}
-
-
-def test_what_cannot_hold_a_marker_is_refused(crm: RunningService) -> None:
+def test_a_row_in_doubt_counts_one_way_only(crm: RunningService) -> None:
     write("people.csv", rows(1))
-    for slug in ("score", "email", "nothing"):
-        refused = run_crmctl("bulk", "import", "people", "people.csv", "--marker", slug).exits(2)
-        assert refused.error()["code"] == "bad_marker"
     run_crmctl("bulk", "import", "people", "people.csv", "--assume-lost", "--assume-applied").exits(2)
     assert run_crmctl("bulk", "jobs").ok().json() == []
 

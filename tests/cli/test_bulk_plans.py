@@ -73,7 +73,7 @@ def test_the_file_of_a_plan_is_private_and_holds_neither_key_nor_values(crm: Run
     assert crm.key not in content
     assert "acme.com" not in content
     head, *rows = map(json.loads, content.splitlines())
-    assert (head["format"], head["decisions"], head["origin"]) == (3, 3, crm.base_url)
+    assert (head["format"], head["decisions"], head["origin"]) == (4, 3, crm.base_url)
     assert [(row["row"], row["line"], row["action"]) for row in rows] == [(1, 2, "unchanged"), (2, 3, "update"), (3, 4, "create")]
 
 
@@ -165,7 +165,7 @@ def test_a_plan_that_was_edited_or_cut_short_is_none(crm: RunningService) -> Non
         (whole[: whole.rindex(b"\n", 0, -1) + 1], "damaged_plan"),
         (whole.replace(b'"create"', b'"skip"'), "damaged_plan"),
         (PEOPLE.encode(), "not_a_plan"),
-        (re.sub(rb'"format": ?3', b'"format": 1', whole), "not_a_plan"),
+        (re.sub(rb'"format": ?4', b'"format": 1', whole), "not_a_plan"),
     ):
         Path("people.plan").write_bytes(content)
         assert run_crmctl(*APPLY).exits(2).error()["code"] == code

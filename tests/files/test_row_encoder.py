@@ -13,7 +13,6 @@ from crmctl.files import payloads as encoding
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.column_names import parse_date_formats
 from crmctl.files.mapping import MappingOptions, Mode, build_mapping
-from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry, encoded_payloads, entry_of, payloads
 from tests.support.bulkfiles import attribute, select, source_of
 
@@ -107,13 +106,11 @@ def memory(request, monkeypatch):
 @given(rows=ROWS, values=st.sampled_from(OPTIONS), mapping=st.sampled_from(MAPPINGS))
 def test_the_record_and_the_findings_of_every_row_are_the_same_either_way(tmp_path, rows, values, mapping):
     whole, encoded = both_ways(tmp_path, rows, values, mapping)
-    marker = Marker("ref", "abc")
     assert [row.ordinal for row in whole] == [row.ordinal for row in encoded]
     for one, other in zip(whole, encoded, strict=True):
         assert list(other.findings) == one.findings
         if not one.rejected:
             assert entry_of(other, with_id=False) == entry_of(one, with_id=False)
-            assert entry_of(other, with_id=False, marker=marker) == entry_of(one, with_id=False, marker=marker)
             assert other.data == one.data
 
 

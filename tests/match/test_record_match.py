@@ -109,7 +109,7 @@ def test_a_record_with_the_key_is_ours_unless_it_was_created_with_something_else
     sent = {"email": "a@b.de", "phone": "03012345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}
     sent |= {"due": "2026-01-02T00:30:00+02:00"}
     there = {**sent, **there} if "due" in there else {"due": sent["due"], **there}
-    by_email = Recognition(frozenset({"email"}), unique=True, shared=True)
+    by_email = Recognition(frozenset({"email"}), unique=True)
     made, at = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z" if changed else "2026-01-01T00:00:00.2Z"
     wire = {"id": "a", "objectId": "o", "data": {"email": "A@b.de", **there}, "createdAt": made, "updatedAt": at}
     found = match([Prepared(1, sent)], [Record.parse(wire)], by_email, Known())

@@ -33,8 +33,6 @@ from tests.support.faultruns import ORIGIN, client_of
 from tests.support.faultservice import Fault, FaultService
 from tests.support.outcomes import error_of
 
-PROVABLE = ["marker", "unique"]
-
 
 @dataclass
 class RepairDesk(QuietContext):
@@ -52,8 +50,7 @@ class RepairDesk(QuietContext):
         file = self.state / "people.csv"
         file.write_text("n,note,email\n" + "".join(f"{n},row {n},p{n}@acme.com\n" for n in range(1, 10)))
         target = ImportTarget("people", OBJECT_ID, ORIGIN, self.attributes, self.service)
-        options = JobOptions(ImportPlan(), marker="ref" if self.recognition == "marker" else None)
-        job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), options)
+        job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), JobOptions(ImportPlan()))
         self.job = job.id
         self.result = run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
         self.clock.sleep(1000)
@@ -62,7 +59,7 @@ class RepairDesk(QuietContext):
     @property
     def attributes(self) -> list[Attribute]:
         unique = {"isUnique": True} if self.recognition == "unique" else {}
-        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique), attribute("ref")]
+        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique)]
 
     def repair(self, *, delete: bool = False) -> RepairResult:
         return repair(self, RepairRequest(self.job, delete_duplicates=delete))  # type: ignore[arg-type]
@@ -93,9 +90,8 @@ def desk(folder: Path, recognition: str) -> RepairDesk:
     return RepairDesk(None, FakeClock(), state=folder, recognition=recognition)
 
 
-@pytest.mark.parametrize("recognition", PROVABLE)
-def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path, recognition: str) -> None:
-    people = desk(tmp_path, recognition)
+def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path) -> None:
+    people = desk(tmp_path, "unique")
     found = people.repair()
     assert (sorted(found.found.duplicates), getattr(error_of(found), "hint", None)) == (
         [4, 5, 6],
@@ -122,7 +118,7 @@ def test_rows_that_are_there_twice_have_a_count_and_a_result_file(tmp_path: Path
 
 
 def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    people = desk(tmp_path, "marker")
+    people = desk(tmp_path, "unique")
     with monkeypatch.context() as patch:
         patch.setattr(people.faulty, "_delete", lambda _: Response(200, {"content-type": "application/json"}, b'{"deleted": 0}'))
         done = people.repair(delete=True)
@@ -130,10 +126,9 @@ def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path,
     assert (people.repair(delete=True).deleted, people.there) == (3, Counter(range(1, 10)))
 
 
-@pytest.mark.parametrize("recognition", PROVABLE)
-def test_what_people_did_since_decides_which_one_stays(tmp_path: Path, recognition: str) -> None:
+def test_what_people_did_since_decides_which_one_stays(tmp_path: Path) -> None:
     """Of row 4 they have removed the record that was kept, of row 5 the other one, and changed the other one of row 6."""
-    people = desk(tmp_path, recognition)
+    people = desk(tmp_path, "unique")
     copies = people.repair().found.duplicates
     people.remove(str(copies[4][0]))
     people.remove(copies[5][1][0])
@@ -151,7 +146,7 @@ def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(
     found = people.repair()
     assert "--delete-duplicates" not in str(getattr(error_of(found), "hint", None))
     if delete:
-        with pytest.raises(UsageError, match="neither marker nor unique"):
+        with pytest.raises(UsageError, match="no unique attribute"):
             people.repair(delete=True)
         for _, extra in found.found.duplicates.values():
             people.remove(extra[0])
@@ -159,15 +154,15 @@ def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(
     assert people.there == Counter(range(1, 10)) + Counter([] if delete else [4, 5, 6])
 
 
-@pytest.mark.parametrize("recognition", ["content", "unique", "marker"])
+@pytest.mark.parametrize("recognition", ["content", "unique"])
 def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path: Path, recognition: str) -> None:
-    """Only a marker shows that a record is the job's: with it all of them are deleted."""
+    """Nothing shows that the second record is the job's."""
     people = desk(tmp_path, recognition)
-    left = Counter([] if recognition == "marker" else [4, 5, 6])
-    for _ in range(2 if left else 1):
+    left = Counter([4, 5, 6])
+    for _ in range(2):
         done = undo(people, UndoRequest(people.job, estimates=False), lambda _: None)  # type: ignore[arg-type]
         assert isinstance(done, Undo)
-        assert (people.there, done.left) == (left, {"duplicates": 3} if left else {})
+        assert (people.there, done.left) == (left, {"duplicates": 3})
         named = {str(row["id"]) for row in done.to_document()["rows"]["duplicates"]}
         assert {people.record(one)["data"]["n"] for one in named} == set(left)
 

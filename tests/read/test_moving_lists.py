@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crmctl.read.read_back import NewestFirst, Reader
+from crmctl.read.read_back import Reader, read_newest
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 
@@ -62,7 +62,7 @@ def test_reading_back_ends_where_the_offset_is_not_heeded() -> None:
     server.seed([{"n": n} for n in range(400)], MOMENT.format)
     page = server.page
     server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
-    reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+    reading = read_newest(Reader(server.crm(), OBJECT_ID), None, None)
     assert (len(reading.records), reading.complete) == (100, False)
     assert len(server.reads) == 4
 
@@ -76,6 +76,6 @@ def test_reading_back_goes_on_where_others_write_a_page_before_each_page() -> No
             server.seed([{"n": -1}] * 99, lambda _: MOMENT.format(1000 + page))
 
     server.before_page = write
-    reading = NewestFirst(None).read(Reader(server.crm(), OBJECT_ID), (), None, lambda _records, _total: False)
+    reading = read_newest(Reader(server.crm(), OBJECT_ID), None, None)
     assert set(ids) <= {record.id for record in reading.records}
     assert reading.complete

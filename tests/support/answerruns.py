@@ -71,7 +71,7 @@ ANSWERS: dict[str, Fault] = {
 
 LISTS = ("current", "5 s late", "each record late", "every second read late")
 WRITERS = ("none", "others", "similar")
-RECOGNITIONS = ("content", "unique", "marker", "capitals")
+RECOGNITIONS = ("content", "unique", "capitals")
 
 
 @dataclass(frozen=True)
@@ -204,13 +204,12 @@ def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
     original = {json.dumps(row.data, sort_keys=True): row.ordinal for row in rows}
     write = service._write
 
-    def marked(body: Data, timeout: float) -> Response:
+    def told(body: Data, timeout: float) -> Response:
         for record in body["records"]:
-            content = {slug: value for slug, value in record["data"].items() if slug != "ref"}
-            record["data"] = record["data"] | {"_truth": original[json.dumps(content, sort_keys=True)]}
+            record["data"] = record["data"] | {"_truth": original[json.dumps(record["data"], sort_keys=True)]}
         return write(body, timeout)
 
-    service._write = marked  # type: ignore[method-assign]
+    service._write = told  # type: ignore[method-assign]
 
 
 def play(told: AnswerPlay) -> AnswerOutcome:
@@ -223,7 +222,7 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
     rows = rows_of_play(told)
     service = AnsweringService(clock, told)
     know_truth(service, rows)
-    slugs: dict[str, Any] = {"marker": {"marker": "ref"}, "unique": {"unique": "email"}}.get(told.recognition, {})
+    slugs = {"unique": {"unique": "email"}}.get(told.recognition, {})
     for n in range(3):
         service.create(row_data(2000 + n) | {"_truth": -2000 - n})
     clock.advance(3600)

@@ -33,7 +33,7 @@ from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Hab
 
 ROWS, BATCH = 20, 5
 ORIGIN = "http://127.0.0.1"
-RECOGNITIONS = ("marker", "unique", "content", "twins")
+RECOGNITIONS = ("unique", "content", "twins")
 POINTS = ("before begin", "after begin", "before again", "before settle", "after settle", "before resolve", "after resolve")
 RUNS = 12
 
@@ -168,7 +168,7 @@ def play(scenario: Scenario) -> Outcome:
     clock = MovingClock()
     service = FaultService(clock, dict(scenario.faults), scenario.habits)
     rows = rows_for(scenario.recognition)
-    slugs = {"marker": {"marker": "ref"}, "unique": {"unique": "email"}}.get(scenario.recognition, {})
+    slugs = {"unique": {"unique": "email"}}.get(scenario.recognition, {})
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         folder = Path(name) / "job"
         Journal.create(folder, dataclasses.replace(header(origin=ORIGIN), **slugs), clock).close()
@@ -211,7 +211,7 @@ def look_back(service: FaultService, journal: Journal, rows: list[Prepared], clo
     reader = Reader(client_of(service, clock), journal.header.object_id)
     again = rows_of(journal, lambda: rows)
     audit(journal, reader, again)
-    if journal.header.marker or journal.header.unique:
+    if journal.header.unique:
         capture_ids(journal, reader, again)
 
 

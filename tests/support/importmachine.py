@@ -112,9 +112,8 @@ class Imports(RuleBasedStateMachine):
         file = self.folder / f"{first}.csv"
         file.write_text(text.getvalue())
         plan = ImportPlan(stop_on_error=False)
-        marker = "ref" if recognition == "marker" else None
         target = ImportTarget("people", OBJECT_ID, ORIGIN, self._attributes(recognition), self._crm())
-        job = start_import(self.store, target, GivenInput.at(file), JobOptions(plan, marker=marker))
+        job = start_import(self.store, target, GivenInput.at(file), JobOptions(plan))
         job.journal.close()
         self.imports.append(Import(job.id, recognition, numbers, invalid))
 
@@ -280,7 +279,7 @@ class Imports(RuleBasedStateMachine):
     @staticmethod
     def _attributes(recognition: str) -> list[Attribute]:
         unique = {"isUnique": True} if recognition == "unique" else {}
-        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique), attribute("ref")]
+        return [attribute("n", "number"), attribute("note"), attribute("email", "email", **unique)]
 
 
 class _Closing(ImportJob):

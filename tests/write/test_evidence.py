@@ -55,7 +55,7 @@ def values(service: FaultService) -> Counter[Any]:
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED], ids=str)
 @pytest.mark.parametrize("name", CLOCKS)
 def test_no_clock_makes_a_lost_answer_a_doubled_or_doubtful_row(name: str, fault: Fault, at: int) -> None:
-    for recognition in ("content", "unique", "marker"):
+    for recognition in ("content", "unique"):
         outcome = play(Scenario(recognition, ((at, fault),), HABITS[name]))
         assert (outcome.lost, outcome.doubled, outcome.in_doubt) == (0, 0, 0), recognition
 
@@ -88,10 +88,9 @@ def test_times_without_a_zone_cost_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED, *AFTER_COMMIT[:2]], ids=str)
 @pytest.mark.parametrize("habits", STOPPED, ids=lambda habits: habits.name)
 def test_nothing_is_absent_from_lists_that_have_stopped(habits: Habits, fault: Fault) -> None:
-    for recognition in ("content", "marker"):
-        outcome = play(Scenario(recognition, ((3, fault),), habits))
-        assert (outcome.lost, outcome.doubled) == (0, 0), recognition
-        assert outcome.in_doubt >= 5, "rows that were accepted after the lists stopped are in doubt, too"
+    outcome = play(Scenario("content", ((3, fault),), habits))
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+    assert outcome.in_doubt >= 5, "rows that were accepted after the lists stopped are in doubt, too"
 
 
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED], ids=str)
@@ -209,7 +208,7 @@ def test_records_like_the_rows_from_just_before_the_job_are_not_the_rows(tmp_pat
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT, ids=lambda fault: fault.name)
 def test_what_was_refused_after_its_commit_is_found(fault: Fault) -> None:
-    for recognition in ("content", "unique", "marker"):
+    for recognition in ("content", "unique"):
         outcome = play(Scenario(recognition, ((1, fault),)))
         assert (outcome.lost, outcome.doubled, outcome.in_doubt) == (0, 0, 0), recognition
 

@@ -95,7 +95,7 @@ def run_over_socket(server: FaultServer, service: FaultService, journal: Journal
             "unique",
             ((0, BY_NAME["index out of range, applied no"]), (1, BY_NAME["no json, applied no"]), (2, BY_NAME["417, applied all"])),
         ),
-        Scenario("marker", ((0, BY_NAME["hang, applied no"]), (1, BY_NAME["hang, applied no"]), (2, BY_NAME["400"])), Habits(lag=40.0)),
+        Scenario("content", ((0, BY_NAME["hang, applied no"]), (1, BY_NAME["hang, applied no"]), (2, BY_NAME["400"])), Habits(lag=40.0)),
     ],
     ids=str,
 )

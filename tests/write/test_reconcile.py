@@ -21,29 +21,18 @@ ONE = DeliveryOptions(concurrency=1)
 
 
 @pytest.fixture
-def marked(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal.create(tmp_path / "job", dataclasses.replace(header(), marker="ref"), FakeClock())) as journal:
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
         yield journal
 
 
-def test_a_filter_that_finds_nothing_proves_nothing(marked: Journal) -> None:
-    """The service drops the marker, so that no filter finds it: the rows are there all the same."""
-    server = BulkServer()
-    add = server.add
-    server.add = lambda data, at=None: add({name: value for name, value in data.items() if name != "ref"}, at)  # type: ignore[method-assign]
-    server.faults[1] = Fault(applies=True, drop=True)
-    run(server.crm(), marked, prepared(300), ONE)
-    assert max(server.values("n").values()) == 1
-    assert marked.counts()[RowState.CREATED] == 300
-
-
-def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(marked: Journal) -> None:
+def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(journal: Journal) -> None:
     server = BulkServer()
     server.faults[1] = Fault(applies=True, status=502, body=b"<html>")
-    run(server.crm(), marked, prepared(300), ONE)
+    run(server.crm(), journal, prepared(300), ONE)
     assert len(server.reads) <= 9
     there = {record["data"]["n"]: record["id"] for record in server.records}
-    assert {row: entry.record_id for row, entry in marked.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
+    assert {row: entry.record_id for row, entry in journal.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
 
 
 def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
@@ -78,13 +67,13 @@ def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, as
             assert server.values("n")[0] == (1 if assume == "applied" else 2)
 
 
-def test_without_the_right_to_read_rows_stay_in_doubt(marked: Journal) -> None:
+def test_without_the_right_to_read_rows_stay_in_doubt(journal: Journal) -> None:
     server = BulkServer()
     server.readable = False
     server.faults[1] = Fault(applies=True, drop=True)
-    run(server.crm(), marked, prepared(300), ONE)
+    run(server.crm(), journal, prepared(300), ONE)
     assert max(server.values("n").values()) == 1
-    assert marked.counts()[RowState.IN_DOUBT] == 100
+    assert journal.counts()[RowState.IN_DOUBT] == 100
 
 
 @dataclasses.dataclass
@@ -109,13 +98,13 @@ HIDDEN = {
 @pytest.mark.parametrize("max_wait", [300.0, 10.0])
 @pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("applies", [True, False])
-def test_a_wait_ends_as_announced_and_with_max_wait(marked: Journal, applies: bool, hidden: str, max_wait: float) -> None:
+def test_a_wait_ends_as_announced_and_with_max_wait(journal: Journal, applies: bool, hidden: str, max_wait: float) -> None:
     progress = Announced(clock=FakeClock())
     started = progress.clock.now()
     server = BulkServer()
     server.visible = HIDDEN[hidden]
     server.faults[1] = Fault(applies=applies, drop=True)
-    run(server.crm(progress.clock, max_wait=max_wait), marked, prepared(300), ONE, clock=progress.clock, progress=progress)
+    run(server.crm(progress.clock, max_wait=max_wait), journal, prepared(300), ONE, clock=progress.clock, progress=progress)
     assert max(server.values("n").values()) == 1, progress.notes
     waited = progress.clock.now() - started
     assert progress.clock.now() <= max([started + 5.0 * len(server.reads), *progress.ends]) + 5.0, (waited, progress.notes)

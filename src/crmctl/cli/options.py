@@ -176,7 +176,6 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     "quote": (TEXT, None, advanced("--quote", metavar="CHAR", help="Character that quotes cells, or none.")),
     "sheet": (TEXT, None, typer.Option("--sheet", metavar="NAME", help="Excel sheet; the first by default.")),
     "concurrency": (int, 2, advanced("--concurrency", metavar="N", min=1, max=16, help="Simultaneous requests.")),
-    "marker": (TEXT, None, advanced("--marker", metavar="ATTR", help="Text attribute that identifies the records of this import.")),
     "before_images": (
         str,
         "auto",

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -485,49 +484,6 @@ def can_encode(builder: RowBuilder) -> bool:
         and slugs.isdisjoint(constants)
         and all(attribute.slug in slugs or constants.get(attribute.slug) not in NOTHING for attribute in builder.required)
     )
-
-
-GROUP_ROWS = 100
-"""Number of consecutive rows that share a prefix. One page of a filtered list shows them all."""
-
-
-@dataclass(frozen=True)
-class Marker:
-    """Text `<job8>.<group>.<row>` in the attribute `slug`. Only digits and lower-case letters, so that case never matters."""
-
-    slug: str
-    job: str
-
-    @classmethod
-    def of(cls, slug: str, job_id: str) -> Marker:
-        return cls(slug, hashlib.blake2b(job_id.encode(), digest_size=4).hexdigest())
-
-    def text(self, ordinal: int) -> str:
-        return f"{self.prefix((ordinal - 1) // GROUP_ROWS + 1)}{ordinal}"
-
-    def prefix(self, group: int) -> str:
-        """Return the prefix of a group's markers.
-
-        It ends with a separator so that group 1 does not match group 10. Group 0 has no rows.
-        """
-        return f"{self.job}.{group}."
-
-    def prefixes(self, ordinals: Sequence[int]) -> list[str]:
-        """Return the prefixes of the groups of these rows."""
-        return [self.prefix(group) for group in sorted({(ordinal - 1) // GROUP_ROWS + 1 for ordinal in ordinals})]
-
-
-def check_marker(slug: str, attributes: Sequence[Attribute], filled: Sequence[str]) -> None:
-    """Raise UsageError unless `slug` is a plain text attribute that no column fills."""
-    attribute = next((attribute for attribute in attributes if attribute.slug == slug), None)
-    texts = [attribute.slug for attribute in attributes if attribute.type == AttributeType.TEXT and not attribute.is_list]
-    if attribute is None or slug not in texts:
-        problem = f"there is no attribute {slug}" if attribute is None else f"{slug} holds {attribute.type}, not plain text"
-        raise UsageError(f"--marker: {problem}", hint=f"text attributes: {', '.join(texts) or 'none'}", code="bad_marker")
-    if slug in filled:
-        raise UsageError(
-            f"--marker: a column or --set fills {slug} already", hint="markers need an attribute of their own", code="bad_marker"
-        )
 
 
 class Seen(Spill):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from crmctl.client.session import encode_json
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import Mapping
-from crmctl.files.payloads import Marker, RowBuilder, RowEncoder, Seen, can_encode
+from crmctl.files.payloads import RowBuilder, RowEncoder, Seen, can_encode
 from crmctl.files.rows import Row, Source
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
@@ -95,19 +95,15 @@ class Batch:
         return Batch(self.entries[:middle]), Batch(self.entries[middle:])
 
 
-def entry_of(row: SendableRow, *, with_id: bool, marker: Marker | None = None, target: str | None = None) -> Entry:
+def entry_of(row: SendableRow, *, with_id: bool, target: str | None = None) -> Entry:
     """Return the record of a row for the bulk call. Only upserts (`with_id`) send an id.
 
-    A new record gets its marker. `target` is the id for a row without one.
+    `target` is the id for a row without one.
     """
     entry = row if isinstance(row, Entry) else Entry(row.ordinal, b'{"data":%s}' % encode_json(row.data))
     encoded = entry.encoded
     if with_id and (record_id := row.id or target):
         return Entry(row.ordinal, b'%s,"id":%s}' % (encoded[:-1], encode_json(record_id)), record_id)
-    if marker is not None:
-        mark = encode_json({marker.slug: marker.text(row.ordinal)})
-        comma = b"" if encoded.endswith(b"{}}") else b","
-        return Entry(row.ordinal, b"%s%s%s}" % (encoded[:-2], comma, mark[1:]))
     return entry
 
 

@@ -52,21 +52,20 @@ class Known:
 class Recognition:
     """The attributes that decide whether a record matches a row.
 
-    `unique`: no two rows of a job match each other. `key_types`: the types of key attributes, in order, to compare rows and records as an
-    import by key does. `shared`: other clients may create matching records with different values. `altered`: attributes that the service
-    changes, `spelled`: more attributes in which rows with one key may differ.
+    `unique`: no two rows of a job match each other, but other clients may create matching records with different values. `key_types`: the
+    types of key attributes, in order, to compare rows and records as an import by key does. `altered`: attributes that the service changes,
+    `spelled`: more attributes in which rows with one key may differ.
     """
 
     slugs: frozenset[str]
     unique: bool
     key_types: tuple[tuple[str, str], ...] = ()
-    shared: bool = False
     altered: frozenset[str] = frozenset()
     spelled: frozenset[str] = frozenset()
 
     @classmethod
     def by_key(cls, slugs: Sequence[str], types: Sequence[str]) -> Recognition:
-        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)), shared=True)
+        return cls(frozenset(slugs), unique=True, key_types=tuple(zip(slugs, types, strict=True)))
 
     def key(self, data: Mapping[str, Any]) -> str | None:
         """Return the key of a record or row. None if all attributes are empty, or any of the key attributes."""
@@ -113,7 +112,7 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
     for entry in entries:
         if (key := recognition.key(entry.data)) is not None:
             rows[key][entry.ordinal] = recognition.form(entry.data)
-    theirs = _of_others(entries, records, recognition) if recognition.shared or recognition.spelled else frozenset[str]()
+    theirs = _of_others(entries, records, recognition) if recognition.unique or recognition.spelled else frozenset[str]()
     there: dict[str, dict[str, str]] = {}
     for key, alike in _by_key(records, recognition).items():
         if key in rows:

@@ -12,21 +12,16 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from crmctl.client.answers import Page
-from crmctl.client.crm import Crm
-from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
-from crmctl.files.payloads import Marker
+from crmctl.errors import RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
-from crmctl.read.read_back import Baseline, ByPrefix, Reader, Unusable, Walk, is_after
+from crmctl.read.read_back import Baseline, Reader, Unusable, Walk, is_after, read_newest
 from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
-from crmctl.values.filters import Condition
-from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
 from crmctl.write.journal import DOUBTED, DUPLICATE, UNDONE, Header, Journal, RowEntry, surplus_records
@@ -81,24 +76,24 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
         _gather(db, journal, again, recognition)
         if db.execute("SELECT EXISTS (SELECT 1 FROM wanted)").fetchone()[0]:
             _see(db, journal, reader, recognition)
-        yield from _named(db, recognition, marked=journal.header.marker is not None)
+        yield from _named(db, recognition)
 
 
 def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
     """Write the ids of created rows into the journal and return the number of rows without one."""
-    unnamed, marked = 0, journal.header.marker is not None
+    unnamed = 0
     found = name_records(journal, reader, again)
     while chunk := list(islice(found, CHUNK_ROWS)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
         # If one record holds the written values, a different record with the same key belongs to another client.
-        extra = {row.ordinal: [one for one, edited in row.extra.items() if marked or row.edited or not edited] for row in chunk}
+        extra = {row.ordinal: [one for one, edited in row.extra.items() if row.edited or not edited] for row in chunk}
         journal.add_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
         unnamed += sum(row.id is None for row in chunk)
     return unnamed
 
 
 def _recognition(journal: Journal) -> Recognition | None:
-    """Return how to recognise the job's records: by marker, else by key or unique attribute. None means by content."""
+    """Return how to recognise the job's records: by key or unique attribute. None means by content."""
     return next(iter(recognitions(journal.header)), None)
 
 
@@ -121,11 +116,9 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
                 sent = by_content([entry])
                 slugs = jsontext.dumps(sorted(sent.slugs))
                 key, form = _content_key(slugs, sent, data), sent.form(data)
-            # A cleared marker is not an edit.
-            written = {slug: value for slug, value in data.items() if slug != journal.header.marker}
             db.execute(
                 "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?, ?)",
-                (entry.ordinal, row.record_id, key, form, jsontext.dumps(written), slugs),
+                (entry.ordinal, row.record_id, key, form, jsontext.dumps(data), slugs),
             )
 
 
@@ -146,9 +139,9 @@ def _wants(db: sqlite3.Connection, key: str) -> bool:
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
     slug_sets = db.execute("SELECT DISTINCT slugs FROM wanted WHERE slugs IS NOT NULL").fetchall()
     contents = [(slugs, Recognition(frozenset(jsontext.loads(slugs)), unique=False)) for (slugs,) in slug_sets]
-    stored = StoredValues(journal.header.marker, reader, journal.recall(HABITS))
+    stored = StoredValues(reader, journal.recall(HABITS))
     further = further_records(journal) if recognition is None else ()
-    sure = recognition is None or journal.header.marker is not None  # a unique attribute alone does not prove whose record it is
+    sure = recognition is None  # a unique attribute alone does not prove whose record it is
     for record in walk_new(journal, reader):
         by_id = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (record.id,)).fetchone()
         if by_id is not None:
@@ -179,28 +172,18 @@ def _mark_seen(db: sqlite3.Connection, record: Record, key: str, facts: Mapping[
 
 
 def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
-    """Yield the records the job may have created: those with its marker, else all that are newer than the job."""
-    header = journal.header
+    """Yield the records the job may have created: all that are newer than the job. Raises Unusable if the pages lead nowhere."""
     baseline = Baseline.from_document(journal.recall("baseline"))
-    if header.marker is not None:
-        marker = Marker.of(header.marker, header.job)
-        for operator in (Operator.STARTS_WITH, Operator.CONTAINS):
-            filters = [Condition(marker.slug, operator, f"{marker.job}.")]
-            page = reader.page(filters=filters)
-            if page.items and all(str(record.data.get(marker.slug)).startswith(f"{marker.job}.") for record in page.items):
-                yield from map(reader.current, _walk(reader, filters, None, page))
-                return
-    for record in _walk(reader, (), baseline.earliest if baseline is not None else None):
+    for record in _walk(reader, baseline.earliest if baseline is not None else None):
         if baseline is None or baseline.is_new(record):
             yield reader.current(record)
 
 
-def _walk(reader: Reader, filters: Sequence[Condition], since: float | None, page: Page[Record] | None = None) -> Iterator[Record]:
-    """Yield the records of a list back to a time. `page`: its first page, if already read. Raises Unusable if the pages lead nowhere."""
+def _walk(reader: Reader, since: float | None) -> Iterator[Record]:
+    """Yield the records of the list back to a time."""
     walk = Walk()
     while not walk.is_over and not walk.reached(since):
-        walk.add(page if page is not None else reader.page(walk.offset, filters=filters))
-        page = None
+        walk.add(reader.page(walk.offset))
         if walk.is_stuck:
             raise Unusable("the list goes on and on without bringing a new record")
         yield from (row for row in walk.rows if since is None or is_after(row, since))
@@ -240,8 +223,7 @@ class StoredValues:
     alone. `known`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
     """
 
-    def __init__(self, marker: str | None, reader: Reader, known: dict[str, Any] | None = None) -> None:
-        self._marker = marker
+    def __init__(self, reader: Reader, known: dict[str, Any] | None = None) -> None:
         self._reader = reader
         self._known = known
         self._counts = {False: _Differences(), True: _Differences()}
@@ -254,7 +236,7 @@ class StoredValues:
             for slug, value in written.items()
             if canonical(value) != canonical(there.get(slug))
         }
-        others = {slug: value for slug, value in there.items() if slug not in written and slug != self._marker}
+        others = {slug: value for slug, value in there.items() if slug not in written}
         added = {slug: jsontext.dumps(value) for slug, value in others.items() if canonical(value) is not None}
         replaced = [slug for slug, score in altered.items() if score < EXPLAINED]
         untouched = record.updated_at is not None and record.updated_at == record.created_at
@@ -308,9 +290,9 @@ class StoredValues:
         return any(record.updated_at != record.created_at for record in page.items if record.updated_at is not None)
 
 
-def _named(db: sqlite3.Connection, recognition: Recognition | None, *, marked: bool) -> Iterator[CreatedId]:
-    # If several records share a unique value, the job owns the one with the written values; with a marker it owns all of them.
-    query = f"SELECT id, edited, form FROM seen WHERE key = ? ORDER BY {'created' if marked else 'edited, created'}, id"
+def _named(db: sqlite3.Connection, recognition: Recognition | None) -> Iterator[CreatedId]:
+    # If several records share a unique value, the job owns the one with the written values.
+    query = "SELECT id, edited, form FROM seen WHERE key = ? ORDER BY edited, created, id"
     rows = (
         "SELECT ordinal, id, key, form, (SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key), "
         "(SELECT COUNT(*) FROM wanted AS w WHERE w.key = o.key AND w.ordinal < o.ordinal), "
@@ -376,8 +358,11 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     doubted = journal.kept(DOUBTED)
     entries = (entry for entry in again() if entry.ordinal in doubted and entry.id is None)
     checked = unreadable = 0
+    records: Sequence[Record] | None = None
     while chunk := list(islice(entries, BULK_LIMIT)):
-        found = _look(journal, reader, chunk, again)
+        if records is None:
+            records = _new_records(journal, reader)
+        found = _match(journal, records, chunk, again)
         checked += len(chunk)
         if found is None:
             unreadable += len(chunk)
@@ -392,19 +377,21 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     return Audit(checked, unreadable, known_duplicates(journal), final)
 
 
-def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]) -> RecordMatch | None:
+def _new_records(journal: Journal, reader: Reader) -> Sequence[Record]:
+    """Return all records that are newer than the job, or none if they cannot all be read."""
     baseline = Baseline.from_document(journal.recall("baseline"))
+    reading = read_newest(reader, baseline, baseline.earliest if baseline is not None else None)
+    return [record for record in reading.records if reading.complete and (baseline is None or baseline.is_new(record))]
+
+
+def _match(
+    journal: Journal, records: Sequence[Record], entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]
+) -> RecordMatch | None:
     mine = {entry.ordinal for entry in entries}
     created = [entry for entry in entries if _state(journal, entry.ordinal) is RowState.CREATED]
     for method in methods(journal):
         if not method.fits(entries):
             continue
-        try:
-            reading = method.way.read(reader, entries, baseline.earliest if baseline is not None else None, lambda _, __: False)
-        except Unusable:
-            continue
-        is_new = baseline.is_new if baseline is not None and not isinstance(method.way, ByPrefix) else _any_record
-        records = [record for record in reading.records if is_new(record)]
         method.shows(created, records)
         recognition = method.recognition_of(entries)
 
@@ -419,21 +406,16 @@ def _look(journal: Journal, reader: Reader, entries: Sequence[Entry], again: Cal
                     rows[key].append((recognition.form(entry.data), entry.ordinal))
             return rows
 
-        if reading.complete:
-            seen = match(entries, records, recognition, known(journal, entries, alike))
-            seen, _ = explain(journal, Unexplained(created, seen, records), replace(recognition, altered=method.altered), others)
-            if seen.found:
-                return seen
+        seen = match(entries, records, recognition, known(journal, entries, alike))
+        seen, _ = explain(journal, Unexplained(created, seen, records), replace(recognition, altered=method.altered), others)
+        if seen.found:
+            return seen
     return None
 
 
 def _state(journal: Journal, ordinal: int) -> RowState | None:
     entry = journal.rows(ordinal, ordinal).get(ordinal)
     return entry.state if entry is not None else None
-
-
-def _any_record(_: Record) -> bool:
-    return True
 
 
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
@@ -446,14 +428,12 @@ def refuse_unproven(journal: Journal) -> None:
     """Raise UsageError for a job whose records are recognised only by content: a duplicate may belong to another client."""
     if not is_provable(journal.header):
         hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
-        raise UsageError(
-            "these rows have neither marker nor unique attribute: another client may have created them", hint=hint, code="not_ours"
-        )
+        raise UsageError("these rows have no unique attribute: another client may have created the records", hint=hint, code="not_ours")
 
 
 def is_provable(header: Header) -> bool:
-    """Whether a marker or unique attribute proves that the job created a record."""
-    return header.marker is not None or header.unique is not None
+    """Whether a unique attribute shows that the job created a record."""
+    return header.unique is not None
 
 
 def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> frozenset[str]:
@@ -461,7 +441,7 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
 
     Deleted duplicates are forgotten. If a row's own record was deleted, a duplicate takes its place. Raises reading errors.
     """
-    told, marker = known_duplicates(journal), journal.header.marker
+    told = known_duplicates(journal)
     sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in told}
     with SeenIds() as ids:
         for own, extra in told.values():
@@ -469,11 +449,10 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
                 ids.add(record_id.lower())
         there = {record.id: record for record in chain.from_iterable(fetch(reader, ids))}
     as_written: set[str] = set()
-    stored = StoredValues(marker, reader)
+    stored = StoredValues(reader)
     facts: dict[str, dict[str, Any]] = {}
     for row, (_, extra) in told.items():
-        written = {slug: value for slug, value in sent.get(row, {}).items() if slug != marker}
-        facts |= {one: stored.compare(there[one], written, sure=marker is not None) for one in extra if one in there}
+        facts |= {one: stored.compare(there[one], sent.get(row, {}), sure=False) for one in extra if one in there}
     for row, (own, extra) in told.items():
         edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
@@ -486,37 +465,3 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
         journal.keep(DUPLICATE, ((record_id, None) for record_id in gone))
         as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
     return frozenset(as_written)
-
-
-def clear_markers(journal: Journal, service: Crm, reader: Reader) -> int:
-    """Clear the marker of every record of the job and return the number of records. The job must be complete.
-
-    Raises UsageError for a job without markers, or with rows unsent or in doubt, and PartialError if the service keeps a marker.
-    """
-    header = journal.header
-    if header.marker is None:
-        raise UsageError(f"job {header.job} wrote no markers", code="no_marker")
-    counts = journal.counts()
-    if counts[RowState.IN_DOUBT] or counts[RowState.UNSENT]:
-        raise UsageError(f"job {header.job} still needs its markers", hint=f"crmctl bulk resume {header.job}", code="marker_needed")
-    cleared: set[str] = set()
-    for ids in _marked(Marker.of(header.marker, header.job), reader):
-        if cleared >= set(ids):
-            raise PartialError(f"the service does not let go of markers: {len(ids)} left")
-        result = service.bulk_write(header.object_id, [{"id": one, "data": {header.marker: None}} for one in ids], mode="upsert")
-        if result.failed:
-            raise PartialError(f"a marker could not be cleared: {result.failed[0].error}")
-        cleared |= set(ids)
-    return len(cleared)
-
-
-def _marked(marker: Marker, reader: Reader) -> Iterator[list[str]]:
-    """Yield the ids of records that still have the marker, one page at a time, until no record has it."""
-    prefix = f"{marker.job}."
-    while True:
-        rows = reader.page(filters=[Condition(marker.slug, Operator.STARTS_WITH, prefix)]).items
-        if not all(str(row.data.get(marker.slug)).startswith(prefix) for row in rows):
-            raise CrmctlError("the service does not heed the filter on the marker", code="unusable_filter")
-        if not rows:
-            return
-        yield [row.id for row in rows]

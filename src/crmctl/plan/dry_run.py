@@ -389,7 +389,7 @@ def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> I
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
             saved = request.plan_path
-            made = JobOptions(plan, request.again, request.marker, request.before_images)
+            made = JobOptions(plan, request.again, request.before_images)
             write_plan(saved, header_of(target, planned, made, context.clock.now()), found.prediction, decisions)
     return ImportPreview(request.file, found, findings, invalid or unexpected, saved)
 

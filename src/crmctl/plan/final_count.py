@@ -154,10 +154,9 @@ def _read_all(context: SendContext, reader: Reader, count: FinalCount, compariso
         context.progress.note(f"the number of records does not fit what was written: reading about {pages:,} pages to find out why")
     from crmctl.plan.audit import walk_new
 
-    can_end = count.left is not None and journal.header.marker is None
     for _ in range(WALKS):
         read = comparison.add_records(walk_new(journal, reader))
-        if can_end and read >= (count.left or 0) + records_made(journal):
+        if count.left is not None and read >= count.left + records_made(journal):
             return
 
 
@@ -313,7 +312,7 @@ class _Comparison:
         """Yield rows whose key another client's record may have too, as sent or as stored: row, id and key of each record."""
         if not self._journal.header.keys:
             return
-        for row, ids in ledger.surplus.items() if self._journal.header.marker is None else ():
+        for row, ids in ledger.surplus.items():
             record, name = ledger.found.get(row), self._name(ledger.rows[row].data)
             every = ids if record is None else [record.id, *ids]
             yield from ((row, record_id, _spelled(name)) for record_id in every)
@@ -419,7 +418,7 @@ class _Ledger:
         self._pair_altered(created=False)
 
     def _match_keys(self) -> None:
-        """Match rows with records that a person changed since: they still have the marker, key or unique value of the row.
+        """Match rows with records that a person changed since: they still have the key or unique value of the row.
 
         A refused row may have been created by an earlier request. Then its record also holds most of its values.
         """

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from crmctl.bulk_context import watch_interrupts
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
 from crmctl.files.mapping import Mode
-from crmctl.files.payloads import Marker
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
@@ -403,12 +402,11 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
     """Return the function that turns a row into the entry to send, with the id of the record that its key identifies."""
     header = journal.header
     with_id = header.mode != "create"
-    marker = Marker.of(header.marker, header.job) if header.marker is not None else None
-    if not header.keys and not with_id and marker is None:
+    if not header.keys and not with_id:
         return lambda row: row if type(row) is Entry else entry_of(row, with_id=False)
     if not header.keys:
-        return lambda row: entry_of(row, with_id=with_id, marker=marker)
-    return lambda row: entry_of(row, with_id=True, marker=marker, target=target_of(journal, row.ordinal))
+        return lambda row: entry_of(row, with_id=True)
+    return lambda row: entry_of(row, with_id=True, target=target_of(journal, row.ordinal))
 
 
 def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:

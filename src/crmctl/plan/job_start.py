@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
-from crmctl.files.mapping import MappedColumn, Mode, attribute_digests, schema_digest
-from crmctl.files.payloads import check_marker
+from crmctl.files.mapping import Mode, attribute_digests, schema_digest
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.models.findings import Finding
@@ -59,14 +58,12 @@ class ImportTarget:
 class JobOptions:
     """Decisions made when a job is created.
 
-    `again` allows content that was already imported. `marker` is the text attribute for the import marker of each new record.
-    `before_images` says whether the job keeps the values it overwrites. `plan_file` is a saved plan. `shown` is the edited record as the
-    user saw it.
+    `again` allows content that was already imported. `before_images` says whether the job keeps the values it overwrites. `plan_file` is a
+    saved plan. `shown` is the edited record as the user saw it.
     """
 
     plan: ImportPlan
     again: bool = False
-    marker: str | None = None
     before_images: str = BeforeImages.AUTO
     plan_file: Path | None = None
     kind: JobKind = JobKind.IMPORT
@@ -122,8 +119,6 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
         frozen = options.plan.frozen(target.attributes)
         _key_attributes(frozen, target.attributes)
         planned = open_input(frozen, path, given.name, target.attributes)
-        if options.marker is not None:
-            check_marker(options.marker, target.attributes, [*planned.mapping.constants, *map(_slug_of, planned.mapping.columns)])
         header = header_of(target, planned, options, store.clock.now(), folder.name)
         planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
@@ -169,7 +164,6 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         created_at=now,
         version=__version__,
         plan=plan.to_document(),
-        marker=options.marker,
         unique=_unique_attribute(planned),
         keys=[attribute.slug for attribute in keys],
         key_types=[str(attribute.type) for attribute in keys],
@@ -233,10 +227,6 @@ def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequen
     from crmctl.match.keys import key_rule
 
     return key_rule(plan.mapping.keys, attributes).attributes
-
-
-def _slug_of(column: MappedColumn) -> str:
-    return column.attribute.slug if column.attribute is not None else ""
 
 
 def _unique_attribute(planned: PlannedInput) -> str | None:

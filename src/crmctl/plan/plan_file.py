@@ -225,7 +225,7 @@ def _difference(planned: Decision | None, now: Decision | None) -> str:
     return "the record is gone" if now.record is None else "the record has changed"
 
 
-FORMAT = 3
+FORMAT = 4
 KIND = "crmctl import plan"
 
 LONGEST_HEADER = 10_000_000

@@ -132,7 +132,6 @@ class ImportRequest(RunRequest, ReadRequest):
     date_formats: Sequence[str] = ()
     default_region: str | None = None
     currency: str | None = None
-    marker: str | None = None
     before_images: str = "auto"
     feed: str | None = None
     on_conflict: str | None = None

@@ -249,11 +249,10 @@ def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> s
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """A repair of `job` (its id or part of it). crmctl asks before it deletes or clears anything; with `dry_run` it does neither."""
+    """A repair of `job` (its id or part of it). crmctl asks before it deletes anything; with `dry_run` it does not."""
 
     job: str
     delete_duplicates: bool = False
-    clear_marker: bool = False
     dry_run: bool = False
 
 
@@ -261,14 +260,12 @@ class RepairRequest:
 class RepairResult:
     """Outcome of a repair.
 
-    `deleted`: number of deleted duplicates; `cleared`: number of cleared markers. `left`: rows that still exist more than once; `way`: the
-    advice for them.
+    `deleted`: number of deleted duplicates. `left`: rows that still exist more than once; `way`: the advice for them.
     """
 
     job: str
     found: audit.Audit
     deleted: int = 0
-    cleared: int = 0
     left: int = 0
     way: str = ""
 
@@ -277,7 +274,7 @@ class RepairResult:
         found = self.found
         return {
             "job": self.job, "checked": found.checked, "unreadable": found.unreadable, "final": found.final,
-            "duplicates": found.to_document(), "deleted": self.deleted, "cleared": self.cleared,
+            "duplicates": found.to_document(), "deleted": self.deleted,
         }  # fmt: skip
 
     def raise_for_error(self) -> None:
@@ -296,7 +293,7 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
     Raises read errors, and UsageError if the job is running or unknown, or its input has changed.
     """
     job = reopen_finished(context, request.job)
-    deleted = cleared = 0
+    deleted = 0
     with closing(job.journal) as journal, closing(job.input), journal.hold():
         reader, again = Reader(context.service, journal.header.object_id), rows_of(journal, job.input.payloads)
         found = audit.audit(journal, reader, again)
@@ -309,12 +306,8 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
             if not as_written or not audit.is_provable(journal.header) or deleted:
                 way = f"another client changed or created them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
         left = len(audit.known_duplicates(journal))
-        if request.clear_marker:
-            context.listener.confirm(f"Clear the markers of job {job.id}")
-            if not request.dry_run:
-                cleared = audit.clear_markers(journal, context.service, reader)
         write_results(journal, job.input.source)
-    return RepairResult(job.id, found, deleted, cleared, left, way)
+    return RepairResult(job.id, found, deleted, left, way)
 
 
 def _delete(context: BulkContext, journal: Journal, as_written: Collection[str], *, dry_run: bool) -> int:

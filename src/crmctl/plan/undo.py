@@ -360,7 +360,7 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
             for row in chunk:
                 if row.edited and row.id is not None and written.include_changed:
                     row = row._replace(edited=False, seen=True)
-                _sort_in(row, written.ids, undo, named, marked=journal.header.marker is not None)
+                _sort_in(row, written.ids, undo, named)
                 if row.id is not None and not row.seen and missing.add(row.id.lower()):
                     places[row.id.lower()] = row.ordinal
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
@@ -386,7 +386,7 @@ def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callabl
             undo.further.add({"row": rows[record.id.lower()], "id": record.id})
 
 
-def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked: bool) -> None:
+def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds) -> None:
     """Sort a created row into records to delete, conflicts or unknown rows."""
     if row.id is None:
         undo.unknown.add(row.ordinal)
@@ -396,12 +396,9 @@ def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds, *, marked
     elif row.seen:
         ids.add(row.id)
     for record_id, edited in row.extra.items():
-        # A marker proves that the job created the record; a record with the same key may come from another client.
-        if marked and not edited:
-            ids.add(record_id)
-        else:
-            (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
-            named.add(record_id.lower())
+        # A record with the same key may come from another client.
+        (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
+        named.add(record_id.lower())
 
 
 def _tell(undo: Undo, written: WrittenRecords) -> None:

@@ -356,7 +356,7 @@ class Parents:
                 if record_id is not None and row is not None and row.state is RowState.CREATED and record_id.lower() not in undone:
                     awaited.add(record_id, data)
             reader = Reader(service, group.parents.reference.object_id)
-            stored = StoredValues(None, reader)
+            stored = StoredValues(reader)
             facts = {record.id: stored.compare(record, made) for page in awaited.pages(reader) for made, record in page}
         for record_id, differences in facts.items():
             (self.edited if stored.is_edited(differences) else group.ids).append(record_id)

@@ -1,4 +1,4 @@
-"""Read records back to see whether rows exist, with a filter or newest first."""
+"""Read records back, newest first, to see whether rows exist."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from typing import Any, TypeVar, Unpack
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Getter
 from crmctl.errors import InterruptedByUser, NotFoundError
-from crmctl.files.payloads import Marker
-from crmctl.files.validation import Entry
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
-from crmctl.values.filters import Condition
 from crmctl.values.moments import seconds_of
-from crmctl.values.operators import Operator
 
 MOST_PAGES = 400
 """Most requests of one read-back. If it needs more, it stops and cannot prove absence."""
@@ -129,9 +125,9 @@ class Reader:
     singly: bool = False
     note: Callable[[str], None] = lambda _: None
 
-    def page(self, offset: int = 0, *, filters: Sequence[Condition] = ()) -> Page[Record]:
+    def page(self, offset: int = 0) -> Page[Record]:
         """Return a page of 100 records. Raises the errors of the call, and InterruptedByUser."""
-        return self.list_records(self.object_id, filters=filters, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
+        return self.list_records(self.object_id, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
 
     def current(self, listed: Record) -> Record:
         """Return a listed record as it is now. A deleted one stays as listed. Raises the errors of the call."""
@@ -176,80 +172,25 @@ Enough = Callable[[Sequence[Record], int | None], bool]
 """Returns whether the records read so far, newest first, and the total answer the question."""
 
 
-@dataclass(frozen=True)
-class ByPrefix:
-    """Reads with a filter on the prefix of markers."""
+def read_newest(reader: Reader, baseline: Baseline | None, since: float | None, enough: Enough = lambda *_: False) -> ReadResult:
+    """Read records, newest first, back to a given time, or until they are `enough`. Those in `baseline` are left out."""
+    old = baseline.ids if baseline is not None else frozenset()
 
-    marker: Marker
-    operator: Operator
-
-    @property
-    def name(self) -> str:
-        return f"{self.marker.slug} {self.operator}"
-
-    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
-        records: dict[str, Record] = {}
-        complete = True
-        for prefix in self.marker.prefixes([entry.ordinal for entry in entries]):
-            walk = self._walk(reader, prefix)
-            records.update((record.id, record) for record in reversed(walk.rows))
-            complete = complete and walk.is_over
-        return ReadResult(list(records.values()), complete)
-
-    def probe(self, reader: Reader) -> None:
-        if self._walk(reader, self.marker.prefix(0)).rows:
-            raise Unusable(f"{self.name}: the service finds what is not there")
-
-    def total(self, reader: Reader) -> int | None:
-        """Return the service's count of the job's records. Raises Unusable."""
-        prefix = f"{self.marker.job}."
-        page = reader.page(filters=[Condition(self.marker.slug, self.operator, prefix)])
-        self._check(page, prefix)
-        return page.total
-
-    def _check(self, page: Page[Record], prefix: str) -> None:
-        if not all(str(row.data.get(self.marker.slug)).casefold().startswith(prefix) for row in page.items):
-            raise Unusable(f"{self.name}: the service does not heed this filter")
-
-    def _walk(self, reader: Reader, prefix: str) -> Walk:
-        walk = Walk()
-        while not (walk.is_over or walk.is_stuck) and walk.pages < MOST_PAGES:
-            page = reader.page(walk.offset, filters=[Condition(self.marker.slug, self.operator, prefix)])
-            self._check(page, prefix)
-            walk.add(page)
-        return walk
-
-
-@dataclass(frozen=True)
-class NewestFirst:
-    """Reads all records, newest first, back to a given time. Records in `baseline` existed before."""
-
-    baseline: Baseline | None
-    name: str = "newest first"
-
-    def read(self, reader: Reader, entries: Sequence[Entry], since: float | None, enough: Enough) -> ReadResult:
-        walk = Walk()
-        total = None
-        while walk.pages < MOST_PAGES:
-            page = reader.page(walk.offset)
-            total = page.total
-            news = walk.add(page)
-            if walk.is_over or walk.is_stuck or walk.reached(since) or enough(self._candidates(news, since), total):
-                break
-            if walk.pages == LONG_READ:
-                reader.note(f"reading more than {LONG_READ} pages of new records to find rows in doubt")
-        newest = moment_of(walk.rows[0]) if walk.rows else None
-        return ReadResult(self._candidates(walk.rows, since)[::-1], walk.is_over or walk.reached(since), newest, total)
-
-    def probe(self, reader: Reader) -> None:
-        """Does nothing: this strategy needs no check."""
-
-    def _candidates(self, rows: Sequence[Record], since: float | None) -> list[Record]:
-        old = self.baseline.ids if self.baseline is not None else frozenset()
+    def candidates(rows: Sequence[Record]) -> list[Record]:
         return [row for row in rows if row.id not in old and (since is None or is_after(row, since))]
 
-
-ReadStrategy = ByPrefix | NewestFirst
+    walk = Walk()
+    total = None
+    while walk.pages < MOST_PAGES:
+        page = reader.page(walk.offset)
+        total = page.total
+        news = walk.add(page)
+        if walk.is_over or walk.is_stuck or walk.reached(since) or enough(candidates(news), total):
+            break
+        if walk.pages == LONG_READ:
+            reader.note(f"reading more than {LONG_READ} pages of new records to find rows in doubt")
+    newest = moment_of(walk.rows[0]) if walk.rows else None
+    return ReadResult(candidates(walk.rows)[::-1], walk.is_over or walk.reached(since), newest, total)
 
 
 @dataclass

@@ -287,7 +287,7 @@ def _bring_name_to_disk(folder: Path) -> None:
             os.close(handle)
 
 
-FORMAT = 8
+FORMAT = 9
 
 TABLES = """
 CREATE TABLE job (one INTEGER PRIMARY KEY CHECK (one = 1), header TEXT NOT NULL, state TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0);

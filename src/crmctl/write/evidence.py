@@ -14,7 +14,7 @@ from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, Record
-from crmctl.read.read_back import LONG_READ, Baseline, ByPrefix, Reader, ReadResult, Unusable, moment_of
+from crmctl.read.read_back import LONG_READ, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal, doubtful, records_made
@@ -319,26 +319,12 @@ class Evidence:
         weighing = Weighing(method, sent, controlled)
         reading = self._read(method, sent, thoroughly=thoroughly)
         recognition = method.recognition_of(sent.creates)
-        if isinstance(method.way, ByPrefix):
-            seen = self._match(recognition, sent, reading.records)
-            return self._weigh_marked(weighing, method.way, seen, complete=reading.complete and thoroughly)
         seen = self._match(recognition, sent, self._new(reading))
         if len(seen.found) == len(sent.creates) or not thoroughly:
             return Look(seen, is_cut=not reading.complete and len(reading.records) > (LONG_READ - 1) * (PAGE_LIMIT - 1))
         if reading.total is None or self.count.before is None:
             return self._weigh_uncounted(weighing, reading)
         return self._weigh_counted(weighing, reading)
-
-    def _weigh_marked(self, weighing: Weighing, way: ByPrefix, seen: RecordMatch, *, complete: bool) -> Look:
-        sent = weighing.sent
-        if not weighing.controlled:
-            return Look(seen, why="no batch was confirmed that could be read back the same way")
-        if not complete:
-            return Look(seen, why="more records have been created since than can be read back")
-        self.count.found[sent.number] = len(seen.found)
-        total, made = way.total(self._reader), self.count.made
-        counted = self._shows_confirmed(way) if total is None else total == made + sum(map(len, seen.extra.values()))
-        return self._fresh(sent, seen, counted=counted, why=TOO_FEW if total is None or total < made else TOO_MANY)
 
     def _weigh_counted(self, weighing: Weighing, reading: ReadResult) -> Look:
         """Read further back until every new record is accounted for."""
@@ -364,7 +350,7 @@ class Evidence:
                 return self._all_told(sent, seen, reading)
             if not windows:
                 return self._weigh_all(weighing, reading, seen, left)
-            reading = method.way.read(self._reader, sent.creates, windows.pop(0), _never)
+            reading = read_newest(self._reader, self._baseline, windows.pop(0))
 
     def _unaccounted(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> int:
         """Return how many records are neither old nor known rows of the job, counting the rows just seen."""
@@ -412,7 +398,7 @@ class Evidence:
         method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
         if self.count.before is not None:
-            reading = method.way.read(self._reader, sent.creates, self._windows(method, sent)[0], _never)
+            reading = read_newest(self._reader, self._baseline, self._windows(method, sent)[0])
         new = self._new(reading)
         seen = self._match(recognition, sent, new)
         if len(seen.found) == len(sent.creates):
@@ -465,7 +451,7 @@ class Evidence:
                 left = None if thoroughly and method.ahead is not None else self.count.left(total, made, sent.sent_at)
                 return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= 0)
 
-            return method.way.read(self._reader, sent.creates, since, enough)
+            return read_newest(self._reader, self._baseline, since, enough)
 
         is_uncounted = thoroughly and self.count.before is None  # then the lists alone decide, and are read further back
         if method.ahead is not None and self._confirmed is not None:
@@ -497,13 +483,6 @@ class Evidence:
 
     def _not_new(self, reading: ReadResult) -> list[Record]:
         return [record for record in reading.records if not self._is_new(record)]
-
-    def _shows_confirmed(self, way: ByPrefix) -> bool:
-        if self._confirmed is None:
-            return False
-        entries = self._confirmed.entries
-        shows = showing(entries, self.methods[0].recognition_of(entries))
-        return shows(way.read(self._reader, entries, None, _never).records, None)
 
     # -- rows with equal values ------------------------------------------------------------------------------------------------------
 

@@ -60,8 +60,6 @@ class Header:
     created_at: float
     version: str
     plan: dict[str, Any] = field(default_factory=dict)
-    marker: str | None = None
-    """The attribute that holds the import marker of every created record."""
     unique: str | None = None
     """A mapped attribute whose values are unique in the file, used to recognise rows."""
     keys: list[str] = field(default_factory=list)

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from crmctl.files.payloads import Marker
 from crmctl.files.validation import Entry
 from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, comparable
 from crmctl.models.resources import Record
-from crmctl.read.read_back import Baseline, ByPrefix, Enough, NewestFirst, Reader, ReadStrategy, Unusable, moment_of
-from crmctl.values.operators import Operator
+from crmctl.read.read_back import Baseline, Enough, Reader, Unusable, moment_of, read_newest
 from crmctl.write.database import MAY_BE_THERE
 from crmctl.write.in_flight import further_records
 from crmctl.write.journal import Header, Journal
@@ -36,12 +34,12 @@ class Confirmed:
 
 @dataclass
 class Method:
-    """A way of reading combined with a recognition, and its test results. Without `recognition`, rows are recognised by content.
+    """A recognition of rows in the lists, and its test results. Without `recognition`, rows are recognised by content.
 
     `lag`: seconds until a record shows up. `ahead`: seconds by which the service's clock is ahead of the local clock; None while unknown.
     """
 
-    way: ReadStrategy
+    baseline: Baseline | None
     recognition: Recognition | None
     works: bool = False
     broken: str | None = None
@@ -67,13 +65,12 @@ class Method:
         control = self.control = self.control or confirmed
         assert control is not None
         enough = showing(control.entries, self.recognition_of(control.entries), most=CONTROL_RECORDS)
-        records = self.way.read(reader, control.entries, since, enough).records
+        records = read_newest(reader, self.baseline, since, enough).records
         if not self.shows(control.entries, records):
             self.waited = True
             if now >= control.at + CONTROL_SECONDS:
-                raise Unusable(f"{self.way.name}: rows that are there are not found")
+                raise Unusable("the lists do not show rows that are there")
             return False
-        self.way.probe(reader)
         self.works = True
         self.lag = now - control.at if self.waited else 0.0
         recognition = self.recognition_of(control.entries)
@@ -88,7 +85,7 @@ class Method:
         Later recognitions ignore attributes that come back altered, if the remaining attributes still distinguish the rows.
         """
         recognition = self.recognition_of(entries)
-        if self.recognition is not None and self.recognition.shared:
+        if self.recognition is not None:
             self.recognition = comparable(entries, records, recognition)
         if showing(entries, recognition)(records, None):
             return True
@@ -167,22 +164,15 @@ def _without_other_rows(
 
 def methods(journal: Journal) -> list[Method]:
     """Return the ways to find the rows of a job, best first."""
-    header = journal.header
-    newest = NewestFirst(Baseline.from_document(journal.recall("baseline")))
-    found: list[Method] = []
-    if header.marker is not None:
-        marker = Marker.of(header.marker, header.job)
-        marked = Recognition(frozenset({header.marker}), unique=True)
-        found += [Method(ByPrefix(marker, operator), marked) for operator in (Operator.STARTS_WITH, Operator.CONTAINS)]
-    return [*found, *(Method(newest, recognition) for recognition in recognitions(header)), Method(newest, None)]
+    baseline = Baseline.from_document(journal.recall("baseline"))
+    return [Method(baseline, recognition) for recognition in (*recognitions(journal.header), None)]
 
 
 def recognitions(header: Header) -> list[Recognition]:
-    """Return the recognitions that tell a job's rows from other records, best first: marker, unused key, unique attribute."""
+    """Return the recognitions that tell a job's rows from other records, best first: unused key, unique attribute."""
     by_key = [Recognition.by_key(header.keys, header.key_types)] if header.keys else []
-    marked = [Recognition(frozenset({header.marker}), unique=True)] if header.marker is not None else []
-    unique = [Recognition(frozenset({header.unique}), unique=True, shared=True)] if header.unique is not None else []
-    return [*marked, *by_key, *unique]
+    unique = [Recognition(frozenset({header.unique}), unique=True)] if header.unique is not None else []
+    return [*by_key, *unique]
 
 
 def showing(entries: Sequence[Entry], recognition: Recognition, most: float = math.inf) -> Enough:

@@ -40,7 +40,7 @@ app = CommandApp("Import, export and delete many records safely.")
     "mode keys on_duplicate_key feed on_conflict mirror references on_missing_ref expect max_changes plan_file report "
     "map_pairs map_file value_map set_values ignore_unknown on_error max_failures failed again blank null_strings "
     "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency pad_short format encoding "
-    "delimiter quote sheet concurrency marker before_images settle assume_applied assume_lost capture_ids lock_wait ping"
+    "delimiter quote sheet concurrency before_images settle assume_applied assume_lost capture_ids lock_wait ping"
 )
 def import_records(
     ctx: typer.Context,
@@ -119,7 +119,6 @@ def repair_job(
     ctx: typer.Context,
     job: JobArgument,
     delete_duplicates: Annotated[bool, typer.Option("--delete-duplicates", help="Delete unchanged duplicates; asks first.")] = False,
-    clear_marker: Annotated[bool, typer.Option("--clear-marker", help="Clear the import marker of every record; asks first.")] = False,
 ) -> None:
     """Look again for rows that were in doubt, and name duplicates.
 
@@ -128,7 +127,7 @@ def repair_job(
     from crmctl.cli.bulk_jobs import repair_job
     from crmctl.plan.resume import RepairRequest
 
-    repair_job(ctx.obj, RepairRequest(job, delete_duplicates, clear_marker, ctx.obj.dry_run))
+    repair_job(ctx.obj, RepairRequest(job, delete_duplicates, ctx.obj.dry_run))
 
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
