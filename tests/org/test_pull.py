@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.org.folder import RECORDS
-from crmctl.org.pull import _split
+from crmctl.org.pull import split_lines
 from tests.support.cli import run_crmctl
 from tests.support.organizations import furnish
 from tests.support.service import RunningService
@@ -93,8 +93,8 @@ def test_a_folder_under_version_control_is_a_valid_start(crm: RunningService) ->
     [
         ("notes.txt", "x", "not crmctl's"),
         ("org.toml", "format = 2\n", "format 2"),
-        ("org.toml", "format = 1\nobject = []\n", "unknown setting object"),
-        ("org.toml", "format = 1\nobjects = [3]\n", "another kind"),
+        ("org.toml", "format = 1\nobject = []\n", "object is no key"),
+        ("org.toml", "format = 1\nobjects = [3]\n", "objects.0 must be text"),
         ("org.toml", "format = \n", "org.toml"),
     ],
 )
@@ -227,7 +227,7 @@ def test_large_objects_are_split_by_the_end_of_the_id(tmp_path: Path) -> None:
     folder.mkdir()
     lines = [json.dumps({"id": f"{number:032x}", "data": {}}) + "\n" for number in range(64)]
     (folder / "people.jsonl").write_text("".join(lines))
-    _split(folder / "people.jsonl", limit=1000)
+    split_lines(folder / "people.jsonl", limit=1000)
     parts = sorted((folder / "people").iterdir())
     assert [part.stem for part in parts] == list("0123456789abcdef")
     assert sorted("".join(part.read_text() for part in parts).splitlines(keepends=True)) == sorted(lines)

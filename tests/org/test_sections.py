@@ -174,3 +174,35 @@ def test_one_format_for_schema_files_definitions_files_and_folders(crm: RunningS
         {"url": "https://example.com/events", **entry, "eventTypes": ["record.created"], "enabled": False}
         for entry in [{"description": yaml_text.loads(Path("crm/webhooks.yaml").read_text())[0]["description"]}]
     ]
+
+
+def test_entries_that_say_the_same_otherwise_are_written_only_once(crm: RunningService, other: RunningService) -> None:
+    run_crmctl("org", "pull", "crm").ok()
+    report = {
+        "name": "R", "object": "people", "description": "", "columns": ["email"], "measures": [],
+        "filters": [{"attributeSlug": "email", "operator": "isEmpty"}], "sort": {"field": "email"},
+    }  # fmt: skip
+    call = {"type": "callUrl", "url": "https://example.com/hook", "repeat": False, "body": None, "headers": {}}
+    workflow = {
+        "name": "W", "trigger": "record/created", "object": "people", "enabled": True, "cron": None, "actions": [call],
+        "conditions": [{"attributeSlug": "email", "operator": "isNotEmpty", "value": True}],
+    }  # fmt: skip
+    endpoint = {"url": "https://example.com/events", "description": "", "eventTypes": ["record.updated", "record.created"]}
+    for name, content in {"reports/r.yaml": report, "workflows/w.yaml": workflow, "webhooks.yaml": [endpoint]}.items():
+        (Path("crm") / name).parent.mkdir(exist_ok=True)
+        (Path("crm") / name).write_text(yaml_text.dumps(content))
+    first = run_crmctl("org", "apply", "crm", "--edited", env=at(other)).ok().json()
+    assert [first[section]["create"] for section in ("reports", "workflows", "webhooks")] == [1, 1, 1]
+    again = run_crmctl("org", "apply", "crm", "--edited", env=at(other)).ok().json()
+    assert (again["changes"], again["job"]) == (0, None)
+    assert run_crmctl("org", "diff", "crm", "--exit-code", env=at(other)).ok().json() == []
+
+
+def test_the_undo_of_a_changed_endpoint_restores_it(crm: RunningService, other: RunningService) -> None:
+    for service, text in ((crm, "new"), (other, "old")):
+        service.client.post("/api/v1/definitions", json={"webhooks": [{"url": "https://example.com/events", "description": text}]})
+    run_crmctl("org", "pull", "crm").ok()
+    job = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"]
+    assert other.client.get("/api/v1/definitions").json()["webhooks"] == [{"url": "https://example.com/events", "description": "new"}]
+    run_crmctl("bulk", "undo", job, "--yes", env=at(other)).ok()
+    assert other.client.get("/api/v1/definitions").json()["webhooks"] == [{"url": "https://example.com/events", "description": "old"}]

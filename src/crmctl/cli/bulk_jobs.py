@@ -115,8 +115,9 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     if job is None:
         return False
     plan = undo_apply(context, job, dry_run=True)
-    counts = (counted(plan.records, "record"), f"{plan.activities:,} activities", f"{plan.entries:,} entries")
-    what = f"{', '.join(counts)} and {counted(plan.schema, 'change')} of the schema"
+    counts = plan.counts
+    what = f"{counted(counts['records'], 'record')}, {counts['activities']:,} activities, {counts['entries']:,} entries"
+    what += f" and {counted(counts['schema'], 'change')} of the schema"
     runtime.confirm(f"Undo job {job.id}: {what}")
     if not runtime.dry_run:
         plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,20 +14,12 @@ from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError,
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Object
 from crmctl.org.compare import OrgComparison, service_compared
-from crmctl.org.folder import OrgFolder, references_of
-from crmctl.org.jobs import (
-    OrgJob,
-    OrgStep,
-    known_ids,
-    settle,
-    unfinished,
-    write_sources,
-)
+from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of
+from crmctl.org.jobs import OrgJob, OrgStep, known_ids, settle, steps_of, unfinished
 from crmctl.org.pull import source_digest
 from crmctl.org.sections import read_sections, send_entry, takes_sections, to_send
-from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, Side
+from crmctl.org.tables import Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
 from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of
@@ -82,10 +74,10 @@ class ApplyPlan:
     """
 
     folder: Path
-    schema: Sequence[SchemaChange]
-    records: dict[str, ObjectPlan]
-    others: dict[str, ObjectPlan]
+    schema: list[SchemaChange]
     coverage: Sequence[Json]
+    records: dict[str, ObjectPlan] = field(default_factory=dict)
+    others: dict[str, ObjectPlan] = field(default_factory=dict)
     job: str | None = None
     left: list[Json] = field(default_factory=list)
     count: int = 0
@@ -146,18 +138,14 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         compared, present = stack.enter_context(
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
         )
-        others = {ACTIVITY_ROWS: "activities"} | (SECTION_ROWS if takes_sections(context) else {})
-        plan = plan_of(
-            compared, request, {slug: section for slug, section in others.items() if section in folder.parts and slug in compared.others}
-        )
+        plan = plan_of(compared, request, takes_sections=takes_sections(context))
         approve(plan)
         if request.dry_run or (not plan.changes and job is None):
-            _note_left_out(compared, plan, folder.objects)
             return plan
         job = job or _held(stack, OrgJob.begin(context, request.folder))
         plan.job = job.id
         try:
-            _Run(context, compared, present, job, plan, request.settle).carry_out(request)
+            _Run(context, compared, present, job, plan).carry_out(request)
         except CrmctlError as error:
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
@@ -177,7 +165,7 @@ def _refuse_masked(folder: OrgFolder, request: ApplyFolderRequest, origin: str) 
         raise UsageError(f"{folder.path} is masked, and the profile is protected", code="masked_folder")
     if folder.is_masked and folder.manifest.get("source") == source_digest(origin):
         raise UsageError(f"{folder.path} is a masked copy of this service", hint="apply it to another service", code="masked_folder")
-    if request.prune and (folder.is_masked or folder.is_subset):
+    if request.prune and (folder.is_masked or folder.manifest.get("subset")):
         what = "masked" if folder.is_masked else "a subset"
         raise UsageError(f"{folder.path} is {what}, so --prune would delete records that it leaves out", code="incomplete_folder")
 
@@ -200,36 +188,42 @@ def _write_map(path: Path | None, known: Mapping[str, str]) -> None:
             file.write(jsontext.dumps(dict(sorted(known.items())), indent=0) + "\n")
 
 
-def plan_of(compared: OrgComparison, request: ApplyFolderRequest, others: Mapping[str, str]) -> ApplyPlan:
-    """Return what an apply would do; `others` are the rows besides records that the service takes. Raises RejectedError."""
+def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_sections: bool) -> ApplyPlan:
+    """Return what an apply would do. Raises RejectedError."""
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
     object_order(folder)
-    records = {}
-    for slug in (*folder.objects, *others):
-        row = ObjectPlan(
-            create=sum(1 for _ in tables.unpaired(Side.RIGHT, slug)),
-            update=sum(1 for change in compared.changed(slug, folder.objects) if set_values(change.values)),
-            delete=sum(1 for _ in tables.unpaired(Side.LEFT, slug)) if request.prune and slug in folder.objects else 0,
-        )
-        row.unchanged = tables.count(Side.RIGHT, slug) - row.create - row.update
-        records[slug] = row
+    coverage = [row for row in folder.manifest.get("coverage", ()) if not row.get("contained")]
+    plan = ApplyPlan(folder.path, compared.schema, coverage)
+    for slug in folder.objects:
+        row = plan.records[slug] = _counted(compared, slug)
         there = tables.count(Side.LEFT, slug)
-        if row.create and there and not tables.has_pairs(slug) and not request.new and not tables.has_keys(slug) and slug in folder.objects:
+        row.delete = sum(1 for _ in tables.unpaired(Side.LEFT, slug)) if request.prune else 0
+        if row.create and there and not compared.lefts(slug) and not request.new and not tables.has_keys(slug):
             raise RejectedError(
                 f"nothing tells which of the {there:,} records of {slug} in the service the folder means",
                 hint=f"--match {slug}=ATTR names an attribute that identifies them; --new creates the records all the same",
                 code="unmatched_records",
             )
-    rest = {section: records.pop(slug) for slug, section in others.items()}
-    coverage = [row for row in folder.manifest.get("coverage", ()) if not row.get("contained")]
-    plan = ApplyPlan(folder.path, compared.schema, records, rest, coverage)
+    for part in folder.parts:
+        if part == "activities" or (takes_sections and f" {part}" in compared.kinds):
+            plan.others[part] = _counted(compared, f" {part}")
+        elif count := sum(1 for _ in tables.unpaired(Side.RIGHT, f" {part}")):
+            plan.leave(part, f"{count:,} that this service does not take or show")
+    for slug, row_id, names in compared.open_references:
+        plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to is not in the service")
     if request.max_changes is not None and plan.changes > request.max_changes:
         raise RejectedError(
             f"{plan.changes:,} changes, --max-changes says {request.max_changes:,}; nothing was sent", hint="--dry-run shows them",
             code="unexpected_changes", details={"changes": plan.changes},
         )  # fmt: skip
     return plan
+
+
+def _counted(compared: OrgComparison, kind: str) -> ObjectPlan:
+    create = sum(1 for _ in compared.tables.unpaired(Side.RIGHT, kind))
+    update = sum(1 for change in compared.changed(kind, strict=kind == ACTIVITY_ROWS) if set_values(change.values))
+    return ObjectPlan(create, update, unchanged=compared.tables.count(Side.RIGHT, kind) - create - update)
 
 
 def set_values(values: Mapping[str, Sequence[Any]]) -> Json:
@@ -260,178 +254,146 @@ def object_order(folder: OrgFolder) -> list[str]:
     return order
 
 
-def _note_left_out(compared: OrgComparison, plan: ApplyPlan, pending: Collection[str] = ()) -> None:
-    """Name entries that the service does not take, and references to records that it does not have."""
-    for slug, section in SECTION_ROWS.items():
-        if section not in plan.others and (count := sum(1 for _ in compared.tables.unpaired(Side.RIGHT, slug))):
-            plan.leave(section, f"{count:,} that this service does not take or show")
-    for slug in compared.right.objects:
-        for right, names in compared.open_references(slug, pending):
-            plan.leave(f"{slug} {right}", f"{', '.join(names)}: the record it refers to is not in the service")
-
-
+@dataclass
 class _Run:
     """The steps of an apply."""
 
-    def __init__(
-        self, context: BulkContext, compared: OrgComparison, present: Present, job: OrgJob, plan: ApplyPlan, settle: float
-    ) -> None:
-        self._context = context
-        self._settle = settle
-        self._compared = compared
-        self._tables = compared.tables
-        self._folder = compared.right
-        self._present = present
-        self._job = job
-        self._plan = plan
-        self._deferred: dict[str, set[str]] = {}
+    context: BulkContext
+    compared: OrgComparison
+    present: Present
+    job: OrgJob
+    plan: ApplyPlan
 
     def carry_out(self, request: ApplyFolderRequest) -> None:
         self._schema()
-        order = object_order(self._folder)
+        order, tables = object_order(self.compared.right), self.compared.tables
         for slug in order:
-            self._create(slug)
+            self._create(slug, request.settle)
         for slug in order:
-            self._update(slug)
-        for slug in SECTION_ROWS:
-            self._entries(slug)
-        self._activities(prune=request.prune)
+            changes = ((change.id, set_values(change.values)) for change in self.compared.changed(slug, strict=True))
+            rows = ({"id": record_id, **values} for record_id, values in changes if values)
+            if (first := next(rows, None)) is not None:
+                self._import(self.job.begin_step("update", slug), chain([first], rows), request.settle)
+        for section in SECTIONS:
+            self._send_entries(section)
+        if "members" in self.plan.others and self.plan.others["members"].create:
+            self.compared.match_users(read_sections(self.context, ("members",))[0]["members"].values())
+        self._send_entries("activities")
         for slug in reversed(order) if request.prune else ():
             self._delete(slug)
-        _note_left_out(self._compared, self._plan)
+        for activity_id, _ in tables.unpaired(Side.LEFT, ACTIVITY_ROWS) if request.prune else ():
+            self.plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
+        for slug, row_id, names in tables.cut_unpaired_links(inside=True):
+            self.plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to was not created")
 
     def _schema(self) -> None:
-        changes = self._plan.schema_changes
-        if not changes:
-            return
-        step = self._job.step("schema", "")
-        step.note({"made": [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]})
-        apply_schema(self._context.service, self._folder.schema, list(self._compared.schema), self._present, lambda _: None)
-        self._present = read_service(self._context.service, list(self._folder.objects))
+        if changes := self.plan.schema_changes:
+            made = [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]
+            self.job.begin_step("schema", "").note("", made=made)
+            folder, service = self.compared.right, self.context.service
+            apply_schema(service, folder.schema, self.compared.schema, self.present, lambda _: None)
+            self.present = read_service(service, list(folder.objects))
 
-    def _object(self, slug: str) -> Object:
-        return self._present.objects[slug]
-
-    def _create(self, slug: str) -> None:
-        sources = [record_id for record_id, _ in self._tables.unpaired(Side.RIGHT, slug)]
+    def _create(self, slug: str, settle: float) -> None:
+        """Create the records of an object without references to records that do not exist yet: those follow as updates."""
+        tables, deferred = self.compared.tables, set[str]()
+        sources = [record_id for record_id, _ in tables.unpaired(Side.RIGHT, slug)]
         if not sources:
             return
-        step = self._job.step("create", slug)
-        write_sources(step, sources)
-        self._import(step, self._new_rows(slug))
-        pairs = list(step.new_ids(self._context.clock))
-        self._compared.pair(slug, pairs)
 
-    def _new_rows(self, slug: str) -> Iterator[Json]:
-        """Yield the new records without references to records that do not exist yet."""
-        for record_id, data in self._tables.unpaired(Side.RIGHT, slug):
-            translated, open_names = self._compared.translated(slug, data, ())
-            if open_names:
-                self._deferred.setdefault(slug, set()).add(record_id)
-            yield translated
+        def rows() -> Iterator[Json]:
+            for source, data in tables.unpaired(Side.RIGHT, slug):
+                translated, left_out = self.compared.translated(slug, data, strict=True)
+                if left_out:
+                    deferred.add(source)
+                yield translated
 
-    def _update(self, slug: str) -> None:
-        rows = ({"id": left, **values} for left, values in self._changed_values(slug) if values)
-        if (first := next(rows, None)) is not None:
-            self._import(self._job.step("update", slug), chain([first], rows))
+        step = self.job.begin_step("create", slug)
+        step.write_sources(sources)
+        self._import(step, rows(), settle)
+        for source, record_id in step.new_ids(self.context.clock):
+            self.compared.pair(slug, source, record_id)
+            if source in deferred:
+                plain = {
+                    name: value
+                    for name, value in tables.data(Side.RIGHT, slug, source).items()
+                    if name not in tables.references.by_kind[slug]
+                }
+                tables.add(Side.LEFT, OrgRow(slug, record_id, plain))
 
-    def _changed_values(self, slug: str) -> Iterator[tuple[str, Json]]:
-        """Yield the id in the service and the new values of records that differ, and of new records with left out references."""
-        for change in self._compared.changed(slug, ()):
-            yield change.id, set_values(change.values)
-        references, deferred = references_of(self._folder.objects[slug]), self._deferred.get(slug, set())
-        lefts = self._compared.lefts(slug)
-        for record_id, data in self._tables.rows(Side.RIGHT, slug) if deferred else ():
-            if record_id in deferred and record_id in lefts:
-                yield lefts[record_id], self._compared.translated(slug, {name: data[name] for name in data if name in references}, ())[0]
-
-    def _import(self, step: OrgStep, rows: Iterable[Json]) -> None:
+    def _import(self, step: OrgStep, rows: Iterable[Json], settle: float) -> None:
         request = ImportRequest(
-            object=self._object(step.object).id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True, mirror="never",
-            on_error="continue", capture_ids=True, settle=self._settle, before_images="yes" if step.kind == "update" else "no",
+            object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
+            mirror="never", on_error="continue", capture_ids=True, settle=settle, before_images="yes" if step.kind == "update" else "no",
         )  # fmt: skip
-        result = import_records(step.context(self._context), request)
+        result = import_records(step.context(self.context), request)
         with suppress(PartialError, RejectedError):
             result.raise_for_error()
         self._conclude(step)
 
+    def _delete(self, slug: str) -> None:
+        ids = [record_id for record_id, _ in self.compared.tables.unpaired(Side.LEFT, slug)]
+        if ids:
+            step = self.job.begin_step("delete", slug)
+            request = DeleteRequest(self.present.objects[slug].id, Selection(ids=ids, verb="delete"))
+            deletion = delete(step.context(self.context), request, lambda _: None)
+            with suppress(PartialError):
+                deletion.raise_for_error()
+            self._conclude(step)
+
     def _conclude(self, step: OrgStep) -> None:
         """Count the rows of a step, and name those that were not written."""
-        self._job.count(step)
-        for number, row in step.rows(self._context.clock):
+        self.job.count(step)
+        for number, row in step.rows(self.context.clock):
             if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
-                self._plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
+                self.plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
 
-    def _entries(self, slug: str) -> None:
-        """Create and change the entries of a section, one request each."""
-        section, step = SECTION_ROWS[slug], None
-        sources = {line.document["id"]: line.document["data"] for line in self._folder.entries(section)}
-        wanted = [name for name, _ in self._tables.unpaired(Side.RIGHT, slug)]
-        wanted += [change.id for change in self._compared.changed(slug) if set_values(change.values)]
-        for name in wanted if section in self._plan.others else ():
-            step = step or self._job.step("entries", section)
-            before = self._compared.current.get(section, {}).get(name)
-            entry = to_send(section, self._compared.translated(slug, sources[name])[0], before)
-            step.note({"name": name, "sent": entry, "before": before})
+    def _send_entries(self, section: str) -> None:
+        """Create and change activities, or the entries of a section, one request each."""
+        kind, tables, send = f" {section}", self.compared.tables, self._send_activity if section == "activities" else self._send_entry
+        wanted: list[tuple[str, str | None]] = [(source, None) for source, _ in tables.unpaired(Side.RIGHT, kind)]
+        changes = self.compared.changed(kind, strict=section == "activities")
+        wanted += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
+        if section not in self.plan.others or not wanted:
+            return
+        step = self.job.begin_step("entries", section)
+        if section == "activities":
+            self._name_doubtful_activities()
+        for source, known in wanted:
+            data, left_out = self.compared.translated(kind, tables.data(Side.RIGHT, kind, source), strict=True)
+            for name in left_out:
+                self.plan.leave(f"{section} {source}", f"{name} is not in the service")
             try:
-                send_entry(self._context, section, entry, self._folder.path)
+                send(step, source, known, data)
             except (DeniedError, NotFoundError, RejectedError) as error:
-                self._plan.leave(f"{section} {name}", error.message)
-        if step is not None and section == "members":
-            self._compared.match_users(read_sections(self._context, ("members",))[0]["members"].values())
+                self.plan.leave(f"{section} {source}", error.message)
 
-    def _activities(self, *, prune: bool) -> None:
-        step: OrgStep | None = None
-        service = self._context.service
-        self._name_doubtful_activities()
-        for source, data in self._tables.unpaired(Side.RIGHT, ACTIVITY_ROWS):
-            step = step or self._job.step("activities", "")
-            fields = self._activity_fields(source, data)
-            step.note({"source": source, "sent": list(fields)})
-            made = service.create_activity(fields)
-            step.note({"source": source, "id": made.id, "sent": list(fields), "wire": made.wire, "before": None})
-        for change in self._compared.changed(ACTIVITY_ROWS):
-            if values := set_values(change.values):
-                step = step or self._job.step("activities", "")
-                fields = self._activity_fields(change.id, values)
-                current = service.get_activity(change.id).wire
-                changed = service.update_activity(change.id, fields)
-                before = {name: current.get(name) for name in fields}
-                step.note({"id": change.id, "sent": list(fields), "wire": changed.wire, "before": before})
-        if prune:
-            for activity_id, _ in self._tables.unpaired(Side.LEFT, ACTIVITY_ROWS):
-                self._plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
+    def _send_entry(self, step: OrgStep, source: str, known: str | None, data: Json) -> None:
+        before = self.compared.entries[step.object][known] if known is not None else None
+        sent = to_send(step.object, data, before)
+        step.note(source, id=source, sent=sent, before=before)
+        send_entry(self.context, step.object, sent, self.compared.right.path)
+
+    def _send_activity(self, step: OrgStep, source: str, known: str | None, data: Json) -> None:
+        fields = {name: value for name, value in data.items() if name != "links"}
+        if "links" in data:
+            pairs = [link.split("/", 1) for link in data["links"]]
+            fields["linkedRecords"] = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
+        service, before = self.context.service, None
+        if known is None:
+            step.note(source, id=None, fields=list(fields))
+            wire = service.create_activity(fields).wire
+        else:
+            current = service.get_activity(known).wire
+            before = {name: current.get(name) for name in fields}
+            wire = service.update_activity(known, fields).wire
+        step.note(source, id=wire["id"], sent={name: wire.get(name) for name in fields}, before=before)
 
     def _name_doubtful_activities(self) -> None:
-        """Note the ids of activities that an interrupted run created without hearing of it."""
-        pairs = self._compared.lefts(ACTIVITY_ROWS)
-        for step in self._job.steps():
-            entries = step.entries()
-            named = {entry.get("source") for entry in entries if "id" in entry}
-            for entry in entries:
-                if "source" in entry and entry["source"] not in named and (found := pairs.get(entry["source"])) is not None:
-                    step.note({**entry, "id": found, "wire": self._context.service.get_activity(found).wire, "before": None})
-
-    def _activity_fields(self, source: str, data: Json) -> Json:
-        """Return the fields of a request. Links and participants that the service does not have are left out and named."""
-        translated, unknown = self._compared.translated(ACTIVITY_ROWS, data, ())
-        for what in unknown:
-            self._plan.leave(f"activity {source}", f"{what} is not in the service")
-        fields: Json = {name: translated[name] for name in ("title", "summary", "activityDate") if name in translated}
-        if "links" in translated:
-            pairs = [link.split("/", 1) for link in translated["links"]]
-            fields["linkedRecords"] = [{"objectId": self._object(slug).id, "recordId": record_id} for slug, record_id in pairs]
-        if "participants" in translated:
-            fields["participants"] = translated["participants"]
-        return fields
-
-    def _delete(self, slug: str) -> None:
-        ids = [record_id for record_id, _ in self._tables.unpaired(Side.LEFT, slug)]
-        if not ids:
-            return
-        step = self._job.step("delete", slug)
-        request = DeleteRequest(self._object(slug).id, Selection(ids=ids, verb="delete"))
-        deletion = delete(step.context(self._context), request, lambda _: None)
-        with suppress(PartialError):
-            deletion.raise_for_error()
-        self._conclude(step)
+        """Note the ids of activities that an interrupted run created without hearing of it: they have been matched by their content."""
+        pairs = self.compared.lefts(ACTIVITY_ROWS)
+        for step in steps_of(self.job.folder):
+            for source, note in step.notes().items() if step.object == "activities" else ():
+                if note["id"] is None and source in pairs:
+                    wire = self.context.service.get_activity(pairs[source]).wire
+                    step.note(source, id=pairs[source], sent={name: wire.get(name) for name in note["fields"]}, before=None)

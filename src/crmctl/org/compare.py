@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import UsageError
+from crmctl.errors import RejectedError, UsageError
 from crmctl.match.keys import key_rule
-from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Attribute, Object
-from crmctl.org.folder import FILES, OrgFolder, OrgLine, entry_id, references_of
+from crmctl.models.resources import Attribute, AttributeType, Object
+from crmctl.org.folder import (
+    ACTIVITIES,
+    ACTIVITY_ROWS,
+    FILES,
+    MEMBER_ROWS,
+    SCHEMA,
+    SECTION_ROWS,
+    OrgFolder,
+    OrgRow,
+    entry_id,
+    file_facts,
+    references_of,
+)
 from crmctl.org.pull import Organization, sync_organization
 from crmctl.org.sections import Entries, fetch_file, portable
-from crmctl.org.tables import ACTIVITY_ROWS, SECTION_ROWS, KeyOf, OrgTables, Side, activity_links, check_folder, folder_problems
+from crmctl.org.tables import ANY, USERS, OrgTables, Side
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import Present, SchemaDocument
 from crmctl.values.object_spec import TARGET, AttributeSpec
 from crmctl.write.effect import alike
 
-UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+MOST_PROBLEMS = 100
+FILE_ROWS = f" {FILES}"
+EMAIL = Attribute(id="email", slug="email", type=AttributeType.EMAIL)
+
+KeyOf = Callable[[OrgRow], str | None]
+"""Returns the key of a row."""
 
 
 @dataclass(frozen=True)
 class OrgChange:
-    """One difference: a record or activity that was added, removed or changed. `values` maps slugs to `[before, after]`."""
+    """One difference: a record, activity or entry that was added, removed or changed. `values` maps slugs to `[before, after]`."""
 
     change: str
     object: str
@@ -51,125 +67,84 @@ class OrgChange:
 
 
 class OrgComparison:
-    """Two sides of which `right` is the folder that shall be. Reading `changes` pairs nothing new."""
+    """Two sides of which `right` is the folder that shall be."""
 
-    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange], others: Collection[str]) -> None:
-        """`others`: the rows besides records that both sides show."""
+    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange], kinds: Sequence[str]) -> None:
+        """`kinds`: the rows besides records that both sides show."""
         self.tables = tables
         self.right = right
         self.schema = schema
-        self.others = others
-        self.current: Entries = {}
+        self.kinds = kinds
+        self.entries: Entries = {}
         """The entries of the service."""
-        self.users: Mapping[str, str] = {}
-        """User ids of the other side by user id of the folder."""
+        self.open_references: list[tuple[str, str, list[str]]] = []
+        """Slug, id and attributes of records in the folder that refer to records of other objects, unknown to the service."""
         self.is_exact = False
         """Whether values that mean the same differ if they are written differently."""
         self._lefts: dict[str, dict[str, str]] = {}
-        self._references = {slug: references_of(spec) for slug, spec in right.objects.items()}
         self._attributes = {slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()}
+        self._attributes[MEMBER_ROWS] = {"email": EMAIL}
 
-    def match(self) -> None:
-        """Pair rows by id, known pair or key; activities also by content, entries by name."""
+    def match(self, known: Mapping[str, str], members: Iterable[Json]) -> None:
+        """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
+        self.tables.know(known)
+        self.match_users(members)
         for slug in self.right.objects:
             self.tables.match(slug)
-        targets = {each.target or "" for references in self._references.values() for each in references.values()}
-        for slug in targets - self.right.objects.keys():
-            self.tables.match_targets(slug)
+        self.tables.match_targets()
         self.tables.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
-        for slug in self.others:
-            self.tables.match(slug)
+        for kind in self.kinds:
+            self.tables.match(kind)
 
-    def match_users(self, left: Iterable[Json]) -> None:
+    def match_users(self, members: Iterable[Json]) -> None:
         """Pair users by the e-mail addresses of the members."""
-        users = {entry_id("members", member): member["userId"] for member in left}
-        members = (line.document for line in self.right.entries("members"))
-        self.users = {str(each["data"].get("userId")): users[each["id"]] for each in members if each["id"] in users}
+        users = {entry_id("members", member): member["userId"] for member in members}
+        rows = [*self.right.entries("members")]
+        self._lefts[USERS] = {str(row.data.get("userId")): users[row.id] for row in rows if row.id in users}
 
-    def lefts(self, slug: str) -> dict[str, str]:
+    def lefts(self, kind: str) -> dict[str, str]:
         """Map ids of the folder to ids of the other side."""
-        if slug not in self._lefts:
-            self._lefts[slug] = self.tables.lefts(slug)
-        return self._lefts[slug]
+        if kind not in self._lefts:
+            self._lefts[kind] = self.tables.lefts(kind)
+        return self._lefts[kind]
 
-    def pair(self, slug: str, pairs: Iterable[tuple[str, str]]) -> None:
-        """Add pairs: ids of the folder with ids of the other side."""
-        for right, left in pairs:
-            self.tables.pair(slug, left, right)
-            self.lefts(slug)[right] = left
+    def pair(self, kind: str, right: str, left: str) -> None:
+        self.tables.pair(kind, left, right)
+        self.lefts(kind)[right] = left
 
-    def translated(self, slug: str, data: Json, pending: Collection[str] | None = None) -> tuple[Json, list[str]]:
-        """Return a row of the folder with the ids of the other side, and the references in it to unpaired records.
+    def translated(self, kind: str, data: Json, *, strict: bool = False) -> tuple[Json, list[str]]:
+        """Return a row of the folder with the ids of the other side, and names of what was left out.
 
-        Unpaired ids stay. With `pending` they are left out, unless they are of these objects: those will be paired.
+        Unpaired ids stay; `strict` leaves them out.
         """
-        if slug == ACTIVITY_ROWS:
-            return self._activity(data, is_closed=pending is not None)
-        if slug not in self._references:
-            return jsontext.loads(UUID.sub(lambda found: self._left(found[0]) or found[0], jsontext.dumps(data))), []
-        translated, open_names = dict(data), []
-        for name, attribute in self._references[slug].items():
-            if (value := ids_only(data.get(name))) is None:
-                continue
-            ids, listed = self.lefts(attribute.target or ""), value if isinstance(value, list) else [value]
-            is_closed = pending is not None and attribute.target not in pending
-            kept = [ids.get(each, each) for each in listed if not is_closed or each in ids]
-            if len(kept) < len(listed):
-                open_names.append(name)
-            if kept or not listed:
-                translated[name] = kept if isinstance(value, list) else kept[0]
-            else:
-                del translated[name]
-        return translated, open_names
 
-    def _activity(self, data: Json, *, is_closed: bool) -> tuple[Json, list[str]]:
-        links, participants, unknown = list[str](), list[Json](), list[str]()
-        for slug, (record_id,) in activity_links(OrgLine("", data)):
-            if (left := self.lefts(slug).get(record_id)) is None and is_closed:
-                unknown.append(f"{slug}/{record_id}")
-            else:
-                links.append(f"{slug}/{left or record_id}")
-        for each in data.get("participants", ()):
-            record_id = str(each.get("id"))
-            left = self.users.get(record_id) if each.get("type") == "user" else self._left(record_id)
-            if left is None and is_closed:
-                unknown.append(f"participant {record_id}")
-            else:
-                participants.append(each | {"id": left or record_id})
-        listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
-        plain = {name: value for name, value in data.items() if name not in listed}
-        return plain | {name: value for name, value in listed.items() if value}, unknown
+        def new(_: str, target: str, record_id: str) -> str | None:
+            kinds = self.right.objects if target == ANY else (target,)
+            left = next((found for each in kinds if (found := self.lefts(each).get(record_id)) is not None), None)
+            return left if left is not None or strict else record_id
 
-    def _left(self, record_id: str) -> str | None:
-        return next((found for slug in self.right.objects if (found := self.lefts(slug).get(record_id))), None)
+        return self.tables.references.moved(kind, data, new)
 
-    def open_references(self, slug: str, pending: Collection[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yield each record of the folder that refers to unpaired records, with the attributes."""
-        if self._references[slug]:
-            for record_id, data in self.tables.rows(Side.RIGHT, slug):
-                if open_names := self.translated(slug, data, pending)[1]:
-                    yield record_id, open_names
-
-    def changed(self, slug: str, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
-        """Yield the pairs that differ. `pending` is that of `translated`."""
-        for left, before, right, after in self.tables.pairs(slug):
-            wanted = self.translated(slug, after, pending)[0]
-            names = [name for name in {**before, **wanted} if not self._alike(slug, name, wanted.get(name), before.get(name))]
+    def changed(self, kind: str, *, strict: bool = False) -> Iterator[OrgChange]:
+        """Yield the pairs that differ. `strict` is that of `translated`."""
+        for left, before, right, after in self.tables.pairs(kind):
+            wanted = self.translated(kind, after, strict=strict)[0]
+            names = [name for name in {**before, **wanted} if not self._alike(kind, name, wanted.get(name), before.get(name))]
             if names:
-                yield OrgChange("changed", slug.strip(), left, right, {name: (before.get(name), wanted.get(name)) for name in names})
+                yield OrgChange("changed", kind.strip(), left, right, {name: (before.get(name), wanted.get(name)) for name in names})
 
-    def _alike(self, slug: str, name: str, wanted: Any, current: Any) -> bool:
-        attribute = None if self.is_exact else self._attributes.get(slug, {}).get(name)
+    def _alike(self, kind: str, name: str, wanted: Any, current: Any) -> bool:
+        attribute = None if self.is_exact else self._attributes.get(kind, {}).get(name)
         return bool(wanted == current) or (attribute is not None and wanted is not None and alike(attribute, wanted, current))
 
-    def changes(self, pending: Collection[str] | None = None) -> Iterator[OrgChange]:
+    def changes(self, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield every difference of records, activities and entries."""
-        for slug in (*self.right.objects, *self.others):
-            for record_id, data in self.tables.unpaired(Side.RIGHT, slug):
-                yield OrgChange("added", slug.strip(), record_id, None, {name: (None, value) for name, value in data.items()})
-            for record_id, data in self.tables.unpaired(Side.LEFT, slug):
-                yield OrgChange("removed", slug.strip(), record_id, None, {name: (value, None) for name, value in data.items()})
-            yield from self.changed(slug, pending)
+        for kind in (*self.right.objects, *self.kinds):
+            for row_id, data in self.tables.unpaired(Side.RIGHT, kind):
+                yield OrgChange("added", kind.strip(), row_id, None, {name: (None, value) for name, value in data.items()})
+            for row_id, data in self.tables.unpaired(Side.LEFT, kind):
+                yield OrgChange("removed", kind.strip(), row_id, None, {name: (value, None) for name, value in data.items()})
+            yield from self.changed(kind, strict=strict)
 
 
 def attribute_of(spec: AttributeSpec) -> Attribute:
@@ -197,86 +172,69 @@ def present_of(schema: SchemaDocument) -> Present:
 
 def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
     """Return how to take the key of a record, from `matches` or the folder's settings. Raises UsageError for an unknown attribute."""
-    chosen = {**folder.settings.keys, **matches}
     if unknown := sorted(matches.keys() - folder.objects.keys()):
         raise UsageError(f"--match: {folder.path} has no object {unknown[0]}", hint=f"its objects are: {', '.join(folder.objects)}")
     rules = {
         slug: key_rule([key], [attribute_of(each) for each in folder.objects[slug].attributes], "--match")
-        for slug, key in chosen.items()
+        for slug, key in {**folder.settings.keys, **matches}.items()
         if slug in folder.objects
     }
-    return lambda slug: rules[slug].key if slug in rules else lambda _: None
+    return lambda row: rules[row.kind].key(row.data) if row.kind in rules else None
 
 
-@contextmanager
-def folders_compared(
-    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None
-) -> Iterator[OrgComparison]:
-    """Compare two folders. `known` maps ids of the second to ids of the first."""
-    schema = compare(after.schema, present_of(before.schema), prune=True)
-    keys = keys_of(after, matches)
-    with OrgTables() as tables:
-        check_folder(tables, Side.LEFT, before, keys, edited=True)
-        check_folder(tables, Side.RIGHT, after, keys, edited=True)
-        tables.know((left, right) for right, left in (known or {}).items())
-        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS))
-        compared.match_users(line.document["data"] for line in before.entries("members"))
-        compared.match()
-        yield compared
+# -- reading folders -----------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def service_compared(
-    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None, *, edited: bool = False
-) -> Iterator[tuple[OrgComparison, Present]]:
-    """Compare a folder with the service, which is synced first, and yield also the schema of the service.
-
-    `known` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
-    """
-    keys = keys_of(folder, matches)
-    with OrgTables() as tables, ExitStack() as stack:
-        check_folder(tables, Side.RIGHT, folder, keys, edited=edited)
-        organization = _read_service(context, folder)
-        stack.enter_context(organization.copy)
-        _load_service(context, tables, organization, keys)
-        tables.know((left, right) for right, left in (known or {}).items())
-        others = (ACTIVITY_ROWS, *(slug for slug, section in SECTION_ROWS.items() if section in organization.entries))
-        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present()), others)
-        compared.current = organization.entries
-        compared.match_users(organization.entries.get("members", {}).values())
-        compared.match()
-        yield compared, organization.present()
+def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf) -> Iterator[tuple[str, str]]:
+    """Read a folder into the tables. Yield place and text of its problems: duplicate ids, references to missing records, wrong counts."""
+    slugs = {slug: {attribute.slug for attribute in spec.attributes} for slug, spec in folder.objects.items()}
+    for row in folder.rows():
+        if unknown := sorted(row.data.keys() - slugs.get(row.kind, row.data.keys())):
+            yield row.place, f"{row.kind} has no attribute {unknown[0]} in {SCHEMA}"
+        if row.kind in SECTION_ROWS:
+            row = row._replace(data=portable(row.kind.strip(), row.data))
+        if (other := tables.add(side, row, key(row))) is not None:
+            yield row.place, f"the id {row.id} is also in {other}"
+        if row.kind == FILE_ROWS and not (path := folder.file(f"{FILES}/{row.data['sha256']}")).is_file():
+            yield row.place, f"{row.id} is missing: {FILES}/{path.name}"
+        elif row.kind == FILE_ROWS and file_facts(path)["sha256"] != path.name:
+            yield row.place, f"{row.id} is not what its sha256 says: {FILES}/{path.name}"
+    for place, name, target, row_id in tables.open_links(side):
+        yield place, f"{name} refers to {target} {row_id}, which the folder does not hold"
 
 
-def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
-    every = context.service.list_objects()
-    targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
-    chosen = [one for one in every if one.slug in folder.objects or one.slug in targets]
-    organization, _ = sync_organization(context, every, chosen, folder.parts)
-    for one in organization.objects:
-        state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
-        excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
-        if excluded:
-            organization.copy.__exit__()
-            problem = f"the mirror of the service excludes {one.slug}.{min(excluded)}, so crmctl cannot compare it"
-            raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
-    return organization
+def count_problems(tables: OrgTables, side: Side, folder: OrgFolder) -> Iterator[tuple[str, str]]:
+    told: Json = {slug: folder.manifest.get("records", {}).get(slug, 0) for slug in folder.objects}
+    for name, count in {**told, ACTIVITIES: folder.manifest.get("activities", 0)}.items():
+        rows = tables.count(side, ACTIVITY_ROWS if name == ACTIVITIES else name)
+        if rows != count:
+            yield name, f"holds {rows:,} rows, the manifest says {count:,}"
 
 
-def _load_service(context: BulkContext, tables: OrgTables, organization: Organization, keys: KeyOf) -> None:
-    for one in organization.objects:
-        slug = one.slug or one.id
-        key = keys(slug)
-        for document in organization.lines(one):
-            tables.add(Side.LEFT, slug, OrgLine("", document), key(document["data"]))
-    if "activities" in organization.parts:
-        for document in organization.activities():
-            tables.add(Side.LEFT, ACTIVITY_ROWS, OrgLine("", document))
-    for slug, section in SECTION_ROWS.items():
-        for name, entry in organization.entries.get(section, {}).items():
-            if section == FILES and tables.has(Side.RIGHT, slug, name):
-                entry = fetch_file(context, entry)
-            tables.add(Side.LEFT, slug, OrgLine("", {"id": name, "data": portable(section, entry)}))
+def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> list[Json]:
+    """Read a folder into the tables and return its first problems. `edited`: files may differ from the manifest."""
+
+    def every() -> Iterator[tuple[str, str]]:
+        yield from () if edited else folder.checksum_problems()
+        yield from load_folder(tables, side, folder, key)
+        yield from () if edited else count_problems(tables, side, folder)
+
+    problems = list[Json]()
+    try:
+        problems.extend({"place": place, "problem": text} for place, text in islice(every(), MOST_PROBLEMS))
+    except RejectedError as error:
+        problems += error.details or [{"place": str(folder.path), "problem": error.message}]
+    return problems
+
+
+def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *, edited: bool) -> None:
+    """Read a folder into the tables. Raises RejectedError that names its first problems."""
+    problems = folder_problems(tables, side, folder, key, edited=edited)
+    if problems:
+        text = problems[0]["problem"]
+        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        hint = "--edited accepts changed files" if "changed" in text else "crmctl org verify DIR names every problem"
+        raise RejectedError(f"{problems[0]['place']}: {text}{more}", hint=hint, code="damaged_folder", details=problems)
 
 
 def verify(path: Path) -> tuple[OrgFolder, list[Json]]:
@@ -285,9 +243,67 @@ def verify(path: Path) -> tuple[OrgFolder, list[Json]]:
     Raises UsageError for a folder that crmctl did not write or cannot open.
     """
     folder = OrgFolder(path)
-    with OrgTables() as tables:
-        problems = folder_problems(tables, Side.RIGHT, folder)
-    return folder, [{"place": place, "problem": text} for place, text in problems]
+    with OrgTables(folder.schema.objects) as tables:
+        return folder, folder_problems(tables, Side.RIGHT, folder)
+
+
+# -- comparing -----------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def folders_compared(
+    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None
+) -> Iterator[OrgComparison]:
+    """Compare two folders. `known` maps ids of the second to ids of the first."""
+    key = keys_of(after, matches)
+    with OrgTables(after.schema.objects) as tables:
+        check_folder(tables, Side.LEFT, before, key, edited=True)
+        check_folder(tables, Side.RIGHT, after, key, edited=True)
+        schema = compare(after.schema, present_of(before.schema), prune=True)
+        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS))
+        compared.match(known or {}, [row.data for row in before.entries("members")])
+        yield compared
+
+
+@contextmanager
+def service_compared(
+    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str], *, edited: bool = False
+) -> Iterator[tuple[OrgComparison, Present]]:
+    """Compare a folder with the service, which is synced first, and yield also the schema of the service.
+
+    `known` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
+    """
+    key = keys_of(folder, matches)
+    with OrgTables(folder.schema.objects) as tables, ExitStack() as stack:
+        check_folder(tables, Side.RIGHT, folder, key, edited=edited)
+        organization = _read_service(context, folder)
+        stack.enter_context(organization.copy)
+        _refuse_excluded(organization, folder)
+        for row in organization.rows():
+            if row.kind == FILE_ROWS and tables.has(Side.RIGHT, FILE_ROWS, row.id):
+                row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
+            tables.add(Side.LEFT, row, key(row))
+        kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
+        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present), kinds)
+        compared.entries = organization.entries
+        compared.match(known, organization.entries.get("members", {}).values())
+        compared.open_references = [*tables.cut_unpaired_links()]
+        yield compared, organization.present
+
+
+def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
+    every = context.service.list_objects()
+    targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
+    return sync_organization(context, every, [one for one in every if one.slug in folder.objects or one.slug in targets], folder.parts)
+
+
+def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
+    for one in organization.objects:
+        state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
+        excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
+        if excluded:
+            problem = f"the mirror of the service excludes {one.slug}.{min(excluded)}, so crmctl cannot compare it"
+            raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
 
 
 def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, str]) -> list[Json]:
@@ -297,12 +313,12 @@ def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, 
     """
     with folders_compared(restored, folder, {}, ids) as compared:
         compared.is_exact = True
-        found = [{"place": one.place, "problem": one.summary} for one in compared.schema if one.action is not ChangeAction.DELETE]
+        problems = [{"place": one.place, "problem": one.summary} for one in compared.schema if one.action is not ChangeAction.DELETE]
         words = {"added": "not restored", "removed": "restored although the folder lacks it", "changed": "restored differently"}
-        for change in compared.changes(()):
+        for change in compared.changes(strict=True):
             values = f": {', '.join(change.values)}" if change.change == "changed" else ""
-            found.append({"place": f"{change.object} {change.other_id or change.id}", "problem": words[change.change] + values})
-    return found
+            problems.append({"place": f"{change.object} {change.other_id or change.id}", "problem": words[change.change] + values})
+    return problems
 
 
 @contextmanager
@@ -327,11 +343,17 @@ def opened(name: str) -> Iterator[OrgFolder]:
         yield OrgFolder(Path(place))
 
 
+LISTED = 200
+"""Most records of an object in a report; the counts are exact."""
+
+
 def report_text(changes: Sequence[OrgChange], schema: Sequence[SchemaChange], title: str) -> str:
     """Return the differences as Markdown for a merge request."""
     lines = [f"# {title}", ""]
     if schema:
-        lines += ["## Schema", "", *(f"- {_word(change)} `{change.place}`: {_cell(change.summary)}" for change in schema), ""]
+        words = {ChangeAction.DELETE: "remove", ChangeAction.EXTRA: "remove"}
+        lines += ["## Schema", ""]
+        lines += [*(f"- {words.get(change.action, change.action)} `{change.place}`: {_cell(change.summary)}" for change in schema), ""]
     for slug in dict.fromkeys(change.object for change in changes):
         of_object = [change for change in changes if change.object == slug]
         counts = {word: sum(change.change == word for change in of_object) for word in ("added", "removed", "changed")}
@@ -343,14 +365,6 @@ def report_text(changes: Sequence[OrgChange], schema: Sequence[SchemaChange], ti
         lines += [f"| and {len(of_object) - LISTED:,} more | | | | |"] if len(of_object) > LISTED else []
         lines.append("")
     return "\n".join(lines if changes or schema else [*lines, "No differences.", ""])
-
-
-LISTED = 200
-"""Most records of an object in a report; the counts are exact."""
-
-
-def _word(change: SchemaChange) -> str:
-    return "remove" if change.action in (ChangeAction.DELETE, ChangeAction.EXTRA) else str(change.action)
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The folder of an organization: its files, its settings, and reading them. Needs no service."""
+"""The folder of an organization: its files, settings and rows. Needs no service."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Literal, NamedTuple, NoReturn, Self, get_args
+
+from pydantic import Field, ValidationError
 
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
@@ -17,66 +18,86 @@ from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.models.resources import AttributeType
 from crmctl.org.replacement import finish_replacement
-from crmctl.schema.schema_document import SchemaDocument, read_schema
+from crmctl.schema.schema_document import SchemaDocument, problems_of, read_schema
 from crmctl.values import yaml_text
 from crmctl.values.folded_text import fold
-from crmctl.values.object_spec import AttributeSpec, ObjectSpec
+from crmctl.values.object_spec import AttributeSpec, ObjectSpec, SpecPart
 
 FORMAT = 1
-SETTINGS = "org.toml"
-SCHEMA = "schema.yaml"
-MANIFEST = "MANIFEST.json"
-RECORDS = "records"
-ACTIVITIES = "activities.jsonl"
-FILES = "files"
+SETTINGS, SCHEMA, MANIFEST = "org.toml", "schema.yaml", "MANIFEST.json"
+RECORDS, ACTIVITIES, FILES = "records", "activities.jsonl", "files"
+
+Part = Literal["activities", "members", "reports", "workflows", "webhooks", "files"]
+PARTS: tuple[str, ...] = get_args(Part)
+"""The parts that a folder can contain besides schema and records."""
+
 SECTIONS = {"members": "email", "reports": "name", "workflows": "name", "webhooks": "url", "files": "path"}
 """The parts that are lists of entries, with the field that names an entry."""
 
 ENTRY_FILES = ("reports", "workflows")
 """Sections with a file for each entry; the others are one file."""
 
-PARTS = ("activities", *SECTIONS)
-"""The parts that a folder can contain besides schema and records."""
+ACTIVITY_ROWS, MEMBER_ROWS = " activities", " members"
+SECTION_ROWS = tuple(f" {section}" for section in SECTIONS)
+"""Kinds of rows besides records; the blank tells them from the slugs of objects."""
 
-USUAL_PARTS = tuple(part for part in PARTS if part != FILES)
-LISTS = tuple(f"{section}.yaml" for section in SECTIONS if section not in ENTRY_FILES)
-DATA_NAMES = (RECORDS, ACTIVITIES, *ENTRY_FILES, *LISTS, FILES, SCHEMA, MANIFEST)
+DATA_NAMES = (RECORDS, ACTIVITIES, *ENTRY_FILES, *(f"{section}.yaml" for section in SECTIONS), FILES, SCHEMA, MANIFEST)
 """Files and folders that a pull replaces; the manifest comes last."""
 
 FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
 """Other files that people may keep in the folder, besides names that begin with a dot."""
 
-SPLIT_BYTES = 64_000_000
 MOST_BYTES = 1 << 30
 MOST_LINE = 16_000_000
-MOST_PROBLEMS = 100
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _HINT = "crmctl org verify DIR names every problem"
+_SETTINGS_TEXT = """\
+# Settings of this folder. crmctl org pull writes this file once; edit it as you like.
+format = {format}
+
+# Objects to pull; [] means all. The parts to pull besides records: {every_part}.
+objects = {objects}
+with = {parts}
+
+# The attribute that identifies a record in another service.
+[keys]
+{keys}
+# Attributes that --mask leaves as they are, such as people.job_title.
+[mask]
+keep = {keep}
+"""
 
 
-def refuse(place: str, problem: str, *, code: str = "damaged_folder") -> NoReturn:
-    raise RejectedError(f"{place}: {problem}", hint=_HINT, code=code, details=[{"place": place, "problem": problem}])
+def refuse(place: str, problem: str) -> NoReturn:
+    raise RejectedError(f"{place}: {problem}", hint=_HINT, code="damaged_folder", details=[{"place": place, "problem": problem}])
 
 
 def refuse_folder(path: Path, problem: str, hint: str | None = None) -> NoReturn:
     raise UsageError(f"{path} {problem}", hint=hint, code="foreign_folder")
 
 
-class OrgLine(NamedTuple):
-    """One line of a data file. `place` is its file and line, `document` what it holds."""
+class OrgRow(NamedTuple):
+    """A record, an activity, or an entry of a section. `kind` is the slug of an object or one of the other kinds of rows."""
 
-    place: str
-    document: Json
+    kind: str
+    id: str
+    data: Json
+    place: str = ""
+    """File and line."""
 
 
-@dataclass(frozen=True)
-class OrgSettings:
-    """The content of `org.toml`. `objects` is empty for all. `keep` names attributes that a mask leaves alone."""
+class MaskSettings(SpecPart):
+    keep: tuple[str, ...] = ()
 
+
+class OrgSettings(SpecPart):
+    """The content of `org.toml`. `objects` is empty for all. `mask.keep` names attributes that a mask leaves alone."""
+
+    format: int = FORMAT
     objects: tuple[str, ...] = ()
-    parts: tuple[str, ...] = USUAL_PARTS
-    keys: Mapping[str, str] = field(default_factory=dict)
-    keep: frozenset[str] = frozenset()
+    parts: tuple[Part, ...] = Field(tuple(part for part in get_args(Part) if part != FILES), alias="with")
+    keys: Mapping[str, str] = Field(default_factory=dict)
+    mask: MaskSettings = MaskSettings()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -85,51 +106,32 @@ class OrgSettings:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path}: {reason(error)}", code="bad_settings") from error
-        if document.get("format") != FORMAT:
-            refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
-        mask = document.get("mask", {})
-        settings = cls(
-            tuple(document.get("objects", ())),
-            tuple(document.get("with", USUAL_PARTS)),
-            document.get("keys", {}),
-            frozenset(mask.get("keep", ()) if isinstance(mask, dict) else ()),
-        )
-        unknown = sorted(document.keys() - {"format", "objects", "with", "keys", "mask"})
-        texts: list[Any] = [*settings.objects, *settings.parts, *settings.keep]
-        valid = isinstance(settings.keys, dict) and all(isinstance(text, str) for text in (*texts, *settings.keys.values()))
-        if unknown or not valid or set(settings.parts) - set(PARTS):
-            problem = f"unknown setting {unknown[0]}" if unknown else "a setting has a value of another kind"
-            raise UsageError(f"{path}: {problem}", hint="delete the file, and org pull writes it again", code="bad_settings")
-        return settings
+        _refuse_format(path, document)
+        try:
+            return cls.model_validate(document, strict=False)
+        except ValidationError as error:
+            problem = problems_of(error, document)[0]
+            hint = "delete the file, and org pull writes it again"
+            raise UsageError(f"{path}: {problem['place']} {problem['problem']}", hint=hint, code="bad_settings") from error
 
     def text(self) -> str:
         def listed(texts: Iterable[str]) -> str:
             return jsontext.dumps(sorted(texts)).replace('","', '", "')
 
-        keys = [f"{jsontext.quote(slug)} = {jsontext.quote(key)}" for slug, key in sorted(self.keys.items())]
-        return "\n".join(
-            [
-                "# Settings of this folder. crmctl org pull writes this file once; edit it as you like.",
-                f"format = {FORMAT}",
-                "",
-                "# Objects to pull; [] means all. The parts to pull besides records: " + ", ".join(PARTS) + ".",
-                f"objects = {listed(self.objects)}",
-                f"with = {listed(self.parts)}",
-                "",
-                "# The attribute that identifies a record in another service.",
-                "[keys]",
-                *keys,
-                "",
-                "# Attributes that --mask leaves as they are, such as people.job_title.",
-                "[mask]",
-                f"keep = {listed(self.keep)}",
-                "",
-            ]
-        )
+        keys = "".join(f"{jsontext.quote(slug)} = {jsontext.quote(key)}\n" for slug, key in sorted(self.keys.items()))
+        return _SETTINGS_TEXT.format(
+            format=FORMAT, every_part=", ".join(PARTS), objects=listed(self.objects), parts=listed(self.parts), keys=keys,
+            keep=listed(self.mask.keep),
+        )  # fmt: skip
+
+
+def _refuse_format(path: Path, document: Json) -> None:
+    if document.get("format") != FORMAT:
+        refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
 
 
 class OrgFolder:
-    """A folder with its settings, schema and manifest. Reading lines raises RejectedError that names file and line."""
+    """A folder with its settings, schema and manifest. Reading rows raises RejectedError that names file and line."""
 
     def __init__(self, path: Path) -> None:
         """Open a folder and complete an interrupted pull. Raises UsageError unless crmctl wrote the folder."""
@@ -152,16 +154,11 @@ class OrgFolder:
     @property
     def parts(self) -> list[str]:
         """The parts that the folder holds."""
-        held = {"activities": (ACTIVITIES,), **{section: (f"{section}.yaml", section) for section in SECTIONS}}
-        return [part for part, names in held.items() if any((self.path / name).exists() for name in names)]
+        return [part for part in PARTS if any((self.path / name).exists() for name in (f"{part}.jsonl", f"{part}.yaml", part))]
 
     @property
     def is_masked(self) -> bool:
         return bool(self.manifest.get("masked"))
-
-    @property
-    def is_subset(self) -> bool:
-        return bool(self.manifest.get("subset"))
 
     def _read_manifest(self) -> Json:
         try:
@@ -170,8 +167,7 @@ class OrgFolder:
             refuse(MANIFEST, reason(error))
         if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
             refuse(MANIFEST, "is no manifest of crmctl")
-        if manifest.get("format") != FORMAT:
-            refuse_folder(self.path, f"has the format {manifest.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
+        _refuse_format(self.path, manifest)
         for name in manifest["files"]:
             if name.startswith("/") or ".." in Path(name).parts or "\\" in name:
                 refuse(MANIFEST, f"the path {name!r} leaves the folder")
@@ -196,26 +192,26 @@ class OrgFolder:
             refuse(name, f"has {size_text(path.stat().st_size)}; crmctl reads files of at most {size_text(MOST_BYTES)}")
         return path
 
-    def record_files(self, slug: str) -> list[str]:
-        """Return the files with an object's records: one, or several split by the end of the id."""
-        parts = self.file(f"{RECORDS}/{slug}")
-        split = sorted(f"{RECORDS}/{slug}/{path.name}" for path in parts.glob("*.jsonl")) if parts.is_dir() else []
-        return [*([f"{RECORDS}/{slug}.jsonl"] if (self.path / RECORDS / f"{slug}.jsonl").exists() else []), *split]
+    def rows(self) -> Iterator[OrgRow]:
+        for slug in self.objects:
+            split = self.file(f"{RECORDS}/{slug}")  # large objects are split by the end of the id
+            for name in (f"{RECORDS}/{slug}.jsonl", *sorted(f"{RECORDS}/{slug}/{path.name}" for path in split.glob("*.jsonl"))):
+                for place, document in self._lines(name):
+                    if not isinstance(document.get("data"), dict) or document.keys() != {"id", "data"}:
+                        refuse(place, 'a record is {"id": ..., "data": {...}}')
+                    yield OrgRow(slug, document["id"], document["data"], place)
+        for place, document in self._lines(ACTIVITIES):
+            links = document.get("links", [])
+            if not isinstance(links, list) or not all(isinstance(link, str) and "/" in link for link in links):
+                refuse(place, "links must be texts such as people/ID")
+            people = document.get("participants", [])
+            if not isinstance(people, list) or not all(isinstance(each, dict) and each.keys() >= {"type", "id"} for each in people):
+                refuse(place, "participants must have a type and an id")
+            yield OrgRow(ACTIVITY_ROWS, document.pop("id"), document, place)
+        for section in SECTIONS:
+            yield from self.entries(section)
 
-    def records(self, slug: str) -> Iterator[OrgLine]:
-        """Yield the records of an object: `{"id", "data"}`."""
-        for name in self.record_files(slug):
-            for line in self._lines(name):
-                if not isinstance(line.document.get("data"), dict) or line.document.keys() != {"id", "data"}:
-                    refuse(line.place, 'a record is {"id": ..., "data": {...}}')
-                yield line
-
-    def activities(self) -> Iterator[OrgLine]:
-        """Yield the activities. Their links name object and record: `people/ID`."""
-        if (self.path / ACTIVITIES).exists():
-            yield from self._lines(ACTIVITIES)
-
-    def entries(self, section: str) -> Iterator[OrgLine]:
+    def entries(self, section: str) -> Iterator[OrgRow]:
         """Yield the entries of a section, with their names as ids."""
         key, is_list = SECTIONS[section], section not in ENTRY_FILES
         names = [f"{section}.yaml"] if is_list else [f"{section}/{path.name}" for path in (self.path / section).glob("*.yaml")]
@@ -233,13 +229,13 @@ class OrgFolder:
                     refuse(name, f"an entry has no {key}")
                 if problem := _entry_problem(section, entry):
                     refuse(name, f"{entry[key]} {problem}")
-                yield OrgLine(name, {"id": entry_id(section, entry), "data": entry})
+                yield OrgRow(f" {section}", entry_id(section, entry), entry, name)
 
-    def _lines(self, name: str) -> Iterator[OrgLine]:
+    def _lines(self, name: str) -> Iterator[tuple[str, Json]]:
+        if not self.file(name).exists():
+            return
         with self.file(name).open("rb") as file:
-            number = 0
-            while raw := file.readline(MOST_LINE):
-                number += 1
+            for number, raw in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
                 place = f"{name}:{number}"
                 if len(raw) == MOST_LINE:
                     refuse(place, f"the line is longer than {size_text(MOST_LINE)}")
@@ -251,7 +247,7 @@ class OrgFolder:
                     refuse(place, f"is no JSON: {reason(error)}")
                 if not isinstance(document, dict) or not isinstance(document.get("id"), str) or not document["id"]:
                     refuse(place, "has no id")
-                yield OrgLine(place, document)
+                yield place, document
 
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
         """Yield file and problem for each file that is not as the pull wrote it."""
@@ -304,9 +300,9 @@ def _entry_problem(section: str, entry: Json) -> str | None:
 
 def data_files(path: Path) -> list[str]:
     """Return the data files in a folder, without settings and manifest."""
-    found = [path / name for name in DATA_NAMES if name != MANIFEST]
-    every = [file for top in found for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file() or file.is_symlink()]
-    return sorted(file.relative_to(path).as_posix() for file in every)
+    tops = [path / name for name in DATA_NAMES if name != MANIFEST]
+    files = [file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file() or file.is_symlink()]
+    return sorted(file.relative_to(path).as_posix() for file in files)
 
 
 def file_facts(path: Path) -> Json:

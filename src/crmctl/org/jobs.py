@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -29,11 +30,9 @@ from crmctl.write.journal import UNDONE, Header, Journal, RowEntry
 MODE = "org"
 """Mode of an apply in its header."""
 
-STEPS = "steps"
-FACTS = "step.json"
-SOURCES = "sources.txt"
-ENTRIES = "entries.jsonl"
+STEPS, SOURCES, NOTES = "steps", "sources.txt", "notes.jsonl"
 CHUNK = 500
+COUNTED = ("records", "activities", "entries", "schema")
 
 
 class _StepContext:
@@ -49,7 +48,7 @@ class _StepContext:
 
 @dataclass(frozen=True)
 class OrgStep:
-    """A step of an apply. `kind`: schema, create, update, entries, activities, or delete."""
+    """A step of an apply. `kind`: schema, create, update, delete, or entries. `object` is a slug, `activities`, or a section."""
 
     folder: Path
     kind: str
@@ -74,30 +73,37 @@ class OrgStep:
                     if row.record_id is None or row.record_id.lower() not in undone:
                         yield number, row
 
+    def write_sources(self, sources: Iterable[str]) -> None:
+        """Write the ids that the rows of the step have in the folder, in their order."""
+        self._append(SOURCES, "".join(f"{source}\n" for source in sources))
+
     def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
-        """Yield the id in the folder and the id in the service of each created record."""
-        path = self.folder / SOURCES
-        sources = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        """Yield the id in the folder and the id in the service of each record that the step created."""
+        sources = self._lines(SOURCES)
         return ((sources[number - 1], row.record_id) for number, row in self.rows(clock) if sources and row.record_id is not None)
 
-    def entries(self) -> list[Json]:
-        """Return what the step noted about requests that are no rows of a job."""
-        path = self.folder / ENTRIES
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        return [jsontext.loads(line) for line in lines[:-1]]
+    def note(self, source: str, **facts: Any) -> None:
+        """Write to disk at once what the step does with an entry. Notes may hold secrets, such as headers of requests."""
+        self._append(NOTES, jsontext.dumps({"source": source, **facts}) + "\n")
 
-    def note(self, entry: Json) -> None:
-        """Write an entry to disk at once. Entries may hold secrets, such as headers of requests."""
-        path = self.folder / ENTRIES
-        path.touch(mode=0o600)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(jsontext.dumps(entry) + "\n")
+    def notes(self) -> dict[str, Json]:
+        """Return the last note about each entry."""
+        return {note["source"]: note for note in map(jsontext.loads, self._lines(NOTES))}
+
+    def _append(self, name: str, text: str) -> None:
+        (self.folder / name).touch(mode=0o600)
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
 
+    def _lines(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+
 
 class OrgJob:
-    """The open job of an apply, for use as a context manager: it holds the lease."""
+    """The open job of an apply. Its folder holds a folder for each step, such as `steps/0002-create-people`."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
@@ -108,8 +114,7 @@ class OrgJob:
     @classmethod
     def begin(cls, context: BulkContext, path: Path) -> OrgJob:
         """Create the job of a folder."""
-        store = store_of(context)
-        folder = store.new_folder()
+        folder = store_of(context).new_folder()
         header = Header(
             job=folder.name, object="organization", object_id="", origin=context.origin, mode=MODE, input=str(path),
             path=str(path.resolve()), sha256="", size=0, mapping="", schema="", created_at=context.clock.now(), version=__version__,
@@ -119,14 +124,9 @@ class OrgJob:
         job.journal.state = JobState.OPEN
         return job
 
-    def steps(self) -> list[OrgStep]:
-        return steps_of(self.folder)
-
-    def step(self, kind: str, slug: str) -> OrgStep:
-        """Begin a step: make its folder."""
-        folder = self.folder / STEPS / f"{len(self.steps()) + 1:04}"
+    def begin_step(self, kind: str, slug: str) -> OrgStep:
+        folder = self.folder / STEPS / f"{len(steps_of(self.folder)) + 1:04}-{kind}-{slug}"
         folder.mkdir(parents=True, mode=0o700)
-        (folder / FACTS).write_text(jsontext.dumps({"kind": kind, "object": slug}), encoding="utf-8")
         return OrgStep(folder, kind, slug)
 
     def count(self, step: OrgStep) -> None:
@@ -136,27 +136,19 @@ class OrgJob:
 
 
 def steps_of(folder: Path) -> list[OrgStep]:
-    found = []
-    for place in sorted((folder / STEPS).glob("*")):
-        if (place / FACTS).exists():
-            try:
-                facts = jsontext.loads((place / FACTS).read_bytes())
-            except ValueError:
-                continue  # the program ended before the step began
-            found.append(OrgStep(place, facts["kind"], facts["object"]))
-    return found
+    return [OrgStep(place, *place.name.split("-", 2)[1:]) for place in sorted((folder / STEPS).glob("*"))]
 
 
-def org_jobs(store: JobStore, origin: str) -> list[JobInfo]:
-    """Return the applies to a service, oldest first."""
-    return [job for job in reversed(store.list()) if job.header.mode == MODE and job.header.origin == origin]
+def org_jobs(context: BulkContext) -> list[JobInfo]:
+    """Return the applies to the service, oldest first."""
+    jobs = reversed(store_of(context).list())
+    return [job for job in jobs if job.header.mode == MODE and job.header.origin == context.origin]
 
 
 def find_org_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
     """Return the named job, or the one that a resume would choose, if it is an apply."""
     try:
-        store = store_of(context)
-        job = store.find(reference) if reference is not None else choose_job(store, None, last=last)
+        job = choose_job(store_of(context), reference, last=last)
     except (NotFoundError, UsageError):
         return None
     return job if job.header.mode == MODE else None
@@ -164,20 +156,20 @@ def find_org_job(context: BulkContext, reference: str | None, *, last: bool = Fa
 
 def unfinished(context: BulkContext, path: Path) -> JobInfo | None:
     """Return the newest unfinished apply of this folder to this service. Raises UsageError if it is running."""
-    for job in reversed(org_jobs(store_of(context), context.origin)):
-        if job.state is JobState.OPEN and job.header.path == str(path.resolve()):
-            refuse_running(job)
-            return job
-    return None
+    jobs = [job for job in org_jobs(context) if job.state is JobState.OPEN and job.header.path == str(path.resolve())]
+    if jobs:
+        refuse_running(jobs[-1])
+    return jobs[-1] if jobs else None
 
 
 def known_ids(context: BulkContext) -> dict[str, str]:
     """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
     known: dict[str, str] = {}
-    for job in org_jobs(store_of(context), context.origin):
+    for job in org_jobs(context):
         for step in steps_of(job.folder):
             known.update(step.new_ids(context.clock))
-            known.update((entry["source"], entry["id"]) for entry in step.entries() if entry.get("id") and "source" in entry)
+            if step.object == "activities":
+                known.update((source, note["id"]) for source, note in step.notes().items() if note["id"] is not None)
     return known
 
 
@@ -186,7 +178,7 @@ def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
 
     Raises the error that ends it early.
     """
-    for step in job.steps():
+    for step in steps_of(job.folder):
         info = step.job(context.clock)
         if info is not None and info.is_resumable:
             result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
@@ -195,18 +187,17 @@ def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
             job.count(step)
 
 
+# -- undo ----------------------------------------------------------------------------------------------------------------------------
+
+
 @dataclass
 class OrgUndo:
     """Preview or outcome of undoing an apply. `steps` are the documents of its undone steps, `left` what stays and why."""
 
     job: str
-    records: int = 0
-    activities: int = 0
-    entries: int = 0
-    schema: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     steps: list[Json] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    carried_out: bool = False
 
     def raise_for_error(self) -> None:
         if self.left:
@@ -214,8 +205,7 @@ class OrgUndo:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        names = ("job", "records", "activities", "entries", "schema", "steps", "left")
-        return {name: getattr(self, name) for name in names}
+        return {"job": self.job, **{name: self.counts[name] for name in COUNTED}, "steps": self.steps, "left": self.left}
 
 
 def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_changed: bool = False) -> OrgUndo:
@@ -229,12 +219,9 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
                 _undo_schema(context, step, result, dry_run=dry_run)
             elif step.kind == "entries":
                 _undo_entries(context, step, result, dry_run=dry_run)
-            elif step.kind == "activities":
-                _undo_activities(context, step, result, dry_run=dry_run)
             else:
                 _undo_records(context, step, result, dry_run=dry_run, include_changed=include_changed)
         if not dry_run:
-            result.carried_out = True
             journal.state = JobState.FINISHED if result.left else JobState.UNDONE
     return result
 
@@ -243,56 +230,33 @@ def _undo_records(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_r
     info = step.job(context.clock)
     if info is None or info.state is JobState.UNDONE:
         return
-    result.records += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
+    result.counts["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
     if dry_run:
         return
     request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
     try:
         plan = undo(step.context(context), request, lambda _: None)
+        result.steps.append(plan.to_document())
+        plan.raise_for_error()
     except UsageError as error:
         if error.code != "nothing_to_undo":
             raise
-        return
-    result.steps.append(plan.to_document())
-    try:
-        plan.raise_for_error()
     except PartialError as error:
         result.left.append(f"{step.object}: {error.message}")
 
 
-def _undo_activities(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
-    """Delete created activities and restore changed ones, unless somebody changed them since."""
-    entries = [entry for entry in step.entries() if entry.get("id")]
-    undone = {entry["undone"] for entry in step.entries() if "undone" in entry}
-    for entry in reversed([entry for entry in entries if entry["id"] not in undone]):
-        result.activities += 1
-        if dry_run:
-            continue
-        try:
-            current = context.service.get_activity(entry["id"]).wire
-            if any(current.get(name) != value for name, value in entry["wire"].items() if name in entry["sent"]):
-                result.left.append(f"activity {entry['id']} has changed since")
-                continue
-            if entry.get("before") is None:
-                context.service.delete_activity(entry["id"])
-            else:
-                context.service.update_activity(entry["id"], entry["before"])
-        except NotFoundError:
-            pass
-        step.note({"undone": entry["id"]})
-
-
 def _undo_entries(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
-    for entry in reversed(step.entries()):
-        result.entries += 1
-        if not dry_run and (why := take_back(context, step.object, entry["name"], entry["sent"], entry["before"])) is not None:
-            result.left.append(f"{step.object} {entry['name']}: {why}")
+    """Delete created activities and entries and restore changed ones, unless somebody changed them since."""
+    for source, note in reversed([item for item in step.notes().items() if item[1]["id"] is not None]):
+        result.counts["activities" if step.object == "activities" else "entries"] += 1
+        if not dry_run and (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
+            result.left.append(f"{step.object} {source}: {why}")
 
 
 def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
     """Delete created attributes and objects that hold nothing now."""
-    made = [tuple(pair) for entry in step.entries() for pair in entry["made"]]
-    result.schema += len(made)
+    made = [tuple(pair) for note in step.notes().values() for pair in note["made"]]
+    result.counts["schema"] += len(made)
     if dry_run or not made:
         return
     service, present = context.service, read_service(context.service)
@@ -308,11 +272,3 @@ def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_ru
             service.delete_object(found.id)
         elif (slug, None) not in made:
             service.delete_attribute(found.id, attribute.id)
-
-
-def write_sources(step: OrgStep, sources: Iterable[str]) -> None:
-    """Write the ids that the rows of the step have in the folder, in their order."""
-    with (step.folder / SOURCES).open("w", encoding="utf-8") as file:
-        file.writelines(f"{source}\n" for source in sources)
-        file.flush()
-        os.fsync(file.fileno())

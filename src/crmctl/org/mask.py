@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from crmctl.errors import DifferenceError, RejectedError, UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
+from crmctl.org.folder import ACTIVITY_ROWS, MEMBER_ROWS, SETTINGS
 
 SHORTEST = 5
 """Shorter values do not count as leaks: they occur in any text."""
@@ -42,90 +43,100 @@ HARMLESS = frozenset(
 )  # fmt: skip
 
 
-class Mask:
-    """Replaces values with a secret key. `source_values` must have seen every value before the first replacement."""
+def _field(name: str, kind: AttributeType) -> Attribute:
+    return Attribute(id=name, slug=name, type=kind)
 
-    def __init__(self, key: bytes, keep: frozenset[str]) -> None:
+
+OTHER_FIELDS = {
+    ACTIVITY_ROWS: [_field("title", AttributeType.TEXT), _field("summary", AttributeType.TEXT)],
+    MEMBER_ROWS: [_field("email", AttributeType.EMAIL), _field("name", AttributeType.NAME)],
+}
+"""The personal fields of rows that are no records. Other sections are left out of a masked folder."""
+
+
+def read_key(path: Path | None) -> bytes:
+    """Return the key in a file, or a random one. Raises UsageError for an unreadable or short key."""
+    if path is None:
+        return secrets.token_bytes(32)
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(f"--mask-key {path}: {reason(error)}") from error
+    if len(key) < 16:
+        raise UsageError(f"--mask-key {path}: a key has at least 16 bytes", hint="head -c 32 /dev/urandom | base64 > FILE")
+    return key
+
+
+class Mask:
+    """Replaces values with a secret key. `see` must have seen every row before the first replacement."""
+
+    def __init__(self, key: bytes, objects: Mapping[str, Sequence[Attribute]], keep: Collection[str]) -> None:
+        """Raises UsageError if `keep` names an attribute that no object has."""
+        if unknown := sorted({*keep} - {f"{slug}.{each.slug}" for slug, attributes in objects.items() for each in attributes}):
+            raise UsageError(f"keep in {SETTINGS} names {unknown[0]}, which does not exist", code="unknown_attribute")
         self._key = key
-        self.keep = keep
+        self._masked: dict[str, dict[str, Attribute]] = {}
+        self._scanned: dict[str, set[str]] = {}
+        for kind, attributes in {**objects, **OTHER_FIELDS}.items():
+            self._masked[kind] = {each.slug: each for each in attributes if each.type not in HARMLESS and f"{kind}.{each.slug}" not in keep}
+            self._scanned[kind] = {each.slug for each in attributes if each.type not in HARMLESS or each.type == AttributeType.SELECT}
+        self._harmless = {text.lower() for attributes in objects.values() for each in attributes for text in (each.slug, *each.options)}
         self._sources: dict[str, set[str]] = {}
         self._made: dict[tuple[str, str], str] = {}
         self._used: dict[str, set[str]] = {}
 
-    @classmethod
-    def of(cls, key_file: Path | None, keep: frozenset[str]) -> Mask:
-        """Return a mask with the key of a file, or a random one. Raises UsageError for an unreadable or short key."""
-        if key_file is None:
-            return cls(secrets.token_bytes(32), keep)
-        try:
-            key = key_file.read_bytes().strip()
-        except OSError as error:
-            raise UsageError(f"--mask-key {key_file}: {reason(error)}") from error
-        if len(key) < 16:
-            raise UsageError(f"--mask-key {key_file}: a key has at least 16 bytes", hint="head -c 32 /dev/urandom | base64 > FILE")
-        return cls(key, keep)
+    def see(self, rows: Iterable[tuple[str, Json]]) -> None:
+        """Remember the texts of the values that will be masked, except those that also stand where they stay."""
+        texts = set[str]()
+        for kind, data in rows:
+            for name, value in data.items():
+                seen = texts if name in self._masked[kind] else self._harmless
+                seen.update(text.strip().lower() for text in texts_in(value))
+        for text in texts - self._harmless:
+            if len(text) >= SHORTEST and text not in VOCABULARY:
+                self._sources.setdefault(text[:SHORTEST], set()).add(text)
 
-    def is_masked(self, slug: str, attribute: Attribute) -> bool:
-        return attribute.type not in HARMLESS and f"{slug}.{attribute.slug}" not in self.keep
+    def row(self, kind: str, row_id: str, data: Json) -> Json:
+        """Return a row with invented values. Raises DifferenceError if it still contains a masked value."""
+        fields = self._masked[kind]
+        masked: Json = {name: self._replaced(fields[name], value, "") if name in fields else value for name, value in data.items()}
+        for name in masked.keys() & self._scanned[kind]:
+            if any(self._leaks(text) for text in texts_in(masked[name])):
+                raise DifferenceError(
+                    f"{kind.strip()} {row_id}, {name} contains a value that should be masked; the folder was removed",
+                    hint=f'keep = ["OBJECT.ATTR"] in {SETTINGS} names attributes whose values may be shown',
+                    code="leak",
+                )
+        return masked
 
-    # -- what must not appear --------------------------------------------------------------------------------------------------------
-
-    def see(self, value: Any, harmless: frozenset[str] = frozenset()) -> None:
-        """Remember the texts of a value that will be masked."""
-        for text in texts_in(value):
-            folded = text.strip().lower()
-            if len(folded) >= SHORTEST and folded not in VOCABULARY and folded not in harmless:
-                self._sources.setdefault(folded[:SHORTEST], set()).add(folded)
-
-    def leak_in(self, text: str) -> str | None:
-        """Return a masked source value that a text contains."""
+    def _leaks(self, text: str) -> bool:
         folded = text.lower()
-        for start in range(len(folded) - SHORTEST + 1):
-            for source in self._sources.get(folded[start : start + SHORTEST], ()):
-                if folded.startswith(source, start):
-                    return source
-        return None
+        starts = range(len(folded) - SHORTEST + 1)
+        return any(
+            folded.startswith(source, start) for start in starts for source in self._sources.get(folded[start : start + SHORTEST], ())
+        )
 
-    # -- replacing -------------------------------------------------------------------------------------------------------------------
-
-    def record(self, slug: str, attributes: Sequence[Attribute], data: Json) -> Json:
-        masked = {each.slug: each for each in attributes if each.slug in data and self.is_masked(slug, each)}
-        return {name: self.value(masked[name], value) if name in masked else value for name, value in data.items()}
-
-    def value(self, attribute: Attribute, value: Any) -> Any:
+    def _replaced(self, attribute: Attribute, value: Any, part: str) -> Any:
         """Return the replacement of a value; lists keep their length, objects their parts."""
-        kind = attribute.type or AttributeType.TEXT
-        unique = attribute.slug if attribute.is_unique else ""
-        return self._replaced(kind, value, "", unique)
-
-    def text(self, value: str) -> str:
-        return self._text(AttributeType.TEXT, value, "", "")
-
-    def email(self, value: str) -> str:
-        return self._text(AttributeType.EMAIL, value, "", "")
-
-    def name(self, value: str) -> str:
-        return self._text(AttributeType.NAME, value, "", "")
-
-    def _replaced(self, kind: str, value: Any, part: str, unique: str) -> Any:
         if isinstance(value, str):
-            return self._text(kind, value, part, unique) if value.strip() else value
+            return self._text(attribute, value, part) if value.strip() else value
         if isinstance(value, list):
-            return [self._replaced(kind, item, part, unique) for item in value]
+            return [self._replaced(attribute, item, part) for item in value]
         if isinstance(value, Mapping):
-            return {name: self._replaced(kind, item, name, unique) for name, item in value.items()}
+            return {name: self._replaced(attribute, item, name) for name, item in value.items()}
         return value if value is None or isinstance(value, bool) else 0
 
-    def _text(self, kind: str, value: str, part: str, unique: str) -> str:
+    def _text(self, attribute: Attribute, value: str, part: str) -> str:
+        kind, is_unique = attribute.type or AttributeType.TEXT, bool(attribute.is_unique)
         folded = value.strip().lower() if kind == AttributeType.EMAIL else value
-        shape = f"{kind}.{part}{'.unique' if unique else ''}"
+        shape = f"{kind}.{part}{'.unique' if is_unique else ''}"
         if (known := self._made.get((shape, folded))) is not None:
             return known
-        used = self._used.setdefault(shape, set()) if unique or kind == AttributeType.EMAIL else set()
+        used = self._used.setdefault(shape, set()) if is_unique or kind == AttributeType.EMAIL else set()
         for number in count():
             digest = hmac.new(self._key, f"{shape}\0{number}\0{folded}".encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-            made = _invent(kind, part, value, digest, is_unique=bool(unique))
-            if made not in used and self.leak_in(made) is None:
+            made = _invent(kind, part, value, digest, is_unique=is_unique)
+            if made not in used and not self._leaks(made):
                 break
             if number == MOST_TRIES:
                 raise RejectedError(f"crmctl cannot invent enough different values of the type {kind}", code="mask_exhausted")
@@ -163,14 +174,3 @@ def texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | Mapping):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from texts_in(item)
-
-
-def scan(mask: Mask, texts: Iterable[tuple[str, str]]) -> None:
-    """Raise DifferenceError if a written text, given with its place, contains a masked source value."""
-    for place, text in texts:
-        if mask.leak_in(text) is not None:
-            raise DifferenceError(
-                f"{place} contains a value that should be masked; the folder was removed",
-                hint='keep = ["OBJECT.ATTR"] in org.toml names attributes whose values may be shown',
-                code="leak",
-            )

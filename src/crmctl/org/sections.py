@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import read_page
 from crmctl.client.uploads import LocalFile, Uploader, download
-from crmctl.errors import DeniedError, RejectedError
+from crmctl.errors import DeniedError, NotFoundError, RejectedError
+from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, StoredFile
-from crmctl.org.folder import FILES, SECTIONS, OrgFolder, entry_id
+from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, entry_id
 from crmctl.values import yaml_text
 
 READ, WRITE = "GET /definitions", "POST /definitions"
@@ -35,13 +35,32 @@ def coverage(content: str, count: int | None, note: str = "") -> Json:
 
 
 def portable(section: str, entry: Mapping[str, object]) -> Json:
-    """Return an entry without fields that belong to one service, and without headers of requests, which may hold secrets."""
-    kept: Json = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ())}
-    if section == "members":
-        kept["email"] = entry_id(section, kept)
+    """Return an entry as any service would show it: without defaults, fields that belong to one service, and headers, often secret."""
+    kept: Json = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ()) and value not in (None, "", [])}
+    for name in kept.keys() & {"filters", "conditions"}:
+        kept[name] = [_canonical_condition(each) for each in kept[name]]
     if section == "workflows":
-        kept["actions"] = [{name: value for name, value in action.items() if name != "headers"} for action in kept["actions"]]
+        kept["actions"] = [
+            {
+                name: value
+                for name, value in action.items()
+                if name != "headers" and value is not None and (name, value) != ("repeat", False)
+            }
+            for action in kept["actions"]
+        ]
+    if section == "reports" and isinstance(kept.get("sort"), dict):
+        kept["sort"] = {"order": "asc"} | kept["sort"]
+    if section == "webhooks" and isinstance(kept.get("eventTypes"), list):
+        kept["eventTypes"] = sorted(kept["eventTypes"], key=str)
     return kept
+
+
+def _canonical_condition(condition: object) -> object:
+    """Return a condition with its value as text; one without a value compares with `true`."""
+    if not isinstance(condition, dict):
+        return condition
+    value = condition.get("value", "true")
+    return condition | {"value": value if isinstance(value, str) else jsontext.dumps(value)}
 
 
 def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries, list[Json]]:
@@ -105,71 +124,46 @@ def fetch_file(context: BulkContext, entry: Json, folder: Path | None = None) ->
     return {"path": entry["path"], "contentType": entry["contentType"], "sha256": digest.hexdigest()}
 
 
-def write_sections(context: BulkContext, entries: Entries, place: Path) -> list[Json]:
-    """Write the entries into a folder; return rows of coverage."""
-    rows = []
-    for section, by_name in entries.items():
-        kept = [entry if section in ("members", FILES) else portable(section, entry) for _, entry in sorted(by_name.items())]
-        if section in ("reports", "workflows"):
-            (place / section).mkdir()
-            for entry in kept:
-                (place / section / _file_name(entry["name"], by_name)).write_text(yaml_text.dumps(entry), encoding="utf-8")
-        else:
-            if section == FILES:
-                (place / FILES).mkdir()
-            kept = [fetch_file(context, entry, place / FILES) for entry in kept] if section == FILES else kept
-            (place / f"{section}.yaml").write_text(yaml_text.dumps(kept), encoding="utf-8")
-        rows.append(coverage(section, len(kept), "they arrive disabled" if "enabled" in OMITTED.get(section, ()) else ""))
-    if any("headers" in action for entry in entries.get("workflows", {}).values() for action in entry["actions"]):
-        rows.append(coverage("headers of callUrl actions", None, "they may hold secrets"))
-    return rows
+def write_section(section: str, entries: Sequence[Json], place: Path) -> None:
+    """Write the entries of a section into a folder."""
+    if section not in ENTRY_FILES:
+        (place / f"{section}.yaml").write_text(yaml_text.dumps(list(entries)), encoding="utf-8")
+        return
+    (place / section).mkdir()
+    names = [_file_name(entry["name"]) for entry in entries]
+    for entry, name in zip(entries, names, strict=True):
+        if not name or names.count(name) > 1:  # names that look alike get a checksum
+            name = f"{name or 'entry'}-{hashlib.sha256(entry['name'].encode()).hexdigest()[:12]}"
+        (place / section / f"{name}.yaml").write_text(yaml_text.dumps(entry), encoding="utf-8")
 
 
-def _file_name(name: str, others: Collection[str]) -> str:
-    """Return a safe file name for an entry, the same in every pull; entries whose names look alike get a checksum."""
-
-    def simple(text: str) -> str:
-        return "-".join("".join(letter if letter.isascii() and letter.isalnum() else " " for letter in text.lower()).split())[:60]
-
-    is_unique = simple(name) and sum(simple(other) == simple(name) for other in others) == 1
-    return f"{simple(name)}.yaml" if is_unique else f"{simple(name) or 'entry'}-{hashlib.sha256(name.encode()).hexdigest()[:12]}.yaml"
+def _file_name(name: str) -> str:
+    return "-".join("".join(letter if letter.isascii() and letter.isalnum() else " " for letter in name.lower()).split())[:60]
 
 
 def to_send(section: str, entry: Json, current: Json | None) -> Json:
     """Return the entry as the service shall have it: a new one disabled, a known one with what only the service has."""
     if section == "members":
         there = current or {"email": entry["email"], "role": "member"}
-        return {"name": entry["name"], "email": there["email"], "role": entry.get("role", there["role"])}
+        return {"name": entry.get("name", there.get("name", "")), "email": there["email"], "role": entry.get("role", there["role"])}
     if current is not None and section != FILES:
         entry = portable(section, current) | entry
     if "enabled" in OMITTED.get(section, ()):
         entry = entry | {"enabled": current is not None and current.get("enabled", True)}
     if current is not None and section == "workflows":
-        entry["actions"] = _with_headers(entry["actions"], current["actions"])
+        headers: dict[str, list[Json]] = {}  # of the actions of the service, by URL and in their order
+        for action in current["actions"]:
+            headers.setdefault(action.get("url"), []).append({"headers": action["headers"]} if "headers" in action else {})
+        entry["actions"] = [action | (headers[url].pop(0) if headers.get(url := action.get("url")) else {}) for action in entry["actions"]]
     return entry
-
-
-def _with_headers(actions: list[Json], current: list[Json]) -> list[Json]:
-    """Return the actions with the headers of the action in their place, else of the only one with their URL."""
-    urls, known = Counter(action.get("url") for action in actions), Counter(action.get("url") for action in current)
-    every = []
-    for position, action in enumerate(actions):
-        url = action.get("url")
-        same = [other for other in current[position : position + 1] if other.get("url") == url]
-        if not same and urls[url] == known[url] == 1:
-            same = [other for other in current if other.get("url") == url]
-        every.append(action | ({"headers": same[0]["headers"]} if same and "headers" in same[0] else {}))
-    return every
 
 
 def definitions_of(folder: OrgFolder) -> Json:
     """Return a folder as a definitions file: schema, members, reports, workflows and webhook endpoints."""
-    sections = {
-        section: [to_send(section, line.document["data"], None) for line in folder.entries(section)]
-        for section in SECTIONS
-        if section != FILES
+    sections = [section for section in SECTIONS if section != FILES]
+    return folder.schema.wire() | {
+        section: [to_send(section, portable(section, row.data), None) for row in folder.entries(section)] for section in sections
     }
-    return folder.schema.wire() | sections
 
 
 def send_entry(context: BulkContext, section: str, entry: Json, folder: Path) -> None:
@@ -179,8 +173,7 @@ def send_entry(context: BulkContext, section: str, entry: Json, folder: Path) ->
         return
     bucket, _, path = entry["path"].partition("/")
     source = folder / FILES / entry["sha256"]
-    progress = context.listener.progress
-    uploader = Uploader(context.service, bucket, context.clock, advance=progress.advance, warn=context.listener.note)
+    uploader = Uploader(context.service, bucket, context.clock, advance=context.listener.progress.advance, warn=context.listener.note)
     [outcome] = uploader.upload_all([LocalFile(source, path, source.stat().st_size, entry["contentType"])], 1)
     if outcome.error is not None:
         raise outcome.error
@@ -192,20 +185,34 @@ def takes_sections(context: BulkContext) -> bool:
 
 
 def take_back(context: BulkContext, section: str, name: str, sent: Json, before: Json | None) -> str | None:
-    """Restore the former entry, or delete a new one; return why it stays instead."""
+    """Restore the former activity or entry, or delete a new one; return why it stays instead."""
     if section == FILES:
         return "the interface deletes no files"
-    found, _ = read_sections(context, (section,))
-    current = found.get(section, {}).get(name)
-    if current is None or current == before:
-        return None
-    if any(current.get(field) != value for field, value in sent.items()):
-        return "it has changed since"
+    service = context.service
     try:
-        if before is None:
-            context.service.session.request("DELETE", "/definitions", body={section: [name]})
+        if section == "activities":
+            current: Json | None = {field: service.get_activity(name).wire.get(field) for field in sent}
+        else:
+            current = read_sections(context, (section,))[0].get(section, {}).get(name)
+        if current is None or (before is not None and _facts(current) == _facts(before)):
+            return None
+        if not _facts(sent).items() <= _facts(current).items():
+            return "it has changed since"
+        if section == "activities" and before is None:
+            service.delete_activity(name)
+        elif section == "activities":
+            service.update_activity(name, before or {})
+        elif before is None:
+            service.session.request("DELETE", "/definitions", body={section: [name]})
         else:
             send_entry(context, section, {field: value for field, value in before.items() if field != "userId"}, Path())
+    except NotFoundError:
+        return None
     except (DeniedError, RejectedError) as error:
         return error.message
     return None
+
+
+def _facts(entry: Json) -> dict[str, str]:
+    """Return the fields of an entry as text, with the flag that a service leaves out where it is true."""
+    return {name: jsontext.dumps(value, sort_keys=True) for name, value in ({"enabled": True} | entry).items()}

@@ -1,28 +1,69 @@
-"""Two sides of a comparison in a temporary database: records, activities and references, matched and compared."""
+"""Rows of two organizations in a temporary database: records, activities and entries, their references, and which mean the same."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from itertools import islice
-from typing import Any
+from itertools import groupby
 
 from crmctl.errors import RejectedError
 from crmctl.files.whole_files import Spill
 from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.folder import ACTIVITIES, FILES, MOST_PROBLEMS, SCHEMA, SECTIONS, OrgFolder, OrgLine, file_facts, references_of
-from crmctl.org.sections import portable
+from crmctl.org.folder import ACTIVITY_ROWS, OrgRow, references_of
+from crmctl.values.object_spec import ObjectSpec
 
-ACTIVITY_ROWS = " activities"
-"""The activities among the objects; the blank keeps the name free of slugs."""
+UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+USERS, ANY = " users", " any"
+"""Targets of references besides objects: user ids of members, and records of an unnamed object."""
 
-SECTION_ROWS = {f" {section}": section for section in SECTIONS}
-"""The sections among the objects."""
+NewId = Callable[[str, str, str], str | None]
+"""Returns the new id for the name of a reference, its target and its id; None leaves the reference out."""
 
-Problem = tuple[str, str]
+
+class References:
+    """The references in the rows of these objects, in activities and in entries."""
+
+    def __init__(self, objects: Iterable[ObjectSpec]) -> None:
+        self.by_kind = {spec.slug: {name: each.target or "" for name, each in references_of(spec).items()} for spec in objects}
+
+    def moved(self, kind: str, data: Json, new: NewId) -> tuple[Json, list[str]]:
+        """Return a row with plain new ids, and what was left out: names of attributes, links and participants of activities."""
+        if kind == ACTIVITY_ROWS:
+            return _moved_activity(data, new)
+        if kind not in self.by_kind:  # entries name records anywhere in their texts
+            return jsontext.loads(UUID.sub(lambda found: new("", ANY, found[0]) or found[0], jsontext.dumps(data))), []
+        moved, lost = dict(data), []
+        for name, target in self.by_kind[kind].items():
+            if (value := ids_only(data.get(name))) is None:
+                continue
+            listed = value if isinstance(value, list) else [value]
+            kept = [found for each in listed if (found := new(name, target, str(each))) is not None]
+            if len(kept) < len(listed):
+                lost.append(name)
+            moved[name] = kept if isinstance(value, list) and (kept or not listed) else kept[0] if kept else None
+            if moved[name] is None:
+                del moved[name]
+        return moved, lost
+
+
+def _moved_activity(data: Json, new: NewId) -> tuple[Json, list[str]]:
+    links, participants, lost = list[str](), list[Json](), list[str]()
+    for link in data.get("links", ()):
+        slug, _, record_id = link.partition("/")
+        found = new("links", slug, record_id)
+        links += [] if found is None else [f"{slug}/{found}"]
+        lost += [link] if found is None else []
+    for each in data.get("participants", ()):
+        found = new("participants", USERS if each["type"] == "user" else ANY, str(each["id"]))
+        participants += [] if found is None else [each | {"id": found}]
+        lost += [f"participant {each['id']}"] if found is None else []
+    listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
+    plain = {name: value for name, value in data.items() if name not in listed}
+    return plain | {name: value for name, value in listed.items() if value}, lost
 
 
 class Side(IntEnum):
@@ -33,216 +74,192 @@ class Side(IntEnum):
 
 
 class OrgTables(Spill):
-    """Rows of both sides. A row is an id, its data and the place it comes from; `pair` joins rows that mean the same record."""
+    """Rows of both sides; `pair` joins rows that mean the same."""
 
     TABLES = """
     CREATE TABLE item (
-        side INTEGER, object TEXT, id TEXT, place TEXT, data TEXT NOT NULL, key TEXT, PRIMARY KEY (side, object, id)
+        side INTEGER, kind TEXT, id TEXT, place TEXT, data TEXT NOT NULL, key TEXT, PRIMARY KEY (side, kind, id)
     ) WITHOUT ROWID;
-    CREATE INDEX item_key ON item (side, object, key) WHERE key IS NOT NULL;
-    CREATE TABLE link (side INTEGER, place TEXT, what TEXT, object TEXT, id TEXT);
-    CREATE TABLE pair (object TEXT, left TEXT, right TEXT, PRIMARY KEY (object, left), UNIQUE (object, right)) WITHOUT ROWID;
+    CREATE INDEX item_key ON item (side, kind, key) WHERE key IS NOT NULL;
+    CREATE TABLE link (side INTEGER, kind TEXT, item TEXT, name TEXT, target TEXT, id TEXT);
+    CREATE TABLE pair (kind TEXT, left TEXT, right TEXT, PRIMARY KEY (kind, left), UNIQUE (kind, right)) WITHOUT ROWID;
     CREATE TABLE known (left TEXT, right TEXT);
     CREATE INDEX known_left ON known (left);
+    CREATE TABLE chosen (kind TEXT, id TEXT, round INTEGER, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+    CREATE INDEX chosen_round ON chosen (round);
     """
     CACHE_KIB = 16_000
 
-    def add(self, side: Side, slug: str, row: OrgLine, key: str | None = None) -> str | None:
-        """Add a row; return the place of the row that already has its id."""
-        document = row.document
-        data = jsontext.dumps(document["data"] if "data" in document else {name: document[name] for name in document if name != "id"})
-        values = (side, slug, document["id"], row.place, data, key)
-        if self._db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?, ?)", values).rowcount:
-            return None
-        return str(self._db.execute("SELECT place FROM item WHERE side = ? AND object = ? AND id = ?", values[:3]).fetchone()[0])
+    def __init__(self, objects: Iterable[ObjectSpec]) -> None:
+        super().__init__()
+        self.references = References(objects)
 
-    def add_links(self, side: Side, place: str, what: str, target: str, ids: Iterable[Any]) -> None:
-        self._db.executemany("INSERT INTO link VALUES (?, ?, ?, ?, ?)", ((side, place, what, target, str(one)) for one in ids))
+    def add(self, side: Side, row: OrgRow, key: str | None = None) -> str | None:
+        """Add a row with its references; return the place of the row that already has its id."""
+        links = list[tuple[str, str, str]]()
+        data, _ = self.references.moved(row.kind, row.data, lambda *link: links.append(link) or link[2])  # type: ignore[func-returns-value]
+        values = (side, row.kind, row.id, row.place, jsontext.dumps(data), key)
+        if not self._db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?, ?)", values).rowcount:
+            return str(self._db.execute("SELECT place FROM item WHERE side = ? AND kind = ? AND id = ?", values[:3]).fetchone()[0])
+        self._db.executemany("INSERT INTO link VALUES (?, ?, ?, ?, ?, ?)", ((*values[:3], *link) for link in links))
+        return None
 
-    def open_links(self, side: Side, slugs: Iterable[str]) -> Iterator[Problem]:
-        """Yield the place and text of each reference to a record of these objects that the side lacks."""
-        for slug in slugs:
-            query = (
-                "SELECT place, what, id FROM link WHERE side = ? AND object = ? AND NOT EXISTS "
-                "(SELECT 1 FROM item WHERE item.side = link.side AND item.object = link.object AND item.id = link.id)"
-            )
-            for place, what, target in self._db.execute(query, (side, slug)):
-                yield place, f"{what} refers to {slug} {target}, which the folder does not hold"
+    def rows(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
+        for row_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND kind = ? ORDER BY id", (side, kind)):
+            yield row_id, jsontext.loads(data)
 
-    def has(self, side: Side, slug: str, row_id: str) -> bool:
-        query = "SELECT 1 FROM item WHERE side = ? AND object = ? AND id = ?"
-        return self._db.execute(query, (side, slug, row_id)).fetchone() is not None
+    def has(self, side: Side, kind: str, row_id: str) -> bool:
+        query = "SELECT 1 FROM item WHERE side = ? AND kind = ? AND id = ?"
+        return self._db.execute(query, (side, kind, row_id)).fetchone() is not None
 
-    def count(self, side: Side, slug: str) -> int:
-        return int(self._db.execute("SELECT COUNT(*) FROM item WHERE side = ? AND object = ?", (side, slug)).fetchone()[0])
+    def data(self, side: Side, kind: str, row_id: str) -> Json:
+        query = "SELECT data FROM item WHERE side = ? AND kind = ? AND id = ?"
+        data: Json = jsontext.loads(self._db.execute(query, (side, kind, row_id)).fetchone()[0])
+        return data
+
+    def count(self, side: Side, kind: str) -> int:
+        return int(self._db.execute("SELECT COUNT(*) FROM item WHERE side = ? AND kind = ?", (side, kind)).fetchone()[0])
+
+    # -- references ------------------------------------------------------------------------------------------------------------------
+
+    def open_links(self, side: Side) -> Iterator[tuple[str, str, str, str]]:
+        """Yield place, name, target and id of each reference to a record that the side lacks, although it has the object."""
+        targets = jsontext.dumps([*self.references.by_kind])
+        origin = "link l JOIN item o ON o.side = l.side AND o.kind = l.kind AND o.id = l.item"
+        yield from self._db.execute(f"SELECT place, name, target, l.id FROM {origin} WHERE {_OPEN} ORDER BY target", (side, targets))
+
+    def cut_open_links(self, side: Side) -> Counter[str]:
+        """Leave out those references; return their number by kind of row."""
+        return Counter(kind for kind, _, names in self._cut(_OPEN, (side, jsontext.dumps([*self.references.by_kind]))) for _ in names)
+
+    def cut_unpaired_links(self, *, inside: bool = False) -> Iterator[tuple[str, str, list[str]]]:
+        """Leave out references of records in the folder that the other side does not have; yield kind, id and names of the references.
+
+        `inside`: those to objects of the folder, instead of to others.
+        """
+        objects = "(SELECT value FROM json_each(?2))"
+        unpaired = "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.target AND p.right = l.id)"
+        condition = f"l.side = ?1 AND l.kind IN {objects} AND l.target {'IN' if inside else 'NOT IN'} {objects} AND {unpaired}"
+        return self._cut(condition, (Side.RIGHT, jsontext.dumps([*self.references.by_kind])))
+
+    def _cut(self, condition: str, values: tuple[Side, str]) -> Iterator[tuple[str, str, list[str]]]:
+        query = f"SELECT l.kind, l.item, l.name, l.target, l.id FROM link l WHERE {condition} ORDER BY l.kind, l.item"
+        for (kind, row_id), links in groupby(self._db.execute(query, values).fetchall(), lambda link: (link[0], link[1])):
+            gone = {link[2:] for link in links}
+            found = self.data(values[0], kind, row_id)
+            data, _ = self.references.moved(kind, found, lambda *link, gone=gone: None if link in gone else link[2])
+            what = (jsontext.dumps(data), values[0], kind, row_id)
+            self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", what)
+            yield kind, row_id, sorted(name for name, _, _ in gone)
+
+    def keep_only(self, roots: Iterable[tuple[str, str]], check: Callable[[int], None]) -> Counter[str]:
+        """Keep these records of the left side, every record they refer to, and activities linked to them.
+
+        Return how many records each reference added. Calls `check` with the number of records after each round.
+        """
+        added = Counter[str]()
+        self._db.execute("CREATE INDEX link_item ON link (side, kind, item)")
+        self._db.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?, 0)", roots)
+        follow = (
+            "INSERT OR IGNORE INTO chosen SELECT i.kind, i.id, ?1 + 1 FROM chosen c "
+            "JOIN link l ON l.side = 0 AND l.kind = c.kind AND l.item = c.id "
+            "JOIN item i ON i.side = 0 AND i.kind = l.target AND i.id = l.id "
+            "WHERE c.round = ?1 AND l.kind = ?2 AND l.name = ?3"
+        )
+        number, grows = 0, True
+        while grows:
+            check(self._db.execute("SELECT COUNT(*) FROM chosen").fetchone()[0])
+            grows = False
+            for kind, names in self.references.by_kind.items():
+                for name in names:
+                    count = self._db.execute(follow, (number, kind, name)).rowcount
+                    added[f"{kind}.{name}"] += count
+                    grows = grows or count > 0
+            number += 1
+        is_linked = (
+            "EXISTS (SELECT 1 FROM link l JOIN chosen c ON c.kind = l.target AND c.id = l.id WHERE l.kind = item.kind AND l.item = item.id)"
+        )
+        self._db.execute("DELETE FROM item WHERE kind NOT LIKE ' %' AND (kind, id) NOT IN (SELECT kind, id FROM chosen)")
+        self._db.execute(f"DELETE FROM item WHERE kind = ? AND NOT {is_linked}", (ACTIVITY_ROWS,))
+        self._db.execute("DELETE FROM link WHERE (kind, item) NOT IN (SELECT kind, id FROM item)")
+        return +added
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
 
-    def know(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Remember known pairs of ids, left and right."""
-        self._db.executemany("INSERT INTO known VALUES (?, ?)", pairs)
+    def know(self, pairs: Mapping[str, str]) -> None:
+        """Remember known pairs of ids: left ids by right ids."""
+        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", pairs.items())
 
-    def match(self, slug: str, place: str = "") -> None:
-        """Pair the rows of an object: by id, else by a known pair, else by key. Raises RejectedError for a key that several rows have."""
-        same = "l.object = r.object AND l.object = ? AND l.side = 0 AND r.side = 1"
+    def match(self, kind: str) -> None:
+        """Pair the rows of a kind: by id, else by a known pair, else by key. Raises RejectedError for a key that several rows have."""
+        same = "l.kind = r.kind AND l.kind = ? AND l.side = 0 AND r.side = 1"
         free = (
-            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.object = l.object AND p.left = l.id) AND "
-            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.object = r.object AND p.right = r.id)"
+            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.kind AND p.left = l.id) AND "
+            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = r.kind AND p.right = r.id)"
         )
-        self._db.execute(f"INSERT INTO pair SELECT l.object, l.id, r.id FROM item l JOIN item r ON {same} AND l.id = r.id", (slug,))
+        self._db.execute(f"INSERT INTO pair SELECT l.kind, l.id, r.id FROM item l JOIN item r ON {same} AND l.id = r.id", (kind,))
         known = f"item l JOIN known k ON k.left = l.id JOIN item r ON {same} AND r.id = k.right"
-        self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.object, l.id, r.id FROM {known} WHERE {free}", (slug,))
+        self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.kind, l.id, r.id FROM {known} WHERE {free}", (kind,))
         by_key = f"item l JOIN item r ON {same} AND l.key = r.key WHERE {free}"
-        for one, other in (("r", "l"), ("l", "r")):
+        for one, other in (("r", "the service"), ("l", "the folder")):
             query = f"SELECT {one}.place, COUNT(*) FROM {by_key} GROUP BY {one}.id HAVING COUNT(*) > 1 LIMIT 1"
-            if (twice := self._db.execute(query, (slug,)).fetchone()) is not None:
-                sides = {"l": "the service", "r": "the folder"}
+            if (twice := self._db.execute(query, (kind,)).fetchone()) is not None:
                 raise RejectedError(
-                    f"{twice[0] or place or slug}: {twice[1]} records of {sides[other]} have its key, so crmctl cannot tell which is meant",
+                    f"{twice[0] or kind}: {twice[1]} records of {other} have its key, so crmctl cannot tell which is meant",
                     hint="merge them first (crmctl bulk dedupe), or --match OBJECT=ATTR with another attribute",
                     code="ambiguous_key",
                 )
-        self._db.execute(f"INSERT INTO pair SELECT l.object, l.id, r.id FROM {by_key}", (slug,))
+        self._db.execute(f"INSERT INTO pair SELECT l.kind, l.id, r.id FROM {by_key}", (kind,))
+
+    def match_targets(self) -> None:
+        """Pair references to objects that the folder does not hold: by id, else by a known pair."""
+        there = "SELECT l.kind, l.id, {} FROM item l JOIN {} WHERE l.side = 0 AND l.kind NOT IN (SELECT kind FROM item WHERE side = 1)"
+        same = there.format("l.id", "link k ON k.side = 1 AND k.target = l.kind AND k.id = l.id")
+        for query in (same, there.format("k.right", "known k ON k.left = l.id")):
+            self._db.execute(f"INSERT OR IGNORE INTO pair {query}")
 
     def key_activities(self, translate: Callable[[Json], Json]) -> None:
         """Set the content of each activity as its key, with its number among equal ones."""
         names, seen = ("title", "summary", "activityDate", "links"), Counter[tuple[Side, str]]()
         for side in Side:
-            rows = self._db.execute("SELECT id, data FROM item WHERE side = ? AND object = ? ORDER BY id", (side, ACTIVITY_ROWS)).fetchall()
-            for activity_id, data in rows:
-                document = jsontext.loads(data) if side is Side.LEFT else translate(jsontext.loads(data))
+            for activity_id, data in [*self.rows(side, ACTIVITY_ROWS)]:
+                document = data if side is Side.LEFT else translate(data)
                 content = jsontext.dumps([document.get(name) for name in names])
                 seen[side, content] += 1
-                key = f"{content}{seen[side, content]}"
-                self._db.execute(
-                    "UPDATE item SET key = ? WHERE side = ? AND object = ? AND id = ?", (key, side, ACTIVITY_ROWS, activity_id)
-                )
+                values = (f"{content}{seen[side, content]}", side, ACTIVITY_ROWS, activity_id)
+                self._db.execute("UPDATE item SET key = ? WHERE side = ? AND kind = ? AND id = ?", values)
 
-    def pair(self, slug: str, left: str, right: str) -> None:
-        self._db.execute("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", (slug, left, right))
+    def pair(self, kind: str, left: str, right: str) -> None:
+        self._db.execute("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", (kind, left, right))
 
-    def lefts(self, slug: str) -> dict[str, str]:
-        """Map the right ids of an object to left ids."""
-        return dict(self._db.execute("SELECT right, left FROM pair WHERE object = ?", (slug,)))
+    def lefts(self, kind: str) -> dict[str, str]:
+        """Map the right ids of a kind to left ids."""
+        return dict(self._db.execute("SELECT right, left FROM pair WHERE kind = ?", (kind,)))
 
-    def has_pairs(self, slug: str) -> bool:
-        return self._db.execute("SELECT 1 FROM pair WHERE object = ? LIMIT 1", (slug,)).fetchone() is not None
+    def has_keys(self, kind: str) -> bool:
+        """Whether a row of the folder has a key."""
+        query = "SELECT 1 FROM item WHERE side = 1 AND kind = ? AND key IS NOT NULL LIMIT 1"
+        return self._db.execute(query, (kind,)).fetchone() is not None
 
-    def has_keys(self, slug: str) -> bool:
-        """Whether a record of the folder has a key."""
-        query = "SELECT 1 FROM item WHERE side = 1 AND object = ? AND key IS NOT NULL LIMIT 1"
-        return self._db.execute(query, (slug,)).fetchone() is not None
-
-    def match_targets(self, slug: str) -> None:
-        """Pair the references to an object that the folder does not hold: by id, else by a known pair."""
-        there = "item l JOIN {} WHERE l.side = 0 AND l.object = ?"
-        same = f"SELECT l.object, l.id, l.id FROM {there.format('link k ON k.side = 1 AND k.object = l.object AND k.id = l.id')}"
-        known = f"SELECT l.object, k.left, k.right FROM {there.format('known k ON k.left = l.id')}"
-        for query in (same, known):
-            self._db.execute(f"INSERT OR IGNORE INTO pair {query}", (slug,))
-
-    def rows(self, side: Side, slug: str) -> Iterator[tuple[str, Json]]:
-        for record_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND object = ? ORDER BY id", (side, slug)):
-            yield record_id, jsontext.loads(data)
-
-    def pairs(self, slug: str) -> Iterator[tuple[str, Json, str, Json]]:
+    def pairs(self, kind: str) -> Iterator[tuple[str, Json, str, Json]]:
         """Yield id and data of both sides of each pair, in the order of the right ids."""
         query = (
-            "SELECT l.id, l.data, r.id, r.data FROM pair p JOIN item l ON l.side = 0 AND l.object = p.object AND l.id = p.left "
-            "JOIN item r ON r.side = 1 AND r.object = p.object AND r.id = p.right WHERE p.object = ? ORDER BY r.id"
+            "SELECT l.id, l.data, r.id, r.data FROM pair p JOIN item l ON l.side = 0 AND l.kind = p.kind AND l.id = p.left "
+            "JOIN item r ON r.side = 1 AND r.kind = p.kind AND r.id = p.right WHERE p.kind = ? ORDER BY r.id"
         )
-        for left, before, right, after in self._db.execute(query, (slug,)):
+        for left, before, right, after in self._db.execute(query, (kind,)):
             if before != after or left != right:
                 yield left, jsontext.loads(before), right, jsontext.loads(after)
 
-    def unpaired(self, side: Side, slug: str) -> Iterator[tuple[str, Json]]:
+    def unpaired(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         """Yield id and data of the rows that only one side has."""
         column = "left" if side is Side.LEFT else "right"
-        query = (
-            f"SELECT id, data FROM item WHERE side = ? AND object = ? AND NOT EXISTS "
-            f"(SELECT 1 FROM pair WHERE pair.object = item.object AND pair.{column} = item.id) ORDER BY id"
-        )
-        for record_id, data in self._db.execute(query, (side, slug)):
-            yield record_id, jsontext.loads(data)
+        free = f"NOT EXISTS (SELECT 1 FROM pair WHERE pair.kind = item.kind AND pair.{column} = item.id)"
+        for row_id, data in self._db.execute(f"SELECT id, data FROM item WHERE side = ? AND kind = ? AND {free} ORDER BY id", (side, kind)):
+            yield row_id, jsontext.loads(data)
 
 
-KeyOf = Callable[[str], Callable[[Json], str | None]]
-"""Returns for an object what takes the key from a record's data."""
-
-
-def no_keys(_: str) -> Callable[[Json], str | None]:
-    return lambda _: None
-
-
-def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = no_keys) -> Iterator[Problem]:
-    """Read a folder into the tables and yield its problems: bad lines, duplicate ids, references to missing records, wrong counts."""
-    for slug, spec in folder.objects.items():
-        references, known, key = references_of(spec), {attribute.slug for attribute in spec.attributes}, keys(slug)
-        for line in folder.records(slug):
-            data = line.document["data"]
-            if unknown := sorted(data.keys() - known):
-                yield line.place, f"{slug} has no attribute {unknown[0]} in {SCHEMA}"
-            if (other := tables.add(side, slug, line, key(data))) is not None:
-                yield line.place, f"the id {line.document['id']} is also in {other}"
-            for name in data.keys() & references.keys():
-                value = ids_only(data[name])
-                tables.add_links(side, line.place, name, references[name].target or "", value if isinstance(value, list) else [value])
-    for line in folder.activities():
-        if (other := tables.add(side, ACTIVITY_ROWS, line)) is not None:
-            yield line.place, f"the id {line.document['id']} is also in {other}"
-        for link in activity_links(line):
-            tables.add_links(side, line.place, "links", *link)
-    for slug, section in SECTION_ROWS.items():
-        for line in folder.entries(section):
-            entry = line.document["data"]
-            named = OrgLine(line.place, {"id": line.document["id"], "data": portable(section, entry)})
-            if tables.add(side, slug, named) is not None:
-                yield line.place, f"{line.document['id']} is there twice"
-            if section == FILES and not (path := folder.file(f"{FILES}/{entry['sha256']}")).is_file():
-                yield line.place, f"{line.document['id']} is missing: {FILES}/{path.name}"
-            elif section == FILES and file_facts(path)["sha256"] != path.name:
-                yield line.place, f"{line.document['id']} is not what its sha256 says: {FILES}/{path.name}"
-    yield from tables.open_links(side, folder.objects)
-    counts = {slug: tables.count(side, slug) for slug in folder.objects} | {ACTIVITIES: tables.count(side, ACTIVITY_ROWS)}
-    told: Mapping[str, Any] = folder.manifest.get("records", {}) | {ACTIVITIES: folder.manifest.get("activities", 0)}
-    for name, count in counts.items():
-        if told.get(name, 0) != count:
-            yield name, f"holds {count:,} rows, the manifest says {told.get(name, 0):,}"
-
-
-def activity_links(line: OrgLine) -> list[tuple[str, list[str]]]:
-    links = line.document.get("links", [])
-    if not isinstance(links, list) or not all(isinstance(link, str) and "/" in link for link in links):
-        raise RejectedError(f"{line.place}: links must be texts such as people/ID", code="damaged_folder")
-    return [(link.partition("/")[0], [link.partition("/")[2]]) for link in links]
-
-
-def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = no_keys, *, edited: bool = False) -> list[Problem]:
-    """Read a folder into the tables and return its first problems. `edited`: files may differ from the manifest."""
-
-    def every() -> Iterator[Problem]:
-        yield from () if edited else folder.checksum_problems()
-        for place, text in load_folder(tables, side, folder, keys):
-            if not (edited and place in (*folder.objects, ACTIVITIES)):
-                yield place, text
-
-    problems: list[Problem] = []
-    try:
-        problems.extend(islice(every(), MOST_PROBLEMS))
-    except RejectedError as error:
-        problems += [(each["place"], each["problem"]) for each in error.details or [{"place": str(folder.path), "problem": error.message}]]
-    return problems
-
-
-def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, keys: KeyOf = no_keys, *, edited: bool = False) -> None:
-    """Read a folder into the tables. Raises RejectedError that names its first problems."""
-    problems = folder_problems(tables, side, folder, keys, edited=edited)
-    if problems:
-        place, text = problems[0]
-        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        raise RejectedError(
-            f"{place}: {text}{more}",
-            hint="--edited accepts changed files" if "changed" in text else "crmctl org verify DIR names every problem",
-            code="damaged_folder",
-            details=[{"place": place, "problem": text} for place, text in problems],
-        )
+_OPEN = (
+    "l.side = ?1 AND l.target IN (SELECT value FROM json_each(?2)) AND "
+    "NOT EXISTS (SELECT 1 FROM item i WHERE i.side = l.side AND i.kind = l.target AND i.id = l.id)"
+)

@@ -53,7 +53,7 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
     try:
         return SchemaDocument.model_validate({name: part for name, part in value.items() if name not in OTHER_SECTIONS})
     except ValidationError as error:
-        problems = [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
+        problems = problems_of(error, value)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         said = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
         raise RejectedError(said, hint=_HINT, code="invalid_schema", details=problems) from error
@@ -70,6 +70,11 @@ _PROBLEMS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
     **dict.fromkeys(("dict_type", "model_type", "mapping_type", "model_attributes_type"), "must be an object"),
 }
+
+
+def problems_of(error: ValidationError, value: Any) -> list[Json]:
+    """Return place and problem of everything that is wrong with the value of a file."""
+    return [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
 
 
 def _said(kind: str, text: str) -> str:
