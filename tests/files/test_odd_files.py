@@ -58,11 +58,11 @@ def test_what_a_file_holds(tmp_path, case):
     assert read(tmp_path, text) == expected
 
 
-@given(st.text('ab1,"\n\r \t', max_size=60), st.integers(1, 20), st.sampled_from(['"', None]))
-def test_blocks_of_lines_give_the_rows_of_single_lines(tmp_path_factory, text, size, quote):
+@given(st.text('ab1,"\n\r \t', max_size=60), st.integers(1, 20))
+def test_blocks_of_lines_give_the_rows_of_single_lines(tmp_path_factory, text, size):
     path = tmp_path_factory.mktemp("blocks") / "data.csv"
     path.write_bytes(f"a,b1\n{text}".encode())
-    dialect = Dialect(Format.CSV, False, "utf-8", False, ",", quote)
+    dialect = Dialect(Format.CSV, False, "utf-8", False, ",")
     with patch.object(DelimitedSource, "_split", return_value=None):
         one_by_one = _rows_or_error(DelimitedSource(path, "data.csv", dialect, SourceOptions()))
     with patch.object(encodings, "BLOCK", size):
@@ -113,7 +113,7 @@ REFUSED = {
     "garbage after gzip": (gzip.compress(b"a,b\n1,2\n") + b"garbage", "data.csv.gz", {}, "unreadable_file"),
     "a damaged gzip": (gzip.compress(b"a,b\n1,2\n")[:-8] + b"\1\2\3\4\5\6\7\x08", "data.csv.gz", {}, "unreadable_file"),
     "two characters as delimiter": (b"a\n1\n", "data.csv", {"delimiter": "||"}, "usage"),
-    "delimiter and quote alike": (b"a\n1\n", "data.csv", {"delimiter": "'", "quote": "'"}, "usage"),
+    "a quote as delimiter": (b"a\n1\n", "data.csv", {"delimiter": '"'}, "usage"),
     "a delimiter for JSON": (b"[]", "data.json", {"delimiter": ";"}, "usage"),
 }
 
@@ -230,10 +230,8 @@ def test_concatenated_gzip_members_are_one_file(tmp_path):
     assert read(tmp_path, gzip.compress(b"a,b\n1,") + gzip.compress(b"2\n3,4\n"), "d.csv.gz") == [["1", "2"], ["3", "4"]]
 
 
-def test_declared_delimiter_and_quote_win(tmp_path):
+def test_a_declared_delimiter_wins(tmp_path):
     assert read(tmp_path, "a;b,c\n1;2,3\n", delimiter="semicolon") == [["1", "2,3"]]
-    assert read(tmp_path, "a,b\n'x,y',\"z\"\n", quote="'") == [["x,y", '"z"']]
-    assert read(tmp_path, 'a,b\n"x,y"\n', quote="none") == [['"x', 'y"']]
     assert read(tmp_path, "a b\n1 2\n", delimiter="space") == [["1", "2"]]
 
 

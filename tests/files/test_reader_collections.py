@@ -62,20 +62,6 @@ def test_each_case_is_the_same_in_other_encodings(tmp_path, case, encoding):
     assert read(tmp_path, text.encode(encoding), encoding=declared) == expected
 
 
-def test_short_rows_are_padded_only_when_that_is_asked_for(tmp_path):
-    text = 'a,b,c\n1\n1,2\n"x\ny"\n1,2,3\n1,2,3,4\n5" pipe\n\n'
-    padded = source_of(tmp_path, text, pad_short=True)
-    rows = list(padded.rows())
-    assert [row.problem.code if row.problem else row.cells for row in rows] == [
-        ["1", "", ""], ["1", "2", ""], ["x\ny", "", ""], ["1", "2", "3"], "too_many_cells", "too_few_cells",
-    ]  # fmt: skip
-    assert [row.raw for row in rows[:3]] == ["1,,", "1,2,", '"x\ny",,'], "a result file of padded rows can be imported as it is"
-    with pytest.raises(UsageError, match="--pad-short"):
-        source_of(tmp_path, "a,b,_row\n1\n", pad_short=True)
-    with pytest.raises(UsageError, match="--pad-short"):
-        source_of(tmp_path, '{"a": 1}\n', "a.jsonl", pad_short=True)
-
-
 def test_what_excel_safe_wrote_is_taken_back_only_when_told(tmp_path):
     from crmctl.models.field_paths import delimited_row
 

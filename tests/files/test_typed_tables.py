@@ -91,7 +91,7 @@ def test_the_first_sheet_is_read_or_the_one_that_is_named(tmp_path: Path) -> Non
     assert "Second one" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("options", [{"format": "csv"}, {"delimiter": ";"}, {"quote": "'"}])
+@pytest.mark.parametrize("options", [{"format": "csv"}, {"delimiter": ";"}])
 def test_options_of_text_are_refused(tmp_path: Path, options: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         open_source(workbook(tmp_path / "a.xlsx", [["a"], [1]]), SourceOptions(**options))

@@ -38,7 +38,7 @@ def begin(desk: KeyDesk) -> None:
         write_plan(place, header_of(target, planned, JobOptions(plan), desk.clock.now()), found.prediction, decisions)
     saved = read_plan(place)
     given, planned = open_plan(saved, desk.attributes)
-    options = JobOptions(planned.plan, before_images=saved.header.before_images, plan_file=place)
+    options = JobOptions(planned.plan, plan_file=place)
     start_import(desk.store, target, given, options).journal.close()
     place.unlink()
 

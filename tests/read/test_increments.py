@@ -102,7 +102,7 @@ def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] |
     """What one run gave, by the file it finished. `kill` ends it before or after a step."""
     target = folder / "changes.jsonl"
     increments = Increments(folder / "state", {"file": str(target)})
-    options = ExportOptions(lookback=LOOKBACK, increments=increments)
+    options = ExportOptions(increments=increments)
     with pytest.MonkeyPatch.context() as patch:
         if kill is not None:
             place, name = STEPS[kill[0]]
@@ -128,6 +128,7 @@ def whole(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("block", range(2))
 def test_nothing_is_missed_and_nothing_comes_twice(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "SETTLE", 2.0)
+    monkeypatch.setattr(gathering, "LOOKBACK", LOOKBACK)
     for seed in range(block * 16, block * 16 + 16):
         history(random.Random(seed), tmp_path / str(seed), seed)
 

@@ -36,10 +36,6 @@ def more_quotes(sheet: Sheet) -> None:
     sheet.quoting = sheet.chance.choice(["all", "some"])
 
 
-def declared_quote(sheet: Sheet) -> None:
-    sheet.quote = sheet.source["quote"] = "'"
-
-
 def other_line_ends(sheet: Sheet) -> None:
     sheet.newlines = sheet.chance.choice([["\r\n"], ["\r"], ["\n", "\r\n", "\r"]])
 
@@ -68,14 +64,11 @@ def packed(sheet: Sheet) -> None:
     sheet.compressed = True
 
 
-def shuffled_columns(sheet: Sheet) -> bool:
-    if sheet.source.get("pad_short"):
-        return False
+def shuffled_columns(sheet: Sheet) -> None:
     order = sheet.chance.sample(range(len(sheet.header)), len(sheet.header))
     sheet.header = [sheet.header[place] for place in order]
     for row in sheet.rows:
         row.cells = [row.cells[place] for place in order]
-    return True
 
 
 def names_in_other_letters(sheet: Sheet) -> None:
@@ -86,13 +79,10 @@ def trailing_delimiter(sheet: Sheet) -> None:
     sheet.ends_in_delimiter = True
 
 
-def result_columns(sheet: Sheet) -> bool:
-    if sheet.source.get("pad_short"):
-        return False
+def result_columns(sheet: Sheet) -> None:
     sheet.header += ["_row", "_error"]
     for row in sheet.rows:
         row.cells += ["7", "no, never"]
-    return True
 
 
 def other_dates(sheet: Sheet) -> None:
@@ -139,35 +129,19 @@ def guarded_formulas(sheet: Sheet) -> None:
         ]
 
 
-def padded_rows(sheet: Sheet) -> bool:
-    if sheet.header[-1].strip().lower() != "remark":
-        return False
-    sheet.source["pad_short"] = True
-    for row in sheet.rows:
-        if not row.cells[-1]:
-            del row.cells[-1]
-    return True
-
-
 # Damages: what is not the truth any more is named, or the whole file is refused.
 
 
-def short_row(sheet: Sheet) -> bool:
-    if sheet.source.get("pad_short"):
-        return False
+def short_row(sheet: Sheet) -> None:
     for row in sheet.some():
         del row.cells[sheet.chance.randint(1, len(row.cells) - 1) :]
         row.lost = True
-    return True
 
 
-def long_row(sheet: Sheet) -> bool:
-    if sheet.source.get("pad_short"):
-        return False
+def long_row(sheet: Sheet) -> None:
     for row in sheet.some():
         row.cells.insert(sheet.chance.randint(0, len(row.cells)), "more")
         row.lost = True
-    return True
 
 
 def text_after_quote(sheet: Sheet) -> None:
@@ -178,12 +152,9 @@ def text_after_quote(sheet: Sheet) -> None:
         row.text, row.lost = sheet.delimiter.join(cells), True
 
 
-def unquoted_delimiter(sheet: Sheet) -> bool:
-    if sheet.source.get("pad_short"):
-        return False
+def unquoted_delimiter(sheet: Sheet) -> None:
     for row in sheet.some():
         row.text, row.lost = sheet._record(row.cells) + sheet.delimiter + "“so”", True
-    return True
 
 
 def unclosed_quote(sheet: Sheet) -> None:
@@ -269,7 +240,7 @@ def cut_off(sheet: Sheet) -> bool:
 
 
 def undeclared_quote(sheet: Sheet) -> bool:
-    if sheet.quote == "'" or sheet.source.get("excel_safe"):
+    if sheet.source.get("excel_safe"):
         return False
     sheet.quote, sheet.quoting = "'", "all"
     for row in sheet.rows:
@@ -309,9 +280,9 @@ def _respell(sheet: Sheet, slug: str, spell: Callable[[str], str]) -> None:
 
 
 ODDITIES: list[Callable[[Sheet], Any]] = [
-    *(another_delimiter, more_quotes, declared_quote, other_line_ends, blank_lines, no_final_line_end, marked_encoding, declared_encoding),
+    *(another_delimiter, more_quotes, other_line_ends, blank_lines, no_final_line_end, marked_encoding, declared_encoding),
     *(packed, shuffled_columns, names_in_other_letters, trailing_delimiter, result_columns, other_dates, decimal_commas, national_phones),
-    *(options_in_other_letters, blanks_and_tokens, blank_remarks_clear, guarded_formulas, padded_rows),
+    *(options_in_other_letters, blanks_and_tokens, blank_remarks_clear, guarded_formulas),
 ]
 DAMAGES: list[Callable[[Sheet], Any]] = [
     *(short_row, long_row, text_after_quote, unquoted_delimiter, unclosed_quote, undeclared_spelling, undeclared_spelling, repeated_header),

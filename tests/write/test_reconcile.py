@@ -52,8 +52,7 @@ def rows_alike() -> list[Prepared]:
     return [Prepared(n, {"n": 0 if n in (5, 105) else n}) for n in range(1, 201)]
 
 
-@pytest.mark.parametrize("assume", [None, "applied", "lost"])
-def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, assume: str | None) -> None:
+def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path) -> None:
     server = BulkServer()
     with closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
         server.faults[1] = Fault(status=500)
@@ -61,10 +60,6 @@ def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path, as
         assert journal.rows(105, 105)[105].state is RowState.IN_DOUBT
         assert "just like" in str(journal.rows(105, 105)[105].error)
         assert journal.counts()[RowState.IN_DOUBT] == 1
-        if assume is not None:
-            run(server.crm(), journal, rows_alike(), dataclasses.replace(ONE, assume=assume))
-            assert journal.counts()[RowState.CREATED] == 200
-            assert server.values("n")[0] == (1 if assume == "applied" else 2)
 
 
 def test_without_the_right_to_read_rows_stay_in_doubt(journal: Journal) -> None:

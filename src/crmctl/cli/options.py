@@ -98,7 +98,6 @@ ModeOption = Annotated[
     str, typer.Option("--mode", metavar="create|upsert", help="Create records, or also update those whose id a column holds.")
 ]
 PingOption = Annotated[str | None, advanced("--ping", metavar="URL", help="Tell a monitor: URL/start now, URL/EXITCODE at the end.")]
-LookbackOption = Annotated[float, advanced("--lookback", metavar="SECONDS", min=0, help="How late the service may show a change.")]
 
 
 TEXT, TEXTS, NUMBER = str | None, list[str] | None, int | None
@@ -169,21 +168,12 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "default_region": (TEXT, None, typer.Option("--default-region", metavar="REGION|none", help="Default country of phones, such as GB.")),
     "currency": (CurrencyOption, None, None),
-    "pad_short": (bool, False, advanced("--pad-short", help="Fill short rows with blank cells.")),
     "format": (TEXT, None, typer.Option("--format", metavar="csv|tsv|jsonl|json", help="Format, if detected wrongly.")),
     "encoding": (TEXT, None, typer.Option("--encoding", metavar="NAME", help="Text encoding, such as cp1252.")),
     "delimiter": (TEXT, None, typer.Option("--delimiter", metavar="CHAR", help="Cell separator: a character or tab.")),
-    "quote": (TEXT, None, advanced("--quote", metavar="CHAR", help="Character that quotes cells, or none.")),
     "sheet": (TEXT, None, typer.Option("--sheet", metavar="NAME", help="Excel sheet; the first by default.")),
     "concurrency": (int, 2, advanced("--concurrency", metavar="N", min=1, max=16, help="Simultaneous requests.")),
-    "before_images": (
-        str,
-        "auto",
-        advanced("--before-images", metavar="auto|yes|no", help="Keep overwritten values for bulk undo; auto: only with --key."),
-    ),
     "settle": (float, 120.0, advanced("--settle", metavar="SECONDS", min=0, help="How long crmctl looks for rows in doubt.")),
-    "assume_applied": (bool, False, advanced("--assume-applied", help="Count rows in doubt as written.")),
-    "assume_lost": (bool, False, advanced("--assume-lost", help="Count rows in doubt as not written and send them again.")),
     "capture_ids": (bool, False, advanced("--capture-ids", help="Find the ids of all created records, with extra reads.")),
     "lock_wait": (
         float,

@@ -258,7 +258,7 @@ def doubt_about(text: str, _value: Any = None) -> Finding | None:
     if text[0] == "\ufeff":
         return Finding("stray_mark", "a byte order mark inside the file: were files joined?", severity=Severity.WARNING)
     if len(text) > 1 and text[0] == text[-1] == "'":
-        return Finding("quoted_text", 'apostrophes on both sides; --quote "\'" if they quote the cell', severity=Severity.WARNING)
+        return Finding("quoted_text", "apostrophes on both sides are part of the value", severity=Severity.WARNING)
     if text[0] in ' \t"' and text.strip()[:1] == '"':
         return Finding("quoted_text", "a quote after a blank is part of the value", severity=Severity.WARNING)
     if text.startswith("#") and text in SPREADSHEET_ERRORS:

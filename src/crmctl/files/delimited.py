@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.encodings import Encoding, Lines, count_lines, open_text
-from crmctl.files.rows import RECORD_LIMIT, Dialect, Row, Source, SourceOptions
+from crmctl.files.rows import QUOTE, RECORD_LIMIT, Dialect, Row, Source, SourceOptions
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
 
@@ -36,7 +36,7 @@ class OrdinaryLines(NamedTuple):
     cells: list[list[str]]
 
 
-def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, lines_before: int = 0) -> Iterator[QuotedRecord]:
+def split_records(lines: Iterator[str], delimiter: str, *, lines_before: int = 0) -> Iterator[QuotedRecord]:
     """Split physical lines (with their endings) into records, preceded by `lines_before` lines of the file.
 
     An unclosed quote takes the rest of the text into one last record with a problem. Raises RejectedError if an open quote exceeds the
@@ -48,10 +48,10 @@ def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, li
         text = line.rstrip("\r\n")
         if not text:
             yield QuotedRecord(number, number, text, None)
-        elif quote is None or quote not in text:
+        elif QUOTE not in text:
             yield QuotedRecord(number, number, text, text.split(delimiter))
         else:
-            record = _Scan(lines, delimiter, quote, number).read(line)
+            record = _Scan(lines, delimiter, number).read(line)
             number = record.last_line
             yield record
 
@@ -59,10 +59,9 @@ def split_records(lines: Iterator[str], delimiter: str, quote: str | None, *, li
 class _Scan:
     """Reads one record with quotes, perhaps over several lines, very long, or malformed."""
 
-    def __init__(self, lines: Iterator[str], delimiter: str, quote: str, number: int) -> None:
+    def __init__(self, lines: Iterator[str], delimiter: str, number: int) -> None:
         self.lines = lines
         self.delimiter = delimiter
-        self.quote = quote
         self.first = self.number = number
         self.text = ""
         self.raw: list[str] = []
@@ -75,7 +74,7 @@ class _Scan:
         self._take(line)
         pos = 0
         while True:
-            if self.text.startswith(self.quote, pos):
+            if self.text.startswith(QUOTE, pos):
                 opened = self.number
                 end = self._quoted(pos + 1, opened)
                 if end is None:
@@ -101,10 +100,9 @@ class _Scan:
 
     def _quoted(self, pos: int, opened: int) -> int | None:
         """Read a quoted cell after its opening quote; return the position after its closing quote, or None at the end of the text."""
-        quote = self.quote
         pieces: list[str] = []
         while True:
-            end = self.text.find(quote, pos)
+            end = self.text.find(QUOTE, pos)
             if end < 0:
                 pieces.append(self.text[pos:])
                 line = next(self.lines, None)
@@ -112,7 +110,7 @@ class _Scan:
                     return None
                 self._go_on(line, opened)
                 pos = 0
-            elif self.text.startswith(quote, end + 1):
+            elif self.text.startswith(QUOTE, end + 1):
                 pieces.append(self.text[pos : end + 1])
                 pos = end + 2
             else:
@@ -144,8 +142,8 @@ class _Scan:
     def _record(self, problem: Finding | None = None) -> QuotedRecord:
         """Return the record. With an unpaired quote, it takes all remaining lines, because they may belong to a cell."""
         problem = self.problem or problem
-        unpaired = sum(line.count(self.quote) for line in self.raw) % 2 == 1
-        if problem is None and unpaired and any(_opens_late(cell, self.quote) for cell in self.cells):
+        unpaired = sum(line.count(QUOTE) for line in self.raw) % 2 == 1
+        if problem is None and unpaired and any(_opens_late(cell) for cell in self.cells):
             problem = _late_quote(self.number)
         if problem is not None and (unpaired or self.is_torn):
             for line in self.lines:
@@ -153,15 +151,15 @@ class _Scan:
         return QuotedRecord(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
 
 
-def _opens_late(cell: str, quote: str) -> bool:
-    return cell[:1].isspace() and cell.lstrip().startswith(quote)
+def _opens_late(cell: str) -> bool:
+    return cell[:1].isspace() and cell.lstrip().startswith(QUOTE)
 
 
 def _late_quote(line: int) -> Finding:
     return Finding(
         "text_before_quote",
         f"a blank before a quote on line {line} that no other one closes",
-        hint="take the blank away, or give --quote none if quotes have no meaning in this file",
+        hint="take the blank away, or write quotes of the text twice, between two more",
     )
 
 
@@ -169,7 +167,7 @@ def _unclosed(line: int) -> Finding:
     return Finding(
         "unclosed_quote",
         f"the quote opened on line {line} is never closed",
-        hint=f"close the quote that begins on line {line}, or give --quote none if quotes have no meaning in this file",
+        hint=f"close the quote that begins on line {line}, or write quotes of the text twice, between two more",
     )
 
 
@@ -180,9 +178,6 @@ def _after_quote(line: int, cell: int, text: str) -> Finding:
         hint="a quote inside a quoted cell is written twice",
     )
 
-
-RESULT_MARK = "_row"
-"""A column that identifies result files."""
 
 REPEATED_HEADER = Finding("repeated_header", "the header once more: were files joined?", hint="delete the line")
 
@@ -206,10 +201,8 @@ class DelimitedSource(Source):
         self.name = name
         self.blank_lines = 0
         self._delimiter = dialect.delimiter
-        self._quote = dialect.quote
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
-        self._pad_short = options.pad_short
         self._excel_safe = options.excel_safe
         header = next((record for record in self._records() if isinstance(record, QuotedRecord) and record.cells is not None), None)
         if header is None or header.cells is None:
@@ -232,11 +225,6 @@ class DelimitedSource(Source):
             self.header.pop()
         if not self.header:
             raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
-        if options.pad_short and RESULT_MARK in self.header:
-            raise UsageError(
-                f"--pad-short would shift the columns that a result file adds: {name} has a column {RESULT_MARK}",
-                hint="add the missing cells in the file",
-            )
         self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
 
     def rows(self) -> Iterator[Row]:
@@ -267,11 +255,7 @@ class DelimitedSource(Source):
         if problem is None and len(cells) != width:
             if len(cells) == 1 and not cells[0].strip():
                 return None
-            if self._pad_short and len(cells) < width and not self._is_torn(raw):
-                raw += self._delimiter * (width - len(cells))
-                cells = cells + [""] * (width - len(cells))
-            else:
-                problem = _ragged(len(cells), width)
+            problem = _ragged(len(cells), width)
         elif problem is None and named != width:
             problem = _unnamed(cells, named)
             cells = cells[:named] if problem is None else cells
@@ -280,10 +264,6 @@ class DelimitedSource(Source):
         if self._excel_safe:
             cells = [without_guard(cell) for cell in cells]
         return Row(ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None)
-
-    def _is_torn(self, raw: str) -> bool:
-        """Whether a row has an unpaired quote, and so is probably part of another row."""
-        return self._quote is not None and raw.count(self._quote) % 2 == 1
 
     def _repeats_header(self, cells: list[str]) -> bool:
         return cells[1:] == self.header[1:] and cells[0].lstrip("\ufeff") == self.header[0]
@@ -294,7 +274,7 @@ class DelimitedSource(Source):
             number = 1 if separator_of(first := next(lines, "")) else 0
             if not number:
                 lines.unread(first + lines.rest())
-            for record in split_records(lines, self._delimiter, self._quote, lines_before=number):
+            for record in split_records(lines, self._delimiter, lines_before=number):
                 yield record
                 number = record.last_line
                 if record.cells is not None:
@@ -306,7 +286,7 @@ class DelimitedSource(Source):
                     continue
                 lines.unread(block)
                 end = number + count_lines(block)
-                for record in split_records(lines, self._delimiter, self._quote, lines_before=number):
+                for record in split_records(lines, self._delimiter, lines_before=number):
                     yield record
                     number = record.last_line
                     if number >= end:
@@ -316,16 +296,15 @@ class DelimitedSource(Source):
         """Split whole lines after the header into cells. None if one of them needs a closer look. This is the hot path of large files."""
         text = block.replace("\r\n", "\n") if "\r" in block else block
         texts = text.removesuffix("\n").split("\n")
-        quote = self._quote
         if "\r" in text or "" in texts or len(self.header) != self._width or self._excel_safe:
             return None
-        places = [place for place, line in enumerate(texts) if quote in line] if quote is not None and quote in text else []
-        if quote is not None and any(texts[place].count(quote) % 2 for place in places):
+        places = [place for place, line in enumerate(texts) if QUOTE in line] if QUOTE in text else []
+        if any(texts[place].count(QUOTE) % 2 for place in places):
             return None
         cells = [line.split(self._delimiter) for line in texts]
         if places:
             try:
-                quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, quotechar=quote, strict=True))
+                quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, strict=True))
             except csv.Error:
                 return None
             if len(quoted) != len(places):

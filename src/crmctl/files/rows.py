@@ -18,6 +18,8 @@ from crmctl.models.jsontext import Json
 RECORD_LIMIT = 16 * 1024 * 1024
 """Most characters in one record. A longer record is nearly always an unclosed quote, or the file is not a table."""
 
+QUOTE = '"'
+
 
 class Format(StrEnum):
     CSV = "csv"
@@ -62,16 +64,14 @@ class Row(NamedTuple):
 class SourceOptions:
     """Options about a file. None means that crmctl detects the setting.
 
-    `delimiter` may be a name (tab, comma, semicolon, pipe, space). `sheet` names a sheet of a workbook, by default the first. `pad_short`
-    adds blank cells to short rows. `excel_safe` removes the apostrophes that an export with --excel-safe puts before formulas.
+    `delimiter` may be a name (tab, comma, semicolon, pipe, space). `sheet` names a sheet of a workbook, by default the first. `excel_safe`
+    removes the apostrophes that an export with --excel-safe puts before formulas.
     """
 
     format: str | None = None
     encoding: str | None = None
     delimiter: str | None = None
-    quote: str | None = None
     sheet: str | None = None
-    pad_short: bool = False
     excel_safe: bool = False
 
 
@@ -84,7 +84,6 @@ class Dialect:
     encoding: str
     bom: bool
     delimiter: str | None = None
-    quote: str | None = None
     header: list[str] = field(default_factory=list)
     header_line: int = 1
     notes: list[str] = field(default_factory=list)
@@ -109,7 +108,7 @@ class Dialect:
             "encoding": self.encoding,
             "bom": self.bom,
             "delimiter": self.delimiter,
-            "quote": self.quote,
+            "quote": QUOTE if self.delimiter is not None else None,
             "columns": self.header,
             "notes": self.notes,
         }

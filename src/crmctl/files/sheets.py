@@ -162,7 +162,7 @@ def open_table(path: Path, name: str, format: Format, sheet: str | None) -> Tabl
         notes = [f"the sheet {chosen} is read"]
     else:
         rows = read_parquet(path, name)
-    return TableSource(path, name, Dialect(format, False, "utf-8", False, ",", '"', notes=notes), rows)
+    return TableSource(path, name, Dialect(format, False, "utf-8", False, ",", notes=notes), rows)
 
 
 class TableSource(DelimitedSource):

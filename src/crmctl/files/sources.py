@@ -26,7 +26,7 @@ from crmctl.files.encodings import (
     read_start,
     refuse_foreign,
 )
-from crmctl.files.rows import Dialect, Format, Source, SourceOptions
+from crmctl.files.rows import QUOTE, Dialect, Format, Source, SourceOptions
 from crmctl.models.ids import suggestion
 
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
@@ -48,9 +48,9 @@ class DialectCandidate:
     splits_rows: bool
 
 
-def detect_delimiter(lines: Callable[[], Iterator[str]], quote: str | None, name: str) -> str:
+def detect_delimiter(lines: Callable[[], Iterator[str]], name: str) -> str:
     """Return the delimiter of the text. `lines()` reads it from the start. Raises UsageError if two candidates fit."""
-    readings = [_read(lines(), candidate, quote) for candidate in CANDIDATES]
+    readings = [_read(lines(), candidate) for candidate in CANDIDATES]
     splitting = sorted((reading for reading in readings if reading.width > 1), key=lambda reading: -reading.consistency)
     if not splitting:
         # A file with one column. If commas split no row, each row is one cell (a list `a;b`). Otherwise
@@ -66,8 +66,8 @@ def detect_delimiter(lines: Callable[[], Iterator[str]], quote: str | None, name
     return splitting[0].delimiter
 
 
-def _read(lines: Iterator[str], delimiter: str, quote: str | None) -> DialectCandidate:
-    records: Iterator[QuotedRecord] = (record for record in split_records(lines, delimiter, quote) if record.cells is not None)
+def _read(lines: Iterator[str], delimiter: str) -> DialectCandidate:
+    records: Iterator[QuotedRecord] = (record for record in split_records(lines, delimiter) if record.cells is not None)
     header = next(records, None)
     width = len(header.cells or ()) if header else 0
     fitting, total, splits = 0, 0, False
@@ -135,21 +135,18 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         from crmctl.files.json_files import JsonSource
 
         return JsonSource(path, shown, dialect)
-    quote = '"' if options.quote is None else _quote(options.quote)
     if options.delimiter is not None:
-        delimiter = _character(options.delimiter, "--delimiter")
+        delimiter = _delimiter(options.delimiter)
     elif kind is Format.TSV:
         delimiter = "\t"
     elif named := separator_of(next(lines(), "")):
         delimiter = named
         notes.append(f"the first line names the delimiter: sep={named}")
     else:
-        delimiter = detect_delimiter(lines, quote, shown)
-    if delimiter == quote:
-        raise UsageError("the delimiter and the quote are the same character", hint="give --delimiter and --quote")
+        delimiter = detect_delimiter(lines, shown)
     if not compressed and not _ends_a_line(path):
         notes.append("the last line has no line end: was the file cut off?")
-    dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, quote, notes=notes)
+    dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, notes=notes)
     return DelimitedSource(path, shown, dialect, options)
 
 
@@ -208,15 +205,12 @@ def _format(options: SourceOptions, name: str, start: str) -> Format:
     return Format.CSV
 
 
-def _character(text: str, option: str) -> str:
+def _delimiter(text: str) -> str:
     character = CHARACTER_NAMES.get(text.lower(), text)
-    if len(character) != 1 or character in "\r\n\0":
-        raise UsageError(f"{option} takes one character, or one of {', '.join(n for n in CHARACTER_NAMES if n.isalpha())}", code="usage")
+    if len(character) != 1 or character in f"\r\n\0{QUOTE}":
+        names = ", ".join(name for name in CHARACTER_NAMES if name.isalpha())
+        raise UsageError(f"--delimiter takes one character other than a quote, or one of {names}", code="usage")
     return character
-
-
-def _quote(text: str) -> str | None:
-    return None if text.lower() in ("none", "") else _character(text, "--quote")
 
 
 def _refuse_other_options(options: SourceOptions, format: Format) -> None:
@@ -229,9 +223,8 @@ def _refuse_other_options(options: SourceOptions, format: Format) -> None:
 
 
 def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:
-    for option, value in (("--delimiter", options.delimiter), ("--quote", options.quote), ("--pad-short", options.pad_short or None)):
-        if value is not None:
-            raise UsageError(f"{option} has no meaning for {format}", hint="give --format csv if the file is CSV")
+    if options.delimiter is not None:
+        raise UsageError(f"--delimiter has no meaning for {format}", hint="give --format csv if the file is CSV")
 
 
 STDIN = "-"

@@ -324,7 +324,7 @@ class _Run:
     def _import(self, step: OrgStep, rows: Iterable[Json], settle: float) -> None:
         request = ImportRequest(
             object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
-            mirror="never", on_error="continue", capture_ids=True, settle=settle, before_images="yes" if step.kind == "update" else "no",
+            mirror="never", on_error="continue", capture_ids=True, settle=settle, keeps_overwritten=step.kind == "update",
         )  # fmt: skip
         result = import_records(step.context(self.context), request)
         with suppress(PartialError, RejectedError):

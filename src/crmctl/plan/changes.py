@@ -26,7 +26,7 @@ from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.dry_run import current_limit
-from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, RowAction, open_input
+from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, open_input
 from crmctl.plan.job_hooks import (
     BACKUP_NAME,
     PLACE,
@@ -417,7 +417,7 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     with ExitStack() as stack:
         known = stack.enter_context(KnownRecords())
         given, plan, guard = stack.enter_context(_prepared(context, request, target, plan, known))
-        made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, guard=guard)
+        made = JobOptions(plan, kind=JobKind.UPDATE, guard=guard)
         job = start_import(store, target, given, made)
         options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
         return run_or_leave_nothing(context, job, options)

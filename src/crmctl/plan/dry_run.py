@@ -24,7 +24,7 @@ from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
-from crmctl.plan.import_plan import BeforeImages, PlannedInput, RowAction, must_be_read, open_input
+from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
 from crmctl.plan.import_records import ApplyRequest, Prepared, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
@@ -128,13 +128,11 @@ class DryRun:
 class DryRunOptions:
     """Options of a dry run.
 
-    `limit` is the current rate limit. `before_images` says whether the job would keep the values it overwrites. `decisions` collects the
-    action of each row.
+    `limit` is the current rate limit. `decisions` collects the action of each row.
     """
 
     clock: Clock
     limit: Limit = field(default_factory=Limit)
-    before_images: str = BeforeImages.AUTO
     decisions: Decisions | None = None
     state: Path | None = None
     """The folder that holds the bases of feeds."""
@@ -165,10 +163,8 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
             found = _look_up(planned, resolver, lookup, forecast, report)
             reads += lookup.requests
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
-        if not planned.mapping.keys:
-            keeps_all = must_be_read(options.before_images, planned.mapping.mode, planned.mapping.keys)
-            if read := forecast.updates if keeps_all else forecast.merges:
-                later += (read > FEW) + reading_cost(lister, target.object_id, read).requests
+        if not planned.mapping.keys and forecast.merges:
+            later += (forecast.merges > FEW) + reading_cost(lister, target.object_id, forecast.merges).requests
         requests = forecast.requests + reads + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
         summary = Summary(
@@ -377,7 +373,7 @@ def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> I
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
-        options = DryRunOptions(context.clock, current_limit(context), request.before_images, decisions, context.state)
+        options = DryRunOptions(context.clock, current_limit(context), decisions, context.state)
         found = dry_run(target, planned, options, findings).after(requests_made(context), options.limit)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
         unexpected = None
@@ -389,7 +385,7 @@ def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> I
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
             saved = request.plan_path
-            made = JobOptions(plan, request.again, request.before_images)
+            made = JobOptions(plan, request.again)
             write_plan(saved, header_of(target, planned, made, context.clock.now()), found.prediction, decisions)
     return ImportPreview(request.file, found, findings, invalid or unexpected, saved)
 
@@ -428,7 +424,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     request.delivery()
     requests_made(context)
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
-        options = DryRunOptions(context.clock, current_limit(context), saved.header.before_images, now, context.state)
+        options = DryRunOptions(context.clock, current_limit(context), now, context.state)
         found = dry_run(target, planned, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)

@@ -15,7 +15,7 @@ from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, Record
-from crmctl.plan.import_plan import BeforeImages, ImportPlan
+from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_hooks import EditHooks, keep_text
 from crmctl.plan.job_run import RunOptions, run_to_result
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_table
@@ -67,7 +67,7 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     target = ImportTarget(request.object, object_id, context.origin, request.attributes, context.service)
     values = tuple(f"{slug}:={jsontext.dumps(value)}" for slug, value in _whole(request).items())
     plan = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.UPSERT, set_values=values))
-    made = JobOptions(plan, before_images=BeforeImages.YES, kind=JobKind.UPDATE, shown=request.shown.wire)
+    made = JobOptions(plan, kind=JobKind.UPDATE, shown=request.shown.wire)
     with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as given:
         job = start_import(store, target, given, made)
     keep_text(job.journal, request.text)

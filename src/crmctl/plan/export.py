@@ -19,7 +19,7 @@ from crmctl.files.whole_files import check_place, is_special, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
-from crmctl.read.export_passes import LOOKBACK, Gathering, GatherOptions, GatherState, Increments, Staging
+from crmctl.read.export_passes import Gathering, GatherOptions, GatherState, Increments, Staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
 from crmctl.version import __version__
@@ -119,7 +119,6 @@ class ExportOptions:
     layout: Layout = field(default_factory=Layout)
     conditions: Sequence[Condition] = ()
     prune: bool = False
-    lookback: float = LOOKBACK
     increments: Increments | None = None
     resume: bool | None = None
     further: Further = Further()
@@ -154,7 +153,7 @@ class ExportRequest:
 
     `path` is the file, or None for a stream. `shape`, for csv, tsv and xlsx: parts of values in `columns`, or in one cell of `json`.
     `fields` maps names to paths in a record; None exports all fields. `since_last` limits the export to records changed since the last
-    such run. `lookback` is in seconds.
+    such run.
     """
 
     object: str
@@ -166,7 +165,6 @@ class ExportRequest:
     shape: str = "columns"
     prune: bool = False
     since_last: bool = False
-    lookback: float = LOOKBACK
     resume: bool | None = None
     replace: bool = False
     further: Further = Further()
@@ -201,7 +199,7 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
     layout = Layout(request.chosen_format(), attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
     subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
     increments = _increments(context, subject, request) if request.since_last else None
-    options = ExportOptions(layout, request.conditions, request.prune, request.lookback, increments, request.resume, request.further)
+    options = ExportOptions(layout, request.conditions, request.prune, increments, request.resume, request.further)
     run = Export(context, subject, options)
     return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
 
@@ -292,7 +290,6 @@ class Export:
             "object": self._subject.object_id,
             "filters": [format_condition(condition) for condition in self._options.conditions],
             "prune": self._options.prune,
-            "lookback": self._options.lookback,
             "since": self._mark.since if self._mark is not None else None,
             "run": self._options.increments.run if self._options.increments is not None else None,
             **self._options.further.identity,
@@ -325,7 +322,7 @@ class Export:
 
     def _gather(self, staging: Staging) -> GatherState:
         options = self._options
-        gather = GatherOptions(options.conditions, options.prune, options.lookback, self._mark)
+        gather = GatherOptions(options.conditions, options.prune, self._mark)
         self._progress.start("exporting")
         try:
             state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
@@ -347,7 +344,7 @@ class Export:
 
     def _remember(self, staging: Staging, state: GatherState) -> None:
         if self._options.increments is not None:
-            self._options.increments.remember(staging, state, self._options.lookback)
+            self._options.increments.remember(staging, state)
 
     def _leave(self, staging: Staging, place: Path, error: BaseException) -> None:
         """Keep the records read so far and mention them in the error's hint. A staging file without records is deleted."""

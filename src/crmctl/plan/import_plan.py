@@ -53,23 +53,10 @@ class RowAction(StrEnum):
     REJECT = "reject"
 
 
-class BeforeImages(StrEnum):
-    """Whether a job keeps the values that updates overwrite. `auto` keeps them if that takes no extra request: for an import by key."""
-
-    AUTO = "auto"
-    YES = "yes"
-    NO = "no"
-
-
 def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
     """Return the current values of the attributes that `sent` changes or that are written `later`; None for an empty attribute."""
     changed = {slug: current.get(slug) for slug, value in sent.items() if current.get(slug) != value}
     return changed | {slug: current.get(slug) for slug in later if slug not in sent}
-
-
-def must_be_read(wish: str, mode: str, keys: Sequence[str]) -> bool:
-    """Whether before images require reading the records before anything is sent."""
-    return wish == BeforeImages.YES and mode != "create" and not keys
 
 
 Target = Callable[[Payload], str | None]
@@ -136,7 +123,7 @@ class MergeRun:
                     continue
                 whole += [(facts[0], values)] if values else []
                 images.append(self._image(facts, values, record))
-            self.context.journal.keep(BEFORE, images if self.context.journal.header.before_images != "no" else [])
+            self.context.journal.keep(BEFORE, images)
             self.context.journal.keep(WHOLE, whole)
             self.context.progress.advance(len(page))
         return rejected

@@ -51,7 +51,7 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
         target = ready.target
         if _has_waited(context, target, ready.plan):
             target = replace(target, newest=None)  # the newest page is outdated
-        made = JobOptions(ready.plan, request.again, request.before_images, guard=guard)
+        made = JobOptions(ready.plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
         return run_to_result(context, start_import(store_of(context), target, ready.given, made), options)
 
 
@@ -138,8 +138,7 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
         target, saved, given, planned = stack.enter_context(opened_plan(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
         _has_waited(context, target, planned.plan)
-        header = saved.header
-        made = JobOptions(planned.plan, request.again, header.before_images, saved.path, guard=guard)
+        made = JobOptions(planned.plan, request.again, saved.path, guard=guard)
         return run_to_result(context, start_import(store, target, replace(given, name=str(given.path)), made), options)
 
 

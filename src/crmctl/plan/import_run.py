@@ -352,14 +352,13 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
         _take_baseline(context, reader)
     except CrmctlError as error:
         return RunResult(error)
-    decided = context.options.assume == "applied"  # by the user: the count must not put the rows in doubt again
-    context.journal.remember(UNVERIFIED, not decided and context.journal.recall("baseline") is not None)
+    context.journal.remember(UNVERIFIED, context.journal.recall("baseline") is not None)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
     with _shown(context, left):
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
-        if not decided and delivery.error is None and not context.interrupt.requested:
+        if delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
     return RunResult(delivery.error or ended.error, (*delivery.notes, *filter(None, [ended.note])), ended.sends_again)
 

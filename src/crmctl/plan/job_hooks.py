@@ -26,7 +26,6 @@ from crmctl.plan.import_plan import (
     before_image,
     file_digest,
     finding_of_merge,
-    must_be_read,
 )
 from crmctl.plan.import_run import chunks, rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
@@ -69,9 +68,8 @@ class JobHooks(Hooks):
         return references.unlinked_count if references is not None else 0
 
     def approve(self, run: ImportRun) -> None:
-        header, reader = self.job.journal.header, run.reader()
+        keeps_all, reader = self.job.journal.header.keeps_overwritten, run.reader()
         self._check_plan(lambda now: now.add_rows(self.job.input, reader))
-        keeps_all = must_be_read(header.before_images, header.mode, header.keys)
         if self.job.input.merged is not None or keeps_all:
             self._merge(run, reader, keeps_all=keeps_all)
 

@@ -17,7 +17,7 @@ from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
-from crmctl.plan.import_plan import BeforeImages, Guard, ImportPlan, PlannedInput, file_digest, open_input
+from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.version import __version__
 from crmctl.write.database import JobKind
 from crmctl.write.in_flight import SendContext
@@ -58,14 +58,14 @@ class ImportTarget:
 class JobOptions:
     """Decisions made when a job is created.
 
-    `again` allows content that was already imported. `before_images` says whether the job keeps the values it overwrites. `plan_file` is a
-    saved plan. `shown` is the edited record as the user saw it.
+    `again` allows content that was already imported. `plan_file` is a saved plan. With `keeps_overwritten`, the job reads the records that
+    rows name by id, and keeps the values it overwrites. `shown` is the edited record as the user saw it.
     """
 
     plan: ImportPlan
     again: bool = False
-    before_images: str = BeforeImages.AUTO
     plan_file: Path | None = None
+    keeps_overwritten: bool = False
     kind: JobKind = JobKind.IMPORT
     guard: Guard = field(default_factory=Guard)
     shown: dict[str, Any] | None = None
@@ -167,7 +167,7 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         unique=_unique_attribute(planned),
         keys=[attribute.slug for attribute in keys],
         key_types=[str(attribute.type) for attribute in keys],
-        before_images=options.before_images,
+        keeps_overwritten=options.keeps_overwritten,
         kind=str(options.kind),
         guard=asdict(options.guard),
         attributes=attribute_digests(target.attributes),

@@ -32,7 +32,7 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
     journal: Journal | None = None
     if not (folder / FILE_NAME).exists():
         _clear(folder)
-        plain: dict[str, Any] = {"mapping": "", "plan": {}, "unique": None, "keys": [], "before_images": "no"}
+        plain: dict[str, Any] = {"mapping": "", "plan": {}, "unique": None, "keys": [], "keeps_overwritten": False}
         header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
         journal = Journal.create(folder, header, run.clock)
     with closing(journal or Journal(folder, run.clock)) as journal, journal.hold():

@@ -38,7 +38,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_duplicate_key": ("error", "first", "last"),
     "on_missing_ref": ("error", "null", "create"),
     "on_error": ("stop", "continue"),
-    "before_images": ("auto", "yes", "no"),
     "mirror": ("auto", "never", "only"),
 }
 
@@ -61,8 +60,6 @@ class RunRequest(Taken):
     max_failures: int | None = None
     concurrency: int = 2
     settle: float = 120.0
-    assume_applied: bool = False
-    assume_lost: bool = False
     capture_ids: bool = False
     lock_wait: float = 3600.0
 
@@ -71,12 +68,8 @@ class RunRequest(Taken):
         return Path(self.failed) if self.failed else None
 
     def delivery(self) -> DeliveryOptions:
-        """Return the delivery options. Raises UsageError if both assumptions about rows in doubt are set."""
-        if self.assume_applied and self.assume_lost:
-            raise UsageError("--assume-applied and --assume-lost exclude each other")
-        assume = "applied" if self.assume_applied else "lost" if self.assume_lost else None
         return DeliveryOptions(
-            concurrency=self.concurrency, max_failures=self.max_failures, settle=self.settle, assume=assume, capture_ids=self.capture_ids
+            concurrency=self.concurrency, max_failures=self.max_failures, settle=self.settle, capture_ids=self.capture_ids
         )
 
 
@@ -87,15 +80,11 @@ class ReadRequest(Taken):
     format: str | None = None
     encoding: str | None = None
     delimiter: str | None = None
-    quote: str | None = None
     sheet: str | None = None
-    pad_short: bool = False
     excel_safe: bool = False
 
     def source(self) -> SourceOptions:
-        return SourceOptions(
-            self.format, self.encoding, self.delimiter, self.quote, self.sheet, pad_short=self.pad_short, excel_safe=self.excel_safe
-        )
+        return SourceOptions(self.format, self.encoding, self.delimiter, self.sheet, excel_safe=self.excel_safe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +121,10 @@ class ImportRequest(RunRequest, ReadRequest):
     date_formats: Sequence[str] = ()
     default_region: str | None = None
     currency: str | None = None
-    before_images: str = "auto"
     feed: str | None = None
     on_conflict: str | None = None
     mirror: str = "auto"
+    keeps_overwritten: bool = False
 
     @property
     def plan_path(self) -> Path | None:

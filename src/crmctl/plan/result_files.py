@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from crmctl.files.encodings import BLOCK, Encoding, open_text
-from crmctl.files.rows import Format, Row, Source
+from crmctl.files.rows import QUOTE, Format, Row, Source
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.write.database import RESULT_FILES, JobState, RowState
@@ -51,11 +51,10 @@ class _Delimited(ResultFormat):
     def __init__(self, source: Source, newline: str, added: Sequence[str]) -> None:
         dialect, header, header_text = source.dialect, tuple(source.header), source.header_text
         self._delimiter = dialect.delimiter or ","
-        self._quote = dialect.quote
         self._newline = newline
         self._kept = next((len(header) - len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), None)
-        self._special = re.compile(f"[{re.escape(self._delimiter)}{re.escape(dialect.quote or '')}\r\n]|^\\s|\\s$")
-        self._cell = _cell_pattern(self._delimiter, self._quote)
+        self._special = re.compile(f"[{re.escape(self._delimiter)}{QUOTE}\r\n]|^\\s|\\s$")
+        self._cell = _cell_pattern(self._delimiter)
         bare = header_text.rstrip(self._delimiter)
         # Name the unnamed columns at the end of the header, because an unnamed column must be the last. Imports ignore these names.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
@@ -87,20 +86,14 @@ class _Delimited(ResultFormat):
         return raw[: max(end, 0)]
 
     def _text(self, text: str) -> str:
-        quote = self._quote
-        if quote is None:
-            return re.sub(f"[{re.escape(self._delimiter)}\r\n]+", " ", text)
         if self._special.search(text):
-            return quote + text.replace(quote, quote * 2) + quote
+            return QUOTE + text.replace(QUOTE, QUOTE * 2) + QUOTE
         return text
 
 
-def _cell_pattern(delimiter: str, quote: str | None) -> re.Pattern[str]:
+def _cell_pattern(delimiter: str) -> re.Pattern[str]:
     plain = f"[^{re.escape(delimiter)}]*"
-    if quote is None:
-        return re.compile(plain)
-    mark = re.escape(quote)
-    return re.compile(f"{mark}(?:[^{mark}]|{mark}{mark})*{mark}{plain}|{plain}")
+    return re.compile(f'"(?:[^"]|"")*"{plain}|{plain}')
 
 
 def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:

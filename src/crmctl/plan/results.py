@@ -78,7 +78,6 @@ NAMED = 20
 LISTED = 100
 """Maximum number of such rows in the details of the error."""
 
-DOUBTFUL_WAYS = "looks for them once more; with --assume-lost it sends them again, with --assume-applied they count as written"
 IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "unsent": "not sent"}
 
 
@@ -179,7 +178,9 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
         failed = result.failed_file
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
-        hint = f"{result.hint} {DOUBTFUL_WAYS}" if result.hint and document["inDoubt"] and not document["unsent"] else result.hint
+        hint = result.hint
+        if hint and document["inDoubt"] and not document["unsent"]:
+            hint += f" looks for them once more; {document['files']['inDoubt']} names them: import those that are not in the service"
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""

@@ -242,7 +242,7 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
             report(finding)
             final.append((ordinal, RowState.REJECTED, None, f"{finding.column}: {finding.message}"))
             rejected = True
-    journal.keep(BEFORE, images if journal.header.before_images != "no" else [])
+    journal.keep(BEFORE, images)
     journal.keep(WHOLE, wholes)
     journal.keep(TARGET, targets)
     journal.conclude(final)

@@ -98,9 +98,7 @@ class UndoReport:
             self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
             raise self.error
         if self.carried_out and (left := self.left):
-            hint = (
-                "crmctl bulk import keeps what updates overwrite with --key, or with --before-images yes" if "updatesKept" in left else None
-            )
+            hint = "crmctl bulk import keeps what updates overwrite only with --key" if "updatesKept" in left else None
             reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
             message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
             raise PartialError(message, hint=hint, details=self.details)

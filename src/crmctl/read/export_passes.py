@@ -248,7 +248,6 @@ class GatherOptions:
 
     conditions: Sequence[Condition] = ()
     prune: bool = False
-    lookback: float = LOOKBACK
     mark: GatherMark | None = None
 
 
@@ -292,7 +291,7 @@ class Gathering:
         mark = self._options.mark
         state.started, state.as_of, state.taken, state.newest = now, now, self._here(), newest
         if mark is None:
-            horizon = now - int(self._options.lookback * MICROS)
+            horizon = now - int(LOOKBACK * MICROS)
             state.horizon = horizon if newest is None else min(horizon, newest)
         else:
             state.horizon = mark.horizon(now, state.taken)
@@ -440,13 +439,13 @@ class Increments:
             staging.note("contradiction", min((one for one in (known, found) if one is not None), default=None))
             db.execute(_DROP)
 
-    def remember(self, staging: Staging, state: GatherState, lookback: float) -> None:
+    def remember(self, staging: Staging, state: GatherState) -> None:
         """Mark the records of the staging as delivered.
 
         Raises UsageError if another run has finished meanwhile, because it delivered the same. The next run also looks back from the newest
         change, because the clock that stamps records may be slow, and checks records with conflicting contents again.
         """
-        back, contradiction = int(lookback * MICROS), staging.noted("contradiction")
+        back, contradiction = int(LOOKBACK * MICROS), staging.noted("contradiction")
         since = None if state.newest is None else min(state.as_of - back, state.newest - back, contradiction or state.newest)
         with staging.attached(self._path, writes=True, digest=_digest) as db:
             known = db.execute("SELECT run FROM other.mark").fetchone()

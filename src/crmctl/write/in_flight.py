@@ -95,8 +95,7 @@ class DeliveryOptions:
     """Options of one run.
 
     `max_failures`: stop after this many refused rows. `doubt`: statuses below 500 after which the service may still have applied a batch.
-    `settle`: seconds to watch rows in doubt. `assume`: outcome of rows that stay in doubt, `applied` or `lost`; None leaves the decision to
-    the user. `capture_ids`: learn the ids of created records.
+    `settle`: seconds to watch rows in doubt. `capture_ids`: learn the ids of created records.
     """
 
     concurrency: int = 2
@@ -105,7 +104,6 @@ class DeliveryOptions:
     max_failures: int | None = None
     doubt: frozenset[int] = frozenset()
     settle: float = SETTLE_SECONDS
-    assume: str | None = None
     capture_ids: bool = False
     settle_only: bool = False
     """Only settle rows in doubt. Absent rows are abandoned, not sent again."""

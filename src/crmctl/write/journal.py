@@ -66,8 +66,8 @@ class Header:
     """The attributes that identify the records to update."""
     key_types: list[str] = field(default_factory=list)
     """Types of `keys`, in the same order."""
-    before_images: str = "auto"
-    """Whether to keep the values that updates overwrite: yes, no, or auto (if that costs no request)."""
+    keeps_overwritten: bool = False
+    """Whether to read and keep the values that rows with an id overwrite. An import by key keeps them anyway."""
     kind: str = JobKind.IMPORT
     guard: dict[str, Any] = field(default_factory=dict)
     """The user's limits of change. They also apply when the job is resumed."""

@@ -79,7 +79,7 @@ class Reconciler:
         """Called with the number of rows whose outcome is final, or stays in doubt. Excludes rows that are sent again."""
         self._reader = reader
         self._journal, self._clock = context.journal, context.clock
-        self._settle, self._assume = context.options.settle, context.options.assume
+        self._settle = context.options.settle
         self._max_wait = context.service.session.max_wait
         self._arrivals: deque[Parked] = deque()
         self._parked: list[Parked] = []
@@ -254,12 +254,6 @@ class Reconciler:
         # An import by key looks again at failed rows: they update the records that have their key.
         failed = seen.taken if seen.by_key else frozenset[int]()
         open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed
-        if open_rows and self._assume == "applied":
-            found.update(dict.fromkeys(open_rows))
-        elif open_rows and self._assume == "lost":
-            gone |= open_rows
-        if open_rows and self._assume is not None:
-            open_rows = set()
         with self.evidence.lock:
             self._journal.resolve(parked.number, found, gone | failed, why if open_rows else "")
             self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)

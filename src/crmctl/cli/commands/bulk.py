@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import FileArgument, FilterOption, LookbackOption, ModeOption, ObjectArgument, SetOption, StrictOption, takes
+from crmctl.cli.options import FileArgument, FilterOption, ModeOption, ObjectArgument, SetOption, StrictOption, takes
 from crmctl.errors import UsageError
 from crmctl.models.jsontext import Json
 
@@ -39,8 +39,8 @@ app = CommandApp("Import, export and delete many records safely.")
 @takes(
     "mode keys on_duplicate_key feed on_conflict mirror references on_missing_ref expect max_changes plan_file report "
     "map_pairs map_file value_map set_values ignore_unknown on_error max_failures failed again blank null_strings "
-    "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency pad_short format encoding "
-    "delimiter quote sheet concurrency before_images settle assume_applied assume_lost capture_ids lock_wait ping"
+    "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency format encoding "
+    "delimiter sheet concurrency settle capture_ids lock_wait ping"
 )
 def import_records(
     ctx: typer.Context,
@@ -60,7 +60,7 @@ def _given(ctx: typer.Context) -> Json:
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
-@takes("expect max_changes max_failures failed again mirror concurrency settle assume_applied assume_lost capture_ids lock_wait")
+@takes("expect max_changes max_failures failed again mirror concurrency settle capture_ids lock_wait")
 def apply_plan(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan made with --plan.")],
@@ -79,7 +79,7 @@ def apply_plan(
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
-@takes("failed max_failures concurrency settle assume_applied assume_lost capture_ids lock_wait")
+@takes("failed max_failures concurrency settle capture_ids lock_wait")
 def resume_job(
     ctx: typer.Context,
     job: Annotated[
@@ -141,8 +141,8 @@ def undo_job(
     """Undo a job; shows the steps and asks first.
 
     crmctl deletes the records that the job created, restores the values it changed, and creates the records it deleted or merged again,
-    with new ids and restored references. It keeps values changed by id only with bulk import --before-images yes. It skips and reports
-    records that changed since. Repeat the command to continue an interrupted undo.
+    with new ids and restored references. It cannot restore values that bulk import changed by id. It skips and reports records that
+    changed since. Repeat the command to continue an interrupted undo.
     """
     from crmctl.cli.bulk_jobs import undo_job
 
@@ -169,7 +169,6 @@ def export_records(
     strict: StrictOption = False,
     prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice and leave out records deleted meanwhile.")] = False,
     since_last: Annotated[bool, typer.Option("--since-last", help="Only changes since the last run; at first all.")] = False,
-    lookback: LookbackOption = 900.0,
     resume: Annotated[
         bool | None,
         typer.Option(
@@ -188,7 +187,7 @@ def export_records(
     path = Path(file) if file is not None and file != "-" else None
     request = ExportRequest(
         object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), shape=ctx.obj.shape, prune=prune,
-        since_last=since_last, lookback=lookback, resume=resume,
+        since_last=since_last, resume=resume,
     )  # fmt: skip
     export_records(ctx.obj, request, filters, strict=strict)
 
@@ -288,7 +287,7 @@ def dedupe_records(
 
 
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv --duplicates"])
-@takes("format encoding delimiter quote sheet pad_short")
+@takes("format encoding delimiter sheet")
 def inspect_file(
     ctx: typer.Context,
     file: FileArgument,
