@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
+from crmctl.plan.job_run import requests_made
 from crmctl.plan.merge_steps import MergeJournal
-from crmctl.plan.unmerge import separate_records
+from crmctl.plan.undo import UndoRequest, undo
 from tests.support.answeringapp import ORIGIN
 from tests.support.merges import Crash, MergeContext, World, apply, newest_job, resume, unmerge
 from tests.support.outcomes import error_of
@@ -77,7 +78,12 @@ def test_an_undo_says_beforehand_how_many_requests_it_takes_at_most(app_crm: Crm
     world.plan(chance, world.fill(chance, number), path, ORIGIN)
     assert error_of(apply(context, path)) is None
     said = list[int]()
-    done = separate_records(context, newest_job(context), lambda plan: said.append(plan.expected))
+
+    def approve(plan: Any) -> None:
+        requests_made(context)  # type: ignore[arg-type]
+        said.append(plan.requests)
+
+    done = undo(context, UndoRequest(newest_job(context).id), approve)  # type: ignore[arg-type]
     assert error_of(done) is None
     assert done.requests <= said[0] <= 2 * done.requests
     world.remove()

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from crmctl.plan.merge_steps import MergeSchema
 from crmctl.plan.merge_survey import Survey
+from crmctl.read.records import CountedReads
 from tests.support.historyservice import HistoryService, Manners
 
 
 def notes_of(count: int) -> tuple[list[str], int]:
     """Read everything that may refer to the losers of 30 pairs; return the notes and the number of requests."""
-    service = HistoryService(7, Manners())
-    service.create(count)
-    ids, notes = list(service.rows), []
-    slugs = [attribute.slug for attribute in service.attributes]
-    with Survey(service, MergeSchema(service.object_id, service.attributes, {service.object_id: slugs}), notes.append) as survey:
+    history = HistoryService(7, Manners())
+    history.create(count)
+    service = CountedReads(history)
+    ids, notes = list(history.rows), []
+    slugs = [attribute.slug for attribute in history.attributes]
+    with Survey(service, MergeSchema(history.object_id, history.attributes, {history.object_id: slugs}), notes.append) as survey:
         for survivor, loser in zip(ids[:60:2], ids[1:60:2], strict=True):
             survey.want(survivor, [loser])
         survey.fill()
-        return notes, survey.requests
+        return notes, service.requests
 
 
 def test_a_read_above_20_requests_is_announced() -> None:

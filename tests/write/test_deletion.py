@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from crmctl.client.crm import Crm
 from crmctl.errors import RejectedError, UsageError
 from crmctl.read.records import scan
 from crmctl.read.stable_pages import Listing, SeenIds
@@ -109,24 +110,30 @@ def test_a_table_without_a_column_of_ids_is_a_usage_error(tmp_path: Path) -> Non
 
 
 def delete(server: BulkServer, wanted: list[str]) -> StepOutcome:
+    return delete_counted(server, wanted)[0]
+
+
+def delete_counted(server: BulkServer, wanted: list[str]) -> tuple[StepOutcome, int]:
+    """Delete the records; also return the number of requests."""
     with SeenIds() as ids:
         for each in wanted:
             ids.add(each)
-        return delete_all(server, ids)
+        crm = server.crm()
+        return delete_all(crm, ids), crm.session.take_requests()
 
 
-def delete_all(server: BulkServer, ids: SeenIds) -> StepOutcome:
-    return take_steps(StepSender(server.crm(), FakeClock()), Silent(), deletions(OBJECT_ID, ids), len(ids), lambda _: None)
+def delete_all(crm: Crm, ids: SeenIds) -> StepOutcome:
+    return take_steps(StepSender(crm, FakeClock()), Silent(), deletions(OBJECT_ID, ids), len(ids), lambda _: None)
 
 
 def test_ids_go_in_requests_of_100() -> None:
     server = BulkServer()
     ids = server.seed([{"n": n} for n in range(250)])
-    outcome = delete(server, [*ids[:230], A])
+    outcome, requests = delete_counted(server, [*ids[:230], A])
     assert [len(request) for request in server.deletes] == [100, 100, 31]
     assert [record["id"] for record in server.records] == ids[230:]
     assert (outcome.done, outcome.absent, outcome.left) == (231, 1, 0)
-    assert outcome.requests == 3 + 2 + 31, "one look after a full count; after the last request one at each record, because one was gone"
+    assert requests == 3 + 2 + 31, "one look after a full count; after the last request one at each record, because one was gone"
 
 
 @pytest.mark.parametrize("applies", [True, False])
@@ -194,6 +201,6 @@ def test_all_ids_of_a_filter_are_collected_before_anything_is_deleted() -> None:
         assert sum(map(len, scan(server.crm(), Listing(OBJECT_ID), ids))) == 350
         assert server.deletes == []
         assert sorted(chain.from_iterable(ids.chunks(100))) == sorted(expected)
-        outcome = delete_all(server, ids)
+        outcome = delete_all(server.crm(), ids)
         assert server.records == []
     assert outcome.done == 350

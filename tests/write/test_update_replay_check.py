@@ -88,8 +88,7 @@ def test_a_step_without_an_old_value_is_repeated_without_reading() -> None:
     server = BulkServer()
     ids = server.seed([{"city": "Paris"}])
     server.faults[0] = Fault(drop=True)
-    outcome = take_steps(
-        StepSender(server.crm(), FakeClock()), Silent(), [Step(StepKind.UPDATE, OBJECT_ID, ids[0], {}, {"city": "Rome"})], 1, list
-    )
-    assert (outcome.done, outcome.requests, server.reads) == (1, 3, [])
+    crm, step = server.crm(), Step(StepKind.UPDATE, OBJECT_ID, ids[0], {}, {"city": "Rome"})
+    outcome = take_steps(StepSender(crm, FakeClock()), Silent(), [step], 1, list)
+    assert (outcome.done, crm.session.take_requests(), server.reads) == (1, 3, [])
     assert server.records[0]["data"]["city"] == "Rome"

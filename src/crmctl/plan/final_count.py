@@ -190,14 +190,14 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
             evidence.note_lag(clock.now() - started)
     batches = journal.batches()
     is_repeated = any(map(_is_repeated, batches))
-    was_refused = any(batch.state is BatchState.CONFIRMED and _is_whole_refusal(batch) for batch in batches)
-    is_suspicious = is_repeated and (count.is_conclusive or was_refused)
+    is_suspicious = is_repeated and (count.is_conclusive or any(_was_refused(journal, batch) for batch in batches))
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
-    if lag:
+    left = max((batch.sent_at for batch in batches), default=0.0) + LATE_FACTOR * lag - clock.now()
+    if lag and left > 0:
         # Rows sent twice, by crmctl or a proxy, may exist twice or be refused. The records of the last request appear last.
-        if LATE_FACTOR * lag >= LONG_WAIT:
-            context.progress.note(f"waiting {LATE_FACTOR * lag:.0f} s for second copies of rows to show up in the service's lists")
-        clock.sleep(LATE_FACTOR * lag)
+        if left >= LONG_WAIT:
+            context.progress.note(f"waiting {left:.0f} s for second copies of rows to show up in the service's lists")
+        clock.sleep(left)
         later = evidence.final_count()
         return later if later.is_current or not count.is_current else count
     return count
@@ -239,6 +239,13 @@ def _is_repeated(batch: SentBatch) -> bool:
 def _is_whole_refusal(batch: SentBatch) -> bool:
     """Whether the service refused all rows of a batch one by one, as it does when it already has them."""
     return batch.size > 1 and batch.created + batch.updated == 0
+
+
+def _was_refused(journal: Journal, batch: SentBatch) -> bool:
+    """Whether all rows of a batch were refused, or rows were abandoned after the service refused the batch for now."""
+    if batch.state is BatchState.PLANNED:
+        return any(entry.state is RowState.FAILED for entry in journal.rows(batch.first, batch.last).values())
+    return batch.state is BatchState.CONFIRMED and _is_whole_refusal(batch)
 
 
 def refused_later(journal: Journal) -> set[int]:

@@ -42,6 +42,7 @@ from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
 from crmctl.plan.dry_run import current_limit
 from crmctl.plan.import_plan import file_digest
+from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import keep_plan
 from crmctl.plan.merge_run import MergeJob
 from crmctl.plan.merge_sender import MergeSender, contested_values
@@ -327,7 +328,6 @@ def _opened(context: BulkContext, plan: MergePlanFile) -> tuple[MergeSchema, Cal
 def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merges: Callable[[], Iterable[PlannedMerge]]) -> MergeResult:
     begun = context.clock.monotonic()
     ended: CrmctlError | None = None
-    requests = 0
     with ExitStack() as stack:
         sender = stack.enter_context(sending(context, journal, schema))
         survey = stack.enter_context(Survey(context.service, schema, context.listener.progress.note))
@@ -335,13 +335,12 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
             found = fresh_copy(context, survey.objects, 0.0)
             if found is not None:
                 stack.enter_context(found[0])
-                requests = found[1].requests if found[1] is not None else 0
             copy = found[0] if found is not None else None
             MergeJob(journal, merges, schema, survey, sender, context.listener.progress, copy).run()
         except CrmctlError as error:
             ended = error
             context.listener.progress.finish()
-        effort(journal, requests + sender.requests + survey.requests, context.clock.monotonic() - begun)
+        effort(journal, requests_made(context), context.clock.monotonic() - begun)
     return result_of(journal, ended)
 
 

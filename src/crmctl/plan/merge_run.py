@@ -40,7 +40,6 @@ def take_back(sender: MergeSender, group: int) -> None:
     for kind in BACKWARDS:
         back = []
         for step in [step for step in done if step.kind is kind]:
-            sender.requests += 1
             with suppress(NotFoundError):
                 back.append(sender.restorable(step, sender.service.get_record(step.object_id, step.target).data)[0])
         sender.write([step for step in back if step is not None], back=True)
@@ -234,7 +233,6 @@ class MergeJob:
         """Return why the losers of a written group must not be deleted; None if they may be."""
         done = self.journal.steps(merge.group, StepState.DONE)
         if not any(step.kind is StepKind.SURVIVOR for step in done):
-            self.sender.requests += 1
             try:
                 self.sender.service.get_record(self.schema.object_id, merge.survivor)
             except NotFoundError:

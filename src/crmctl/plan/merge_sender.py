@@ -17,7 +17,7 @@ from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import as_sent
 from crmctl.plan.merge_steps import MergeJournal, MergeSchema, UniqueValue, unique_value
 from crmctl.read.read_back import Reader
-from crmctl.read.records import CountedReads, KnownRecords, fetch, reading_cost, swap_links
+from crmctl.read.records import KnownRecords, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.effect import StepStanding, is_same, standing
 from crmctl.write.steps import Mark, Step, StepKind, StepSender, StepState
@@ -158,13 +158,9 @@ class CurrentRecords(ExitStack):
 
     def __init__(self, service: ReadService) -> None:
         super().__init__()
-        self._service = CountedReads(service)
+        self._service = service
         self._wanted: dict[str, SeenIds] = {}
         self._whole: dict[str, tuple[Lookup, KnownRecords]] = {}
-
-    @property
-    def requests(self) -> int:
-        return self._service.requests
 
     def want(self, object_id: str, record_id: str) -> None:
         if object_id not in self._wanted:

@@ -18,7 +18,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.plan.merge_steps import MergeSchema, Surroundings
 from crmctl.read.read_back import LONG_READ, Reader
-from crmctl.read.records import LINKS, Cost, CountedReads, all_activities, fetch, named_records, scan
+from crmctl.read.records import LINKS, Cost, all_activities, fetch, named_records, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 
 _TABLES = """
@@ -42,7 +42,7 @@ class Survey(Spill):
 
     def __init__(self, service: ReadService, schema: MergeSchema, tell: Callable[[str], None]) -> None:
         super().__init__()
-        self._service = CountedReads(service)
+        self._service = service
         self._schema = schema
         self._tell = tell
         self._lookups = {one: Lookup(self._service, one, tell=tell) for one in {schema.object_id, *schema.referring}}
@@ -51,10 +51,6 @@ class Survey(Spill):
     def __exit__(self, *error: Any) -> None:
         self._ids.__exit__(*error)
         super().__exit__(*error)
-
-    @property
-    def requests(self) -> int:
-        return self._service.requests
 
     def want(self, survivor: str, losers: Sequence[str]) -> None:
         """Add the records of a group."""

@@ -22,6 +22,7 @@ from crmctl.plan.dry_run import current_limit
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import deliver, rows_of
+from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
@@ -30,9 +31,9 @@ from crmctl.read.read_back import Reader, Unusable
 from crmctl.read.records import fetch, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
-from crmctl.write.effect import StepStanding
+from crmctl.write.effect import Attributes, StepStanding, standing
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows, write_requests
-from crmctl.write.journal import UNDONE, Journal, entries_of, mark_undone, surplus_records
+from crmctl.write.journal import BEFORE, UNDONE, Journal, RowEntry, entries_of, mark_undone, surplus_records
 from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Undo(UndoReport):
     kept: int = 0
     in_doubt: int = 0
     unsent: int = 0
+    was_written: bool = False
     edited: Listed = field(default_factory=Listed)
     changed: Listed = field(default_factory=Listed)
     further: Listed = field(default_factory=Listed)
@@ -101,20 +103,24 @@ class Undo(UndoReport):
         self.restorable, self.restored_first = self.restorable + first.restored_first, self.restored_first + first.restored_first
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the job did nothing, and leaves nothing to abandon."""
+        return not (self.was_written or self.work or self.done or self.left)
+
+    @property
     def work(self) -> int:
-        return self.found + self.restorable + (self.parents.found if self.parents is not None else 0)
+        unsent = 0 if self.carried_out else self.unsent
+        return self.found + self.restorable + unsent + (self.parents.found if self.parents is not None else 0)
 
     @property
     def refusals(self) -> Iterable[str]:
         return [reason for run in (self.restored, self.deleted) if run is not None for reason in run.failed.values()]
 
     @property
-    def requests(self) -> int:
-        if not self.carried_out:
-            parents = self.parents.found if self.parents is not None else 0
-            looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
-            return write_requests(self.found) + write_requests(self.restorable) + looks
-        return sum(run.requests for run in (self.parents, self.deleted, self.restored) if run is not None)
+    def expected(self) -> int:
+        parents = self.parents.found if self.parents is not None else 0
+        looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
+        return write_requests(self.found) + write_requests(self.restorable) + looks
 
     def to_document(self) -> dict[str, Any]:
         deleted, restored, parents = self.deleted or StepOutcome(), self.restored or StepOutcome(), self.parents
@@ -154,7 +160,8 @@ class Lists(Enum):
 class UndoRequest:
     """An undo of `job` (its id or part of it). `estimates`: also estimate the duration, which costs one request.
 
-    `include_changed`: also undo records that changed since. `lists`: whether lists of records are known to be current.
+    `include_changed`: also undo records that changed since. `lists`: whether lists of records are known to be current. `abandoned`: number
+    of rows that this undo has already abandoned.
     """
 
     job: str
@@ -162,6 +169,7 @@ class UndoRequest:
     estimates: bool = True
     include_changed: bool = False
     lists: Lists = Lists.UNTESTED
+    abandoned: int = 0
 
 
 def undo(
@@ -172,6 +180,14 @@ def undo(
     The result says what remains and why. Raises UsageError if the job wrote nothing, is running or has a changed input, and read
     errors.
     """
+    done = _undo(context, request, approve)
+    done.sent = requests_made(context)
+    return done
+
+
+def _undo(
+    context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None]
+) -> Undo | Recreation | Separation:
     if (merge := merge_job(context, request.job)) is not None:
         from crmctl.plan.unmerge import separate_records
 
@@ -192,14 +208,17 @@ def undo(
             plan = plan_undo(written, reader, context.listener.progress.note)
         except Unusable as failure:
             raise ServiceError(f"the records of the job cannot be read: {failure}", code="unreadable_list") from failure
+        plan.unsent += request.abandoned
+        if plan.is_empty:
+            raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")
         if request.estimates:
             plan.seconds = current_limit(context).time_for(plan.requests)
         if request.dry_run:
             return plan
         approve(plan)
-        lists = request.lists
+        lists, abandoned = request.lists, request.abandoned
         if journal.state is JobState.OPEN:
-            abandon(context, job)
+            abandoned = abandon(context, job)
         else:
             with ExitStack() as stack:
                 if plan_of_feed := ImportPlan.from_document(journal.header.plan).feed:
@@ -210,24 +229,55 @@ def undo(
                     carry_out(written, plan, service, context.listener.progress)
                     return plan
     # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
-    done = undo(context, replace(request, estimates=False, lists=lists), lambda _: None)
+    done = _undo(context, replace(request, estimates=False, lists=lists, abandoned=abandoned), lambda _: None)
     assert isinstance(done, Undo)
     done.add_tested(plan)
     return done
 
 
-def abandon(context: BulkContext, job: ImportJob) -> None:
-    """End an unfinished job: abandon its unsent rows and settle its rows in doubt. Raises the error that prevents it."""
+def abandon(context: BulkContext, job: ImportJob) -> int:
+    """End an unfinished job: settle its rows in doubt, and abandon its unsent rows. Return their number.
+
+    Raises the error that prevents it.
+
+    The service may have carried out a request that it refused for now: until the comparison with its records, the rows of such a request
+    count as failed.
+    """
     journal = job.journal
     rows = rows_of(journal, job.input.to_send)
-    journal.conclude((row.ordinal, RowState.SKIPPED, None, ABANDONED) for row, entry in entries_of(journal, rows()) if entry is None)
+    last = max((batch.last for batch in journal.batches()), default=0)
+    unsent = (row.ordinal for row, entry in entries_of(journal, rows()) if entry is None)
+    journal.conclude((ordinal, RowState.FAILED if ordinal <= last else RowState.SKIPPED, None, ABANDONED) for ordinal in unsent)
     with watch_interrupts(context.listener.progress.note) as interrupt:
         options = DeliveryOptions(settle_only=True)
         run = SendContext(context.service, journal, options, context.clock, context.listener.progress, interrupt=interrupt)
         result = deliver(run, SentRows(rows))
     if result.error is not None:
         raise result.error
+    attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
+    refused = (row for row, entry in entries_of(journal, rows()) if entry == RowEntry(RowState.FAILED, error=ABANDONED))
+    while chunk := list(islice(refused, CHUNK_ROWS)):
+        updated = _updated(journal, run.reader(), chunk, attributes)
+        outcomes = ((RowState.UPDATED, row.id, None) if row in updated else (RowState.SKIPPED, None, ABANDONED) for row in chunk)
+        journal.conclude((row.ordinal, *outcome) for row, outcome in zip(chunk, outcomes, strict=True))
     journal.state = JobState.FINISHED
+    return sum(entry.error == ABANDONED for _, entry in entries_of(journal, rows()) if entry is not None)
+
+
+def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes: Attributes) -> list[Entry]:
+    """Return those rows whose records hold the values sent."""
+    by_id = {row.id.lower(): row for row in rows if row.id}
+    images = journal.kept(BEFORE, rows[0].ordinal, rows[-1].ordinal)
+    with SeenIds() as ids:
+        for record_id in by_id:
+            ids.add(record_id)
+        updated = []
+        for record in chain.from_iterable(fetch(reader, ids)):
+            row = by_id[record.id.lower()]
+            before = images.get(row.ordinal, dict.fromkeys(row.data))
+            if standing(before, row.data, record.data, attributes)[0] is StepStanding.AFTER:
+                updated.append(row)
+        return updated
 
 
 @dataclass(frozen=True)
@@ -250,14 +300,13 @@ class WrittenRecords:
 def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
     """Find the current state of the records the job created and updated. `tell` gets a message before many requests.
 
-    Write nothing to the service; store new ids in the journal. Raises read errors, and UsageError if the job wrote nothing.
+    Write nothing to the service; store new ids in the journal. Raises read errors.
     """
     journal, updates, parents = written.journal, written.updates, written.parents
     counts = journal.counts()
-    undo = Undo(
-        journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], unsent=counts[RowState.UNSENT],
-        done=len(journal.kept(UNDONE)),
-    )  # fmt: skip
+    undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=len(journal.kept(UNDONE)))
+    undo.unsent = counts[RowState.UNSENT] if journal.state is JobState.OPEN else 0
+    undo.was_written = bool(counts[RowState.CREATED] or counts[RowState.UPDATED])
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
     if counts[RowState.CREATED] or counts[RowState.FAILED]:
         _price(-(-counts[RowState.CREATED] // PAGE_LIMIT) + 1, tell)
@@ -268,8 +317,6 @@ def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], Non
     undo.found = len(written.ids)
     undo.kept = updates.lost
     _tell(undo, written)
-    if not (counts[RowState.CREATED] or counts[RowState.UPDATED] or undo.work or undo.done or undo.left):
-        raise UsageError(f"job {undo.job} wrote nothing", code="nothing_to_undo")
     return undo
 
 
@@ -297,9 +344,9 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
         undo.restored = take_steps(sender, progress, steps, undo.restorable - undo.restored_first, partial(mark_undone, journal))
         undo.error = undo.restored.error
     if undo.found and undo.error is None:
-        progress.start("deleting", undo.found, BULK_LIMIT)
-        steps = deletions(header.object_id, written.ids)
-        undo.deleted = take_steps(StepSender(service, clock), progress, steps, undo.found, partial(mark_undone, journal))
+        count, steps = len(written.ids), deletions(header.object_id, written.ids)
+        progress.start("deleting", count, BULK_LIMIT)
+        undo.deleted = take_steps(StepSender(service, clock), progress, steps, count, partial(mark_undone, journal))
         undo.error = undo.deleted.error
     if undo.parents is not None and undo.error is None:
         undo.parents.delete(service, progress)
@@ -333,8 +380,10 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
         raise outcome.error
     if not outcome.done:
         return Lists.STALE
-    undo.tested += not is_restored
     undo.restored_first += is_restored
+    if not is_restored:
+        undo.tested += 1
+        written.ids.discard(step.target.lower())
     for look in range(1, LOOKS + 1):
         there = {one.id: one for one in _newest(reader, order)}
         found = there.get(step.target)

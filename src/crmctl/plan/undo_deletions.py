@@ -29,11 +29,10 @@ from crmctl.plan.relations import begin_phase, phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
 from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.read_back import Reader
-from crmctl.read.records import PAGE_STEP, CountedReads, all_activities, fetch, scan, swap_links
+from crmctl.read.records import PAGE_STEP, all_activities, fetch, scan, swap_links
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
-from crmctl.write.jobs import effort
 from crmctl.write.journal import FILE_NAME, Journal, entries_of, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
@@ -97,10 +96,13 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
     journal = job.journal
     backup = KeptRecords.of(journal)
     rows = (row for row in job.input.payloads() if row.id is not None)
+    last = max((batch.last for batch in journal.batches()), default=0)
     with SeenIds() as gone, SeenIds() as doubtful, SeenIds() as there:
         for row, entry in entries_of(journal, rows):
-            if entry is not None and entry.state in (RowState.UPDATED, RowState.IN_DOUBT):
-                (gone if entry.state is RowState.UPDATED else doubtful).add(str(row.id).lower())
+            # The service may have carried out a request that it refused for now: its rows are unsent.
+            state = entry.state if entry is not None else RowState.IN_DOUBT if row.ordinal <= last else None
+            if state in (RowState.UPDATED, RowState.IN_DOUBT):
+                (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
         for record in chain.from_iterable(fetch(reader, doubtful)):
             there.add(record.id.lower())
         for one in chain.from_iterable(doubtful.chunks(CHUNK_ROWS)):
@@ -116,7 +118,7 @@ class Recreation(UndoReport):
     """Undo of a deletion.
 
     `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
-    the old ones; `sent`: the number it took. `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl
+    the old ones. `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl
     cannot find. `activities` and `references` of other records were linked again; `unlinked` activities and `unreferenced` references could
     not be.
     """
@@ -124,7 +126,6 @@ class Recreation(UndoReport):
     found: int = 0
     done: int = 0
     finding: int = 0
-    sent: int = 0
     ids: Path | None = None
     created: int = 0
     failed: dict[int, str] = field(default_factory=dict)
@@ -147,8 +148,8 @@ class Recreation(UndoReport):
         return self.found
 
     @property
-    def requests(self) -> int:
-        return self.sent if self.carried_out else -(-self.found // BULK_LIMIT) + self.finding
+    def expected(self) -> int:
+        return -(-self.found // BULK_LIMIT) + self.finding
 
     @property
     def refusals(self) -> Iterable[str]:
@@ -172,35 +173,31 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
     header = run.journal.header
     unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
     run.journal.state = JobState.FINISHED  # rows not sent yet keep their state, and no other one is sent
-    try:
-        with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
-            refused = [n for n, row in phase.journal.rows(1, count).items() if row.state is RowState.FAILED]
-            phase.journal.conclude((n, RowState.UNSENT, None, None) for n in refused)  # the user may have removed the reason
-            try:
-                send_phase(phase, count, deleted.entries, f"records of {header.object}")
-            finally:
-                rows = phase.journal.rows(1, count)
-                done.created = sum(row.state is RowState.CREATED for row in rows.values())
-                done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
-            reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
-            done.unknown = capture_ids(phase.journal, reader, deleted.entries)
-            effort(phase.journal, reader.requests)
-            named = phase.journal.rows(1, count)
-            pairs = zip(deleted.records(), range(1, count + 1), strict=True)
-            new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
-            _keep_ids(run.journal, new)
-        if linked := sum(1 for _ in deleted.links(new)):
-            with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
-                begin_phase(phase.journal, linked)
-                phase.journal.conclude((), linked - sum(phase.journal.counts().values()))  # an earlier run knew fewer ids
-                send_phase(phase, linked, lambda: deleted.links(new), "references")
-                for row in phase.journal.rows(1, count).values():
-                    if row.state is RowState.FAILED:
-                        done.unlinked_records.append((str(row.record_id), row.error or "refused"))
-                for record_id, why in done.unlinked_records:
-                    done.leave(record_id, why)
-    finally:
-        done.sent = _requests(run.journal)
+    with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
+        refused = [n for n, row in phase.journal.rows(1, count).items() if row.state is RowState.FAILED]
+        phase.journal.conclude((n, RowState.UNSENT, None, None) for n in refused)  # the user may have removed the reason
+        try:
+            send_phase(phase, count, deleted.entries, f"records of {header.object}")
+        finally:
+            rows = phase.journal.rows(1, count)
+            done.created = sum(row.state is RowState.CREATED for row in rows.values())
+            done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
+        reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
+        done.unknown = capture_ids(phase.journal, reader, deleted.entries)
+        named = phase.journal.rows(1, count)
+        pairs = zip(deleted.records(), range(1, count + 1), strict=True)
+        new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
+        _keep_ids(run.journal, new)
+    if linked := sum(1 for _ in deleted.links(new)):
+        with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
+            begin_phase(phase.journal, linked)
+            phase.journal.conclude((), linked - sum(phase.journal.counts().values()))  # an earlier run knew fewer ids
+            send_phase(phase, linked, lambda: deleted.links(new), "references")
+            for row in phase.journal.rows(1, count).values():
+                if row.state is RowState.FAILED:
+                    done.unlinked_records.append((str(row.record_id), row.error or "refused"))
+            for record_id, why in done.unlinked_records:
+                done.leave(record_id, why)
     return new
 
 
@@ -209,14 +206,6 @@ def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
         file.write("old,new\n")
         file.writelines(f"{old},{one}\n" for old, one in new.items())
     mark_undone(journal, new)
-
-
-def _requests(journal: Journal) -> int:
-    total = 0
-    for path in journal.folder.glob(f"{FOLDER}*/{FILE_NAME}"):
-        with closing(Journal(path.parent, journal.clock)) as phase:
-            total += effort(phase)[0]
-    return total
 
 
 NAMED = 5
@@ -247,7 +236,7 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
 
     Count records that the service refuses, and add a note if the API key lacks the scope. Raises all other errors.
     """
-    reads, sender = CountedReads(run.service), StepSender(run.service, run.clock, run.interrupt)
+    sender = StepSender(run.service, run.clock, run.interrupt)
 
     def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
         done.references += len(steps) * (state is StepState.DONE)
@@ -257,7 +246,7 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
     try:
         for object_id, attributes in referring.items() if new else ():
             sender.attributes = {object_id: {attribute.slug: attribute for attribute in attributes}}
-            changed = enumerate(_referrers(reads, object_id, attributes, new))
+            changed = enumerate(_referrers(run.service, object_id, attributes, new))
             steps = [
                 Step(StepKind.REFERENCE, object_id, record.id, {slug: ids_only(record.data.get(slug)) for slug in data}, data, number)
                 for number, (record, data) in changed
@@ -267,31 +256,29 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
         if error.status != 403:
             raise
         done.notes.append(f"references of other records stay as they are: {error.message}")
-    finally:
-        done.sent += reads.requests + sender.requests
 
 
 def _referrers(
-    reads: CountedReads, object_id: str, attributes: Sequence[Attribute], new: Mapping[str, str]
+    service: ReadService, object_id: str, attributes: Sequence[Attribute], new: Mapping[str, str]
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Yield each record that refers to an old id, with its new references."""
     with SeenIds() as seen:
-        for record in _candidates(reads, object_id, attributes, list(new)):
+        for record in _candidates(service, object_id, attributes, list(new)):
             data = moved_references({one.slug: record.data.get(one.slug) for one in attributes}, new)
             if data and record.id.lower() not in seen:
                 seen.add(record.id.lower())
                 yield record, data
 
 
-def _candidates(reads: CountedReads, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
+def _candidates(service: ReadService, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
     """Yield the records that may name an old id: with filters if they work and are cheaper, else all records."""
-    newest = reads.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+    newest = service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
     slugs, named = [one.slug for one in attributes], list[Record]()
-    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(reads, object_id, newest).ask(slugs, old, named.extend):
+    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(service, object_id, newest).ask(slugs, old, named.extend):
         yield from named
         return
     with SeenIds() as seen:
-        yield from chain.from_iterable(scan(reads, Listing(object_id), seen))
+        yield from chain.from_iterable(scan(service, Listing(object_id), seen))
 
 
 def relink_price(service: ReadService) -> int:

@@ -54,10 +54,14 @@ LEFT = {
 
 @dataclass
 class UndoReport:
-    """Preview or outcome of an undo. `seconds`: the estimated duration; `error`: the error that ended it early."""
+    """Preview or outcome of an undo.
+
+    `seconds`: the estimated duration; `sent`: the requests of the process; `error`: the error that ended it early.
+    """
 
     job: str
     object: str
+    sent: int = field(default=0, kw_only=True)
     seconds: float = field(default=0.0, kw_only=True)
     carried_out: bool = field(default=False, kw_only=True)
     error: CrmctlError | None = field(default=None, kw_only=True)
@@ -68,9 +72,14 @@ class UndoReport:
         raise NotImplementedError
 
     @property
+    def expected(self) -> int:
+        """The estimated number of requests."""
+        raise NotImplementedError
+
+    @property
     def requests(self) -> int:
         """The number of requests the undo took, or an estimate if it has not run."""
-        raise NotImplementedError
+        return self.sent if self.carried_out else self.expected
 
     @property
     def refusals(self) -> Iterable[str]:
@@ -305,7 +314,6 @@ class Parents:
     used: list[str] = field(default_factory=list)
     deleted: int = 0
     failed: int = 0
-    requests: int = 0
     error: CrmctlError | None = None
     _groups: list[_Group] = field(default_factory=list)
 
@@ -340,7 +348,6 @@ class Parents:
                 steps = deletions(group.parents.reference.object_id, ids)
                 done = take_steps(StepSender(service, self.clock), progress, steps, len(ids), partial(mark_undone, phase))
                 self.deleted += done.done
-                self.requests += done.requests
                 self.failed += done.left
                 self.error = self.error or done.error
 
@@ -366,7 +373,6 @@ class Parents:
         target = group.parents.reference.object_id
         slugs = [each.slug for each in self.attributes if each.type == AttributeType.REFERENCE and each.target_object_id in (None, target)]
         for slug in slugs:
-            self.requests += 1
             condition = Condition(slug, Operator.EQUALS, record_id)
             try:
                 page = service.list_records(self.job.journal.header.object_id, filters=[condition], limit=1)

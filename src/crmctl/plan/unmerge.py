@@ -23,7 +23,7 @@ from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.records import swap_links
 from crmctl.write.database import JobState
 from crmctl.write.in_flight import DeliveryOptions, SendContext, write_requests
-from crmctl.write.jobs import JobInfo, effort, refuse_running
+from crmctl.write.jobs import JobInfo, refuse_running
 from crmctl.write.steps import Step, StepKind, StepState
 
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)
@@ -37,15 +37,13 @@ LISTED = 1000
 class Separation(UndoReport):
     """Undo of merges.
 
-    `expected`: the estimated number of requests; `sent`: the number it took. `undone`: groups; `before`: groups
-    of earlier runs. `remade`: new ids of losers by old id. `conflicts`: values that changed since and stay. `failed`: steps and
-    records that the service refused. `gone`: records deleted since.
+    `undone`: groups; `before`: groups of earlier runs. `remade`: new ids of losers by old id. `conflicts`: values that changed since and
+    stay. `failed`: steps and records that the service refused. `gone`: records deleted since.
     """
 
     groups: int
     losers: int
     expected: int = 0
-    sent: int = 0
     undone: int = 0
     before: int = 0
     remade: dict[str, str] = field(default_factory=dict)
@@ -59,10 +57,6 @@ class Separation(UndoReport):
     @property
     def work(self) -> int:
         return self.losers
-
-    @property
-    def requests(self) -> int:
-        return self.sent if self.carried_out else self.expected
 
     @property
     def refusals(self) -> Iterable[str]:
@@ -169,10 +163,7 @@ class Unmerge:
             return {}
         run = SendContext(sender.service, journal, DeliveryOptions(), sender.clock, self.progress, interrupt=sender.interrupt)
         made = Recreation(self.result.job, self.result.object)
-        try:
-            new = recreate(lost, run, count, made)
-        finally:
-            sender.requests += made.sent
+        new = recreate(lost, run, count, made)
         self.result.remade = new
         homes = {loser.lower(): group.number for group in journal.groups(*OPEN) for loser in group.losers}
         for number, record in enumerate(lost.records(), 1):
@@ -234,7 +225,6 @@ class Unmerge:
             self.result.references += step.kind is StepKind.REFERENCE
             self.result.survivors += step.kind is StepKind.SURVIVOR
             return
-        self.sender.requests += 1
         try:
             self.sender.service.get_record(step.object_id, step.target)
         except NotFoundError:
@@ -315,9 +305,9 @@ def separate_records(
             raise UsageError(f"job {job.id} merged nothing", code="nothing_to_undo")
         if dry_run:
             return result
+        schema = merge_schema(context, job.header.object_id)
         approve(result)
         result.carried_out = True
-        schema = merge_schema(context, job.header.object_id)
         with sending(context, journal, schema) as sender, CurrentRecords(context.service) as records:
             run = Unmerge(sender, schema, context.listener.progress, records, result, include_changed)
             try:
@@ -325,8 +315,6 @@ def separate_records(
             except CrmctlError as error:
                 result.error = error
                 context.listener.progress.finish()
-            result.sent = sender.requests + records.requests
-            effort(journal, result.sent)
         if result.error is None and not result.left:
             journal.state = JobState.UNDONE
         return result

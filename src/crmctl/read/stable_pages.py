@@ -464,6 +464,10 @@ CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
         self._count += 1
         return True
 
+    def discard(self, id: str) -> None:
+        self._count -= self._db.execute("DELETE FROM seen WHERE id = ?", (id,)).rowcount
+        self._db.execute("DELETE FROM line WHERE id = ?", (id,))
+
     def chunks(self, size: int) -> Iterator[Sequence[str]]:
         """Yield all ids in insertion order, `size` at a time."""
         last = 0

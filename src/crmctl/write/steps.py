@@ -91,7 +91,6 @@ class StepSender:
     service: Crm
     clock: Clock
     interrupt: Interrupt = field(default_factory=Interrupt)
-    requests: int = 0
     in_doubt: int = 0
     absent: int = 0
     attributes: Mapping[str, Attributes] = field(default_factory=dict)
@@ -124,30 +123,26 @@ class StepSender:
             step = steps[position]
             return standing(step.before, step.after, record.data, attributes)[0] is StepStanding.AFTER
 
-        try:
-            records = current_records(reader, [step.target for step in steps], None if is_deletion else holds)
-            for step, record in zip(steps, list(records), strict=True):
-                if is_deletion and record is None:
-                    mark([step], StepState.DONE, None)
-                elif is_deletion or record is None:
+        records = current_records(reader, [step.target for step in steps], None if is_deletion else holds)
+        for step, record in zip(steps, list(records), strict=True):
+            if is_deletion and record is None:
+                mark([step], StepState.DONE, None)
+            elif is_deletion or record is None:
+                left.append(step)
+            else:
+                state, changed = standing(step.before, step.after, record.data, attributes)
+                if state is StepStanding.BEFORE:
                     left.append(step)
+                elif state is StepStanding.AFTER:
+                    mark([step], StepState.DONE, None)
                 else:
-                    state, changed = standing(step.before, step.after, record.data, attributes)
-                    if state is StepStanding.BEFORE:
-                        left.append(step)
-                    elif state is StepStanding.AFTER:
-                        mark([step], StepState.DONE, None)
-                    else:
-                        mark([step], StepState.FAILED, f"another client changed {', '.join(changed)} since the update was sent")
-        finally:
-            self.requests += reader.requests
+                    mark([step], StepState.FAILED, f"another client changed {', '.join(changed)} since the update was sent")
         return left
 
     def begin(self) -> None:
-        """Count a request about to be sent. Raises InterruptedByUser."""
+        """Raise InterruptedByUser after an interrupt, before a request is sent."""
         if self.interrupt.requested:
             raise InterruptedByUser("interrupted")
-        self.requests += 1
 
     def _send(self, steps: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> None:
         mark(steps, StepState.SENDING, None)
@@ -202,19 +197,16 @@ class StepSender:
         written = [step for index, step in enumerate(steps) if index not in verdict.failures]
         visible = [step for step in written if not step.before or is_visible(step.before, step.after)]
         pairs = [(step.target, partial(_standing_of, step, attributes)) for step in samples(visible)]
-        reader = self._reader(steps)
         try:
-            return took_effect(reader, self.clock, pairs)
+            return took_effect(self._reader(steps), self.clock, pairs)
         except CrmctlError:
             return False
-        finally:
-            self.requests += reader.requests
 
     def _reader(self, steps: Sequence[Step]) -> Reader:
         return Reader(self.service, steps[0].object_id, lambda: self.interrupt.requested)
 
     def _delete(self, steps: Sequence[Step], doubted: bool) -> Verdict:
-        object_id, ids, reader = steps[0].object_id, [step.target for step in steps], self._reader(steps)
+        object_id, ids = steps[0].object_id, [step.target for step in steps]
         try:
             deleted = self.service.bulk_delete(object_id, ids)
         except (NotFoundError, RejectedError) as error:
@@ -222,8 +214,7 @@ class StepSender:
         except CrmctlError as error:
             state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
             return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
-        kept = still_there(reader, self.clock, ids, deleted)
-        self.requests += reader.requests
+        kept = still_there(self._reader(steps), self.clock, ids, deleted)
         if deleted is not None and not doubted:
             self.absent += max(0, len(ids) - deleted - len(kept))
         return Verdict(BatchState.CONFIRMED, failures=kept)
@@ -252,7 +243,6 @@ class StepOutcome:
     failed: dict[int, str] = field(default_factory=dict)
     in_doubt: int = 0
     unsent: int = 0
-    requests: int = 0
     error: CrmctlError | None = None
 
     @property
@@ -285,7 +275,7 @@ def take_steps(
         except CrmctlError as error:
             outcome.error = error
     progress.finish()
-    outcome.absent, outcome.in_doubt, outcome.requests = sender.absent, sender.in_doubt, sender.requests
+    outcome.absent, outcome.in_doubt = sender.absent, sender.in_doubt
     outcome.unsent = total - outcome.done - len(outcome.failed) - outcome.in_doubt
     return outcome
 
