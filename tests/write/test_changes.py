@@ -68,6 +68,25 @@ PLAYS = {
         kill=("before settle", 2),
         seed=72,
     ),
+    "an update of records that another client created during the import has no effect": ChangePlay(
+        "keyed",
+        "rounds numbers",
+        3,
+        ((3, "no answer, applied all"), (5, "created, without effect")),
+        writer="rivals",
+        unique=True,
+        seed=472,
+    ),
+    "a killed undo of dates that the service stores as moments": ChangePlay(
+        "undo",
+        "makes dates moments",
+        3,
+        ((1, "429, applied all"),),
+        lists="every second read late",
+        kill=("after settle", 1),
+        resumes=False,
+        seed=1324,
+    ),
     "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
         "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
     ),

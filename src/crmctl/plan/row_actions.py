@@ -280,6 +280,7 @@ class KeyConflicts:
             lookup.as_of = self.journal.recall(SINCE) or 0
             if not lookup.refresh(index.see):
                 raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
+            self.journal.remember(AS_OF, lookup.as_of)
             if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
                 for page in fetch(self.reader, updated):
                     for record in page:
