@@ -27,6 +27,7 @@ from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import Present, read_service
 from crmctl.write.database import JobState, RowState
+from crmctl.write.journal import RowEntry
 
 LISTED = 100
 """Most entries of a list in a result; the counts are exact."""
@@ -150,7 +151,9 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
             error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
             raise
         job.journal.state = JobState.FINISHED
-        _write_map(request.map_file, known | known_ids(context))
+        if request.map_file is not None:
+            with whole_file(request.map_file, mode=0o600) as file:
+                file.write(jsontext.dumps(dict(sorted((known | known_ids(context)).items())), indent=0) + "\n")
     return plan
 
 
@@ -182,12 +185,6 @@ def _read_map(path: Path | None) -> dict[str, str]:
     return known
 
 
-def _write_map(path: Path | None, known: Mapping[str, str]) -> None:
-    if path is not None:
-        with whole_file(path, mode=0o600) as file:
-            file.write(jsontext.dumps(dict(sorted(known.items())), indent=0) + "\n")
-
-
 def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_sections: bool) -> ApplyPlan:
     """Return what an apply would do. Raises RejectedError."""
     refuse_conflicts(compared.schema)
@@ -198,7 +195,7 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_secti
     for slug in folder.objects:
         row = plan.records[slug] = _counted(compared, slug)
         there = tables.count(Side.LEFT, slug)
-        row.delete = sum(1 for _ in tables.unpaired(Side.LEFT, slug)) if request.prune else 0
+        row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if request.prune else 0
         if row.create and there and not compared.lefts(slug) and not request.new and not tables.has_keys(slug):
             raise RejectedError(
                 f"nothing tells which of the {there:,} records of {slug} in the service the folder means",
@@ -208,7 +205,7 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_secti
     for part in folder.parts:
         if part == "activities" or (takes_sections and f" {part}" in compared.kinds):
             plan.others[part] = _counted(compared, f" {part}")
-        elif count := sum(1 for _ in tables.unpaired(Side.RIGHT, f" {part}")):
+        elif count := len(tables.unpaired_ids(Side.RIGHT, f" {part}")):
             plan.leave(part, f"{count:,} that this service does not take or show")
     for slug, row_id, names in compared.open_references:
         plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to is not in the service")
@@ -221,7 +218,7 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_secti
 
 
 def _counted(compared: OrgComparison, kind: str) -> ObjectPlan:
-    create = sum(1 for _ in compared.tables.unpaired(Side.RIGHT, kind))
+    create = len(compared.tables.unpaired_ids(Side.RIGHT, kind))
     update = sum(1 for change in compared.changed(kind, strict=kind == ACTIVITY_ROWS) if set_values(change.values))
     return ObjectPlan(create, update, unchanged=compared.tables.count(Side.RIGHT, kind) - create - update)
 
@@ -281,7 +278,7 @@ class _Run:
         self._send_entries("activities")
         for slug in reversed(order) if request.prune else ():
             self._delete(slug)
-        for activity_id, _ in tables.unpaired(Side.LEFT, ACTIVITY_ROWS) if request.prune else ():
+        for activity_id in tables.unpaired_ids(Side.LEFT, ACTIVITY_ROWS) if request.prune else ():
             self.plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
         for slug, row_id, names in tables.cut_unpaired_links(inside=True):
             self.plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to was not created")
@@ -297,7 +294,7 @@ class _Run:
     def _create(self, slug: str, settle: float) -> None:
         """Create the records of an object without references to records that do not exist yet: those follow as updates."""
         tables, deferred = self.compared.tables, set[str]()
-        sources = [record_id for record_id, _ in tables.unpaired(Side.RIGHT, slug)]
+        sources = tables.unpaired_ids(Side.RIGHT, slug)
         if not sources:
             return
 
@@ -310,18 +307,13 @@ class _Run:
 
         step = self.job.begin_step("create", slug)
         step.write_sources(sources)
-        self._import(step, rows(), settle)
-        for source, record_id in step.new_ids(self.context.clock):
-            self.compared.pair(slug, source, record_id)
-            if source in deferred:
-                plain = {
-                    name: value
-                    for name, value in tables.data(Side.RIGHT, slug, source).items()
-                    if name not in tables.references.by_kind[slug]
-                }
-                tables.add(Side.LEFT, OrgRow(slug, record_id, plain))
+        made = {sources[number - 1]: row.record_id for number, row in self._import(step, rows(), settle) if row.record_id is not None}
+        self.compared.pair(slug, made)
+        for source in deferred & made.keys():
+            data, references = tables.data(Side.RIGHT, slug, source), tables.references.by_kind[slug]
+            tables.add(Side.LEFT, OrgRow(slug, made[source], {name: value for name, value in data.items() if name not in references}))
 
-    def _import(self, step: OrgStep, rows: Iterable[Json], settle: float) -> None:
+    def _import(self, step: OrgStep, rows: Iterable[Json], settle: float) -> list[tuple[int, RowEntry]]:
         request = ImportRequest(
             object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
             mirror="never", on_error="continue", capture_ids=True, settle=settle, keeps_overwritten=step.kind == "update",
@@ -329,10 +321,10 @@ class _Run:
         result = import_records(step.context(self.context), request)
         with suppress(PartialError, RejectedError):
             result.raise_for_error()
-        self._conclude(step)
+        return self._conclude(step)
 
     def _delete(self, slug: str) -> None:
-        ids = [record_id for record_id, _ in self.compared.tables.unpaired(Side.LEFT, slug)]
+        ids = self.compared.tables.unpaired_ids(Side.LEFT, slug)
         if ids:
             step = self.job.begin_step("delete", slug)
             request = DeleteRequest(self.present.objects[slug].id, Selection(ids=ids, verb="delete"))
@@ -341,17 +333,18 @@ class _Run:
                 deletion.raise_for_error()
             self._conclude(step)
 
-    def _conclude(self, step: OrgStep) -> None:
-        """Count the rows of a step, and name those that were not written."""
-        self.job.count(step)
-        for number, row in step.rows(self.context.clock):
+    def _conclude(self, step: OrgStep) -> list[tuple[int, RowEntry]]:
+        """Count the rows of a step, name those that were not written, and return them."""
+        rows = self.job.count(step)
+        for number, row in rows:
             if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
                 self.plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
+        return rows
 
     def _send_entries(self, section: str) -> None:
         """Create and change activities, or the entries of a section, one request each."""
         kind, tables, send = f" {section}", self.compared.tables, self._send_activity if section == "activities" else self._send_entry
-        wanted: list[tuple[str, str | None]] = [(source, None) for source, _ in tables.unpaired(Side.RIGHT, kind)]
+        wanted: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
         changes = self.compared.changed(kind, strict=section == "activities")
         wanted += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
         if section not in self.plan.others or not wanted:

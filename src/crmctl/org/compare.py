@@ -108,9 +108,10 @@ class OrgComparison:
             self._lefts[kind] = self.tables.lefts(kind)
         return self._lefts[kind]
 
-    def pair(self, kind: str, right: str, left: str) -> None:
-        self.tables.pair(kind, left, right)
-        self.lefts(kind)[right] = left
+    def pair(self, kind: str, lefts: Mapping[str, str]) -> None:
+        """Pair rows that were created: ids of the other side by ids of the folder."""
+        self.tables.pair(kind, lefts)
+        self.lefts(kind).update(lefts)
 
     def translated(self, kind: str, data: Json, *, strict: bool = False) -> tuple[Json, list[str]]:
         """Return a row of the folder with the ids of the other side, and names of what was left out.

@@ -129,10 +129,11 @@ class OrgJob:
         folder.mkdir(parents=True, mode=0o700)
         return OrgStep(folder, kind, slug)
 
-    def count(self, step: OrgStep) -> None:
-        """Add the outcome of a finished step to the job's own rows, which lists show."""
+    def count(self, step: OrgStep) -> list[tuple[int, RowEntry]]:
+        """Add the outcome of a finished step to the job's own rows, which lists show, and return its rows."""
         offset, rows = sum(self.journal.counts().values()), list(step.rows(self._clock))
         self.journal.conclude(((offset + number, row.state, row.record_id, row.error) for number, row in rows), len(rows))
+        return rows
 
 
 def steps_of(folder: Path) -> list[OrgStep]:

@@ -229,8 +229,9 @@ class OrgTables(Spill):
                 values = (f"{content}{seen[side, content]}", side, ACTIVITY_ROWS, activity_id)
                 self._db.execute("UPDATE item SET key = ? WHERE side = ? AND kind = ? AND id = ?", values)
 
-    def pair(self, kind: str, left: str, right: str) -> None:
-        self._db.execute("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", (kind, left, right))
+    def pair(self, kind: str, lefts: Mapping[str, str]) -> None:
+        """Pair rows: left ids by right ids."""
+        self._db.executemany("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", ((kind, left, right) for right, left in lefts.items()))
 
     def lefts(self, kind: str) -> dict[str, str]:
         """Map the right ids of a kind to left ids."""
@@ -253,12 +254,18 @@ class OrgTables(Spill):
 
     def unpaired(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         """Yield id and data of the rows that only one side has."""
-        column = "left" if side is Side.LEFT else "right"
-        free = f"NOT EXISTS (SELECT 1 FROM pair WHERE pair.kind = item.kind AND pair.{column} = item.id)"
-        for row_id, data in self._db.execute(f"SELECT id, data FROM item WHERE side = ? AND kind = ? AND {free} ORDER BY id", (side, kind)):
+        for row_id, data in self._db.execute(f"SELECT id, data {_UNPAIRED[side]}", (side, kind)):
             yield row_id, jsontext.loads(data)
 
+    def unpaired_ids(self, side: Side, kind: str) -> list[str]:
+        return [row_id for (row_id,) in self._db.execute(f"SELECT id {_UNPAIRED[side]}", (side, kind))]
 
+
+_UNPAIRED = {
+    side: "FROM item WHERE side = ? AND kind = ? AND NOT EXISTS "
+    f"(SELECT 1 FROM pair WHERE pair.kind = item.kind AND pair.{column} = item.id) ORDER BY id"
+    for side, column in ((Side.LEFT, "left"), (Side.RIGHT, "right"))
+}
 _OPEN = (
     "l.side = ?1 AND l.target IN (SELECT value FROM json_each(?2)) AND "
     "NOT EXISTS (SELECT 1 FROM item i WHERE i.side = l.side AND i.kind = l.target AND i.id = l.id)"
