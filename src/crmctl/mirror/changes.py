@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.errors import DifferenceError, NotFoundError
@@ -41,13 +43,13 @@ def begin_log(file: MirrorFile, state: SyncState, now: float) -> None:
     if not db.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (state.table_name,)).fetchone():
         db.execute("DELETE FROM _changes WHERE table_name = ?", (state.table_name,))
         begin = "INSERT INTO _changes (noticed, op, table_name, record_id) VALUES (?, 'begin', ?, '')"
-        file.note(_begun(state), f"{state.as_of} {db.execute(begin, (state.as_of, state.table_name)).lastrowid}")
+        db.execute(begin, (state.as_of, state.table_name))
         create_triggers(db, state.table_name)
-    oldest = int((now - KEPT_SECONDS) * MICROS)
-    trimmed = db.execute("SELECT MAX(no) FROM _changes WHERE noticed < ?", (oldest,)).fetchone()[0]
+    old, oldest = "op <> 'begin' AND noticed < ?", int((now - KEPT_SECONDS) * MICROS)
+    trimmed = db.execute(f"SELECT MAX(no) FROM _changes WHERE {old}", (oldest,)).fetchone()[0]
     if trimmed is not None:
         file.note(TRIMMED, str(trimmed))
-        db.execute("DELETE FROM _changes WHERE no <= ?", (trimmed,))
+        db.execute(f"DELETE FROM _changes WHERE {old}", (oldest,))
 
 
 def create_triggers(db: sqlite3.Connection, table: str) -> None:
@@ -72,10 +74,6 @@ def forget_log(file: MirrorFile, state: SyncState) -> None:
             file.db.execute(f"DROP TRIGGER IF EXISTS {quoted(f'_log_{state.table_name}_{op}')}")
 
 
-def _begun(state: SyncState) -> str:
-    return f"changes-begun {state.object_id}"
-
-
 def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: Clock, survivors: Mapping[str, str]) -> Iterator[Json]:
     """Yield the changes of one object or of all, and at last `{"token"}`. Without `since`, yield every record as an insert.
 
@@ -86,83 +84,66 @@ def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: C
     if name is not None and not states:
         raise NotFoundError(f"the mirror has no object {name!r}", hint="crmctl mirror status shows its objects")
     with file.snapshot():
-        condition, value = _since(file, states, since, clock.now())
-        row = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
-        last = int(row[0]) if row is not None else 0
-        if since is None:
-            yield from _everything(file, states)
-        else:
-            slugs = {state.table_name: state.slug for state in states}
-            query = (
-                f"SELECT op, table_name, record_id, before, after, noticed FROM _changes WHERE op <> 'begin' AND {condition} ORDER BY no"
-            )
-            for op, table, record_id, before, after, noticed in file.db.execute(query, (value,)):
-                if table in slugs:
-                    yield _change(op, slugs[table], record_id, before, after, noticed, survivors)
-        yield {"token": f"{file.noted(IDENTITY)}-{last}"}
+        if file.noted(IDENTITY) is None:
+            raise _forgotten("the mirror has not begun to remember changes", "crmctl mirror sync begins it")
+        if since is not None:
+            yield from _logged(file, states, since, clock.now(), survivors)
+        for state in states if since is None else ():
+            for record_id, wire in file.db.execute(f"SELECT id, _data FROM {quoted(state.table_name)} ORDER BY _created, _no"):
+                yield _change(("insert", state.slug, record_id, None, wire, state.as_of), {})
+        last = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
+        yield {"token": f"{file.noted(IDENTITY)}-{last[0] if last is not None else 0}"}
 
 
-def _everything(file: MirrorFile, states: Sequence[SyncState]) -> Iterator[Json]:
-    for state in states:
-        for record_id, wire in file.db.execute(f"SELECT id, _data FROM {quoted(state.table_name)} ORDER BY _created, _no"):
-            yield _change("insert", state.slug, record_id, None, wire, state.as_of, {})
-
-
-def _change(op: str, slug: str, record_id: str, before: str | None, after: str | None, noticed: int, survivors: Mapping[str, str]) -> Json:
-    old, new = (None if text is None else jsontext.loads(text) for text in (before, after))
-    survivor = survivors.get(record_id.lower()) if op == "delete" else None
-    moment = micros_of((new or {}).get("updatedAt")) or noticed
-    change = {"op": "merge" if survivor else op, "object": slug, "id": record_id} | ({"into": survivor} if survivor else {})
-    data = {"before": (old or {}).get("data"), "after": (new or {}).get("data")}
-    return {**change, **data, "at": to_timestamp(moment)}
-
-
-def _since(file: MirrorFile, states: Sequence[SyncState], since: str | None, now: float) -> tuple[str, int]:
-    """Return the SQL condition and its value. Raises UsageError for a malformed moment and DifferenceError."""
-    trimmed, identity = int(file.noted(TRIMMED) or 0), file.noted(IDENTITY)
-    begins = {state.slug: [int(text) for text in (file.noted(_begun(state)) or f"{state.as_of} 0").split()] for state in states}
-    if identity is None:
-        raise _forgotten("the mirror has not begun to remember changes", "crmctl mirror sync begins it")
-    if since is None:
-        return "no > ?", 0
+def _logged(file: MirrorFile, states: Sequence[SyncState], since: str, now: float, survivors: Mapping[str, str]) -> Iterator[Json]:
+    """Yield the logged changes after a token or a moment. Raises UsageError for a malformed moment and DifferenceError."""
+    begins = dict(file.db.execute("SELECT table_name, json_array(no, noticed) FROM _changes WHERE op = 'begin'"))
+    if lacking := sorted(state.slug for state in states if state.table_name not in begins):
+        raise _forgotten(f"the mirror has not begun to remember changes of {lacking[0]}", "crmctl mirror sync begins it")
+    begun = {state.slug: jsontext.loads(begins[state.table_name]) for state in states}
+    trimmed = int(file.noted(TRIMMED) or 0)
     if token := re.fullmatch(r"([0-9a-f]{12})-(\d+)", since):
-        number = int(token[2])
-        if token[1] != identity:
+        condition, first = "no > ?", int(token[2])
+        if token[1] != file.noted(IDENTITY):
             raise _forgotten("the token belongs to another mirror", code="unknown_token")
-        if number < trimmed:
+        if first < trimmed:
             raise _forgotten("the mirror remembers 30 days, and the token is older")
-        if later := sorted(slug for slug, (_, begun) in begins.items() if number < begun):
+        if later := sorted(slug for slug, (number, _) in begun.items() if first < number):
             raise _forgotten(f"the mirror knows changes of {later[0]} since a later moment only")
-        return "no > ?", number
-    moment, oldest = micros_of(timestamp(since, now)) or 0, int((now - KEPT_SECONDS) * MICROS) if trimmed else 0
-    for slug, (as_of, _) in begins.items():
-        if moment < max(as_of, oldest):
-            raise _forgotten(f"the mirror knows changes of {slug} since {to_timestamp(max(as_of, oldest))} only")
-    return "noticed >= ?", moment
+    else:
+        condition, first = "noticed >= ?", micros_of(timestamp(since, now)) or 0
+        for slug, (_, as_of) in begun.items():
+            reach = max(as_of, int((now - KEPT_SECONDS) * MICROS) if trimmed else 0)
+            if first < reach:
+                raise _forgotten(f"the mirror knows changes of {slug} since {to_timestamp(reach)} only")
+    slugs = {state.table_name: state.slug for state in states}
+    query = f"SELECT op, table_name, record_id, before, after, noticed FROM _changes WHERE op <> 'begin' AND {condition} ORDER BY no"
+    for op, table, *facts in file.db.execute(query, (first,)):
+        if table in slugs:
+            yield _change((op, slugs[table], *facts), survivors)
+
+
+def _change(row: tuple[Any, ...], survivors: Mapping[str, str]) -> Json:
+    """Return the change in a row of operation, slug, id, values before and after, and the moment when the mirror noticed it."""
+    op, slug, record_id, before, after, noticed = row
+    old, new = (jsontext.loads(text or "{}") for text in (before, after))
+    survivor = survivors.get(record_id.lower()) if op == "delete" else None
+    change = {"op": "merge" if survivor else op, "object": slug, "id": record_id} | ({"into": survivor} if survivor else {})
+    return {**change, "before": old.get("data"), "after": new.get("data"), "at": to_timestamp(micros_of(new.get("updatedAt")) or noticed)}
 
 
 def _forgotten(problem: str, hint: str = "leave --since out and begin again", code: str = "too_old") -> DifferenceError:
     return DifferenceError(problem, hint=hint, code=code)
 
 
-def write_parquet(path: Path, changes: Iterator[Json], done: Callable[[str], None]) -> None:
-    """Write the changes as Parquet, with records as JSON text; pass the token to `done`."""
+def write_parquet(path: Path, changes: Iterator[Json]) -> str:
+    """Write the changes as Parquet, with records as JSON text; return the token."""
     pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
-    schema = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS])
-    token, rows = "", list[list[str | None]]()
+    schema, token = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS]), ""
     with whole_bytes(path, mode=0o600) as raw, parquet.ParquetWriter(raw, schema) as writer:
-
-        def flush() -> None:
-            arrays = [pyarrow.array([row[place] for row in rows], pyarrow.string()) for place in range(len(COLUMNS))]
-            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
-            rows.clear()
-
-        for change in changes:
-            token = change.get("token", token)
-            if "op" in change:
-                cells = (change.get(name) for name in COLUMNS)
-                rows.append([cell if cell is None or isinstance(cell, str) else jsontext.dumps(cell) for cell in cells])
-            if len(rows) == BATCH:
-                flush()
-        flush()
-    done(token)
+        while rows := list(islice(changes, BATCH)):
+            token = rows[-1].get("token", token)
+            for row in rows:
+                row |= {name: jsontext.dumps(row[name]) for name in ("before", "after") if row.get(name) is not None}
+            writer.write_batch(pyarrow.RecordBatch.from_pylist([row for row in rows if "op" in row], schema=schema))
+    return token

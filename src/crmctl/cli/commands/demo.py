@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -69,6 +69,8 @@ class Stage:
     streams: Streams
     side: Side
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables of crmctl for the commands."""
 
     def say(self, text: str) -> None:
         (self.streams.write_out if self.side == "stdout" else self.streams.write_err)(text)
@@ -82,12 +84,13 @@ class Stage:
     def run(self, *command: str, given: str = "") -> None:
         """Show and run one command and print its output. Raises CrmctlError when it fails."""
         self.show(command, " < key.txt" if given else "")
-        self.say(self._finished((*command, "-o", "table"), given).stdout)
+        done = self._finished((*command, "-o", "table"), given)
+        self.say(done.stdout + done.stderr)
 
-    def ask(self, *command: str) -> Any:
-        """Show and run one command and return its JSON document. Raises CrmctlError when it fails."""
+    def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Any:
+        """Show and run one command and return its JSON document. Raises CrmctlError when it ends with another code."""
         self.show(command)
-        return jsontext.loads(self._finished((*command, "-o", "json", "--quiet")).stdout)
+        return jsontext.loads(self._finished((*command, "-o", "json", "--quiet"), codes=codes).stdout)
 
     @contextmanager
     def background(self, *command: str) -> Iterator[subprocess.Popen[str]]:
@@ -112,30 +115,29 @@ class Stage:
                 except subprocess.TimeoutExpired:
                     process.kill()
 
-    def _finished(self, command: tuple[str, ...], given: str = "") -> subprocess.CompletedProcess[str]:
+    def _finished(self, command: tuple[str, ...], given: str = "", codes: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(  # noqa: S603 - this very program
             [*CRMCTL, *command],
             cwd=self.folder,
             env=self.environment(),
             input=given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             encoding="utf-8",
             check=False,
         )
-        if done.returncode:
-            self.say(done.stdout)
+        if done.returncode not in codes:
+            self.say(done.stdout + done.stderr)
             raise CrmctlError(f"crmctl {command[0]} {command[1]} ended with {done.returncode}", hint="its message is above")
         return done
 
     def environment(self) -> dict[str, str]:
-        """Return the user's environment without their crmctl settings."""
+        """Return the user's environment, with the stage's settings of crmctl instead of the user's."""
         kept = {name: value for name, value in self.environ.items() if not name.startswith("CRMCTL_")}
         homes = {f"CRMCTL_{kind}_DIR": str(self.folder / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
         color = {"CLICOLOR_FORCE": "1"} if self.streams.color(self.side) else {"NO_COLOR": "1"}
         network = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        return kept | homes | color | network | {"COLUMNS": str(self.streams.width or WIDTH), "PYTHONUTF8": "1"}
+        return kept | homes | color | network | {**self.settings, "COLUMNS": str(self.streams.width or WIDTH), "PYTHONUTF8": "1"}
 
 
 def play(stage: Stage) -> Json:

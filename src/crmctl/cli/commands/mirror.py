@@ -213,7 +213,8 @@ def changes(
             for change in found:
                 runtime.streams.write_out(jsontext.dumps(change) + "\n")
         elif file.endswith(".parquet"):
-            write_parquet(Path(file), found, lambda token: runtime.done({"file": file, "token": token}, token))
+            token = write_parquet(Path(file), found)
+            runtime.done({"file": file, "token": token}, token)
         else:
             with whole_file(Path(file), mode=0o600) as text:
                 for change in found:

@@ -113,29 +113,20 @@ def verify_org(
 
 def _drill(runtime: Runtime, folder: OrgFolder) -> list[Json]:
     """Restore a folder to a throw-away service and return the differences. Raises CrmctlError if a command fails."""
-    import subprocess
     import tempfile
 
-    from crmctl.cli.commands.demo import CRMCTL, Stage
-    from crmctl.errors import CrmctlError
+    from crmctl.cli.commands.demo import Stage
     from crmctl.models import jsontext
     from crmctl.org.compare import drill_differences
     from crmctl.org.folder import OrgFolder
 
-    source = str(folder.path.resolve())
     with tempfile.TemporaryDirectory(prefix="crmctl-drill-") as place:
         stage = Stage(Path(place), runtime.streams, "stderr", runtime.environ)
         with stage.background("serve", "--data", "service", "--port", "0", "--dev", "--rate-limit", "0") as service:
             ready = jsontext.loads(service.stdout.readline() if service.stdout else "")
-            environment = stage.environment() | {"CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
-            for command in (
-                ("org", "apply", source, "--edited", "--map", "ids.json"),
-                ("org", "pull", "restored", "--objects", ",".join(folder.objects), "--with", ",".join(folder.parts)),
-            ):
-                stage.show(command)
-                done = subprocess.run([*CRMCTL, *command], cwd=place, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
-                if done.returncode not in (ExitCode.OK, ExitCode.PARTIAL):
-                    raise CrmctlError(f"crmctl org {command[1]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+            stage.settings = {"CRMCTL_BASE_URL": ready["baseUrl"], "CRMCTL_API_KEY": ready["apiKey"]}
+            stage.ask("org", "apply", str(folder.path.resolve()), "--edited", "--map", "ids.json", codes=(ExitCode.OK, ExitCode.PARTIAL))
+            stage.ask("org", "pull", "restored", "--objects", ",".join(folder.objects), "--with", ",".join(folder.parts))
         ids = Path(place, "ids.json")
         return drill_differences(folder, OrgFolder(Path(place, "restored")), jsontext.loads(ids.read_bytes()) if ids.exists() else {})
 
