@@ -143,26 +143,3 @@ class TestWebhooks:
     def send_to(self, url: str) -> str:
         """Deliver events to this URL as well. Returns the signing secret."""
         return str(self._service.control("POST", "/deliveries", {"url": url})["secret"])
-
-
-class TestServices:
-    """The test doubles of one session, one for each fixture and rate limit."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self._running: dict[tuple[Path | None, int], TestService] = {}
-
-    def get(self, fixture: Path | None, rate_limit: int) -> TestService:
-        """Return a test double in its first state."""
-        service = self._running.get((fixture, rate_limit))
-        if service is None:
-            options = [] if fixture is None else ["--fixture", str(fixture)]
-            service = self._running[fixture, rate_limit] = TestService("--rate-limit", str(rate_limit), *options)
-        else:
-            service.reset()
-        return service
-
-    def close(self) -> None:
-        while self._running:
-            self._running.popitem()[1].close()

@@ -30,6 +30,8 @@ OUR_TEXTS = {
     "service/definitions:load_yaml": "yaml_text's own text, through reason",
     "service/outbound:_call": "kinds of failed calls, as the delivery log stores them",
     "service/store:_short": "one word of PostgreSQL's, for the single error that is shown",
+    "service/testdouble:_read_words": "our own text about a value",
+    "service/testdouble:parse_rule": "our own text about a word",
     "service/workflows:_why": "Jinja's text about the user's own template",
     "service/workflows:check_cron": "the library's text about the user's own schedule",
     "service:_skipped": "the exception's kind identifies a repetition",

@@ -5,28 +5,64 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from crmctl.models.ids import suggestion
 from crmctl.service.faults import BadRequest
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*")
-CONDITIONS = ("nth", "p", "times")
-EFFECTS = ("status", "retry-after", "after", "drop", "delay", "cut", "stale", "twice")
-EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
-"""Effects of which a rule has at most one."""
-
 FORM = "METHOD PATH [nth=3] -> status=503 after; see crmctl serve --help"
 
 _RULE = re.compile(r"\s*(\S+)\s+(/\S*)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,10}", text, re.ASCII) or not least <= int(text) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|)", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"must be a duration such as 2s or 500ms, not {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _probability(text: str) -> float:
+    if not re.fullmatch(r"[01]|[01]?\.[0-9]{1,9}", text, re.ASCII) or not 0 < float(text) <= 1:
+        raise ValueError(f"must be a probability above 0 and up to 1, not {text!r}")
+    return float(text)
+
+
+def _moment(text: str) -> str:
+    if text not in ("before", "after"):
+        raise ValueError(f"must be before or after, not {text!r}")
+    return text
+
+
+Values = Mapping[str, Callable[[str], Any] | None]
+"""Words of a rule with the reader of their value; None for a word without one."""
+
+CONDITIONS: Values = {"nth": _whole(1, 10**9), "p": _probability, "times": _whole(1, 10**9)}
+EFFECTS: Values = {
+    "status": _whole(100, 599), "retry-after": _whole(0, 86400), "after": None, "drop": _moment, "delay": _seconds,
+    "cut": _whole(0, 10**9), "stale": _seconds, "twice": None,
+}  # fmt: skip
+EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
+"""Effects of which a rule has at most one."""
+
+
 @dataclass
 class FaultRule:
-    """A fault and its conditions: the `nth` matching request only, each with a `probability`, at most `times`.
+    """A fault and its conditions: the `nth` matching request only, each with the probability `p`, at most `times`.
 
     Durations in seconds; `cut` in bytes of the body. `matched` and `fired` count the requests so far.
     """
@@ -35,7 +71,7 @@ class FaultRule:
     method: str = "*"
     path: str = "*"
     nth: int | None = None
-    probability: float = 1.0
+    p: float = 1.0
     times: int | None = None
     status: int | None = None
     retry_after: int | None = None
@@ -55,11 +91,7 @@ class FaultRule:
 
     def fires(self, chance: Callable[[], float]) -> bool:
         """Whether the conditions hold for the request that was just counted."""
-        return (
-            (self.nth is None or self.matched == self.nth)
-            and (self.times is None or self.fired < self.times)
-            and (self.probability >= 1 or chance() < self.probability)
-        )
+        return self.nth in (None, self.matched) and (self.times is None or self.fired < self.times) and (self.p >= 1 or chance() < self.p)
 
 
 class FaultPlan:
@@ -111,80 +143,40 @@ class FaultPlan:
 
 def parse_rule(text: str) -> FaultRule:
     """Parse `METHOD PATH [CONDITION ...] -> EFFECT ...`. Raises BadRequest naming the wrong word."""
-    match = _RULE.fullmatch(text)
-    if match is None:
-        raise _wrong(text, f"must be {FORM}")
-    method, path, conditions, effects = match.groups()
-    if method.upper() not in METHODS:
-        raise _wrong(text, f"unknown method {method!r}; the methods are: {', '.join(METHODS)}")
-    met = _words(text, conditions or "", CONDITIONS, "condition")
-    done = _words(text, effects, EFFECTS, "effect")
-    chosen = [name for name in EXCLUSIVE if name in done]
-    if "status" not in done and (alone := next((name for name in ("retry-after", "after") if name in done), None)):
-        raise _wrong(text, f"{alone} needs status=CODE")
-    if not done or len(chosen) > 1 or not (chosen or "delay" in done):
-        raise _wrong(text, f"needs one effect of: {', '.join(EXCLUSIVE)}, delay")
-    if "drop" in done and done["drop"] not in ("before", "after"):
-        raise _wrong(text, "drop must be drop=before or drop=after")
-    if "stale" in done and method.upper() not in ("GET", "HEAD", "POST", "*"):
-        raise _wrong(text, "stale is for requests that read")
-    return FaultRule(
-        text.strip(),
-        method.upper(),
-        path,
-        nth=_number(text, met, "nth", 1, 10**9),
-        probability=_probability(text, met),
-        times=_number(text, met, "times", 1, 10**9),
-        status=_number(text, done, "status", 100, 599),
-        retry_after=_number(text, done, "retry-after", 0, 86400),
-        after="after" in done,
-        drop=done.get("drop"),
-        delay=_seconds(text, done, "delay") or 0.0,
-        cut=_number(text, done, "cut", 0, 10**9),
-        stale=_seconds(text, done, "stale"),
-        twice="twice" in done,
-    )
+    try:
+        match = _RULE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"must be {FORM}")
+        method, path, conditions, effects = match[1].upper(), match[2], match[3] or "", match[4]
+        if method not in METHODS:
+            raise ValueError(f"unknown method {match[1]!r}; the methods are: {', '.join(METHODS)}")
+        limits, done = _read_words(conditions, CONDITIONS, "condition"), _read_words(effects, EFFECTS, "effect")
+        if "status" not in done and (alone := next((name for name in ("retry-after", "after") if name in done), None)):
+            raise ValueError(f"{alone} needs status=CODE")
+        chosen = done.keys() & {*EXCLUSIVE}
+        if len(chosen) > 1 or not (chosen or "delay" in done):
+            raise ValueError(f"needs one effect of: {', '.join(EXCLUSIVE)}, delay")
+        if "stale" in done and method not in ("GET", "HEAD", "POST", "*"):
+            raise ValueError("stale is for requests that read")
+    except ValueError as error:
+        raise BadRequest(f"fault rule {text.strip()!r}: {error}", {"field": "rule"}) from None
+    return FaultRule(text.strip(), method, path, **{name.replace("-", "_"): value for name, value in (limits | done).items()})
 
 
-def _words(rule: str, text: str, names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the words `name=value` as a dictionary; a word without a value has an empty one."""
-    words: dict[str, str] = {}
+def _read_words(text: str, values: Values, kind: str) -> dict[str, Any]:
+    """Return the values of words such as `nth=3`; True for a word without a value. Raises ValueError."""
+    words: dict[str, Any] = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        if name not in names:
-            raise _wrong(rule, f"unknown {kind} {word!r}; {suggestion(name, names, f'{kind}s: ' + ', '.join(names))}")
+        if name not in values:
+            raise ValueError(f"unknown {kind} {word!r}; {suggestion(name, values, f'{kind}s: ' + ', '.join(values))}")
         if name in words:
-            raise _wrong(rule, f"{name} is given twice")
-        if bool(value) == (name in ("after", "twice")):
-            raise _wrong(rule, f"{name} takes no value" if value else f"{name} needs a value: {name}=VALUE")
-        words[name] = value
+            raise ValueError(f"{name} is given twice")
+        read = values[name]
+        if bool(value) == (read is None):
+            raise ValueError(f"{name} takes no value" if value else f"{name} needs a value: {name}=VALUE")
+        try:
+            words[name] = True if read is None else read(value)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
     return words
-
-
-def _number(rule: str, words: dict[str, str], name: str, least: int, most: int) -> int | None:
-    if name not in words:
-        return None
-    value = words[name]
-    if not re.fullmatch("[0-9]{1,10}", value, re.ASCII) or not least <= int(value) <= most:
-        raise _wrong(rule, f"{name} must be a whole number from {least} to {most}, not {value!r}")
-    return int(value)
-
-
-def _seconds(rule: str, words: dict[str, str], name: str) -> float | None:
-    if name not in words:
-        return None
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|)", words[name], re.ASCII)
-    if match is None:
-        raise _wrong(rule, f"{name} must be a duration such as 2s or 500ms, not {words[name]!r}")
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def _probability(rule: str, words: dict[str, str]) -> float:
-    value = words.get("p", "1")
-    if not re.fullmatch(r"[01]|[01]?\.[0-9]{1,9}", value, re.ASCII) or not 0 < float(value) <= 1:
-        raise _wrong(rule, f"p must be a probability above 0 and up to 1, not {value!r}")
-    return float(value)
-
-
-def _wrong(rule: str, problem: str) -> BadRequest:
-    return BadRequest(f"fault rule {rule.strip()!r}: {problem}", {"field": "rule"})
