@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from pydantic.alias_generators import to_camel
-
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs, record_tables, records, removals
 from crmctl.service.store.preferences import option_colours, set_option_colours
-from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_flag, require_name, require_slug, slug_from
+from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_name, require_slug, slug_from
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.attribute_types import TYPES
@@ -92,15 +90,8 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
             f"the deleted attribute {known_slug!r} is still being taken out of the records; nothing was done, try again"
         )
     settings = _require_config(tx, new.type, new.config)
-    flags = {column: int(require_flag(getattr(new, column), to_camel(column))) for column in ("is_required", "is_unique", "is_list")}
-    row: Json = {
-        "id": stamp["ids"](),
-        "object_id": schema.object_id,
-        "name": known_name,
-        "slug": known_slug,
-        "type": str(new.type),
-        **flags,
-    }
+    row: Json = {"id": stamp["ids"](), "object_id": schema.object_id, "name": known_name, "slug": known_slug, "type": str(new.type)}
+    row |= {"is_required": int(new.is_required), "is_unique": int(new.is_unique), "is_list": int(new.is_list)}
     row |= {"is_active": 1, "display_order": last + 1, "config": settings}
     insert(tx, "attribute", row | dict.fromkeys(("created_at", "updated_at"), to_micros(stamp["now"])))
     vacant = removals.take_vacancy(tx, schema.number)
@@ -162,10 +153,8 @@ def referring_attributes(tx: Tx, object_id: str) -> list[Json]:
     return [attribute for attribute in references if attribute["config"]["allowed_object_id"] == object_id]
 
 
-def _require_config(tx: Tx, type: str, config: Any) -> str | None:
+def _require_config(tx: Tx, type: str, config: Json | None) -> str | None:
     """Return the config as it is stored. Each type takes exactly its own keys."""
-    if config is not None and not isinstance(config, dict):
-        raise invalid("config", "must be an object or null")
     settings = config or {}
     keys: dict[str, str] = {AttributeType.SELECT: "options", AttributeType.REFERENCE: "allowed_object_id"}
     expected = keys.get(type)

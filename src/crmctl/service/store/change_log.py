@@ -10,6 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, shown
 from crmctl.service.store.condition_sql import compile_condition
+from crmctl.service.store.keys import put_value
 from crmctl.service.store.tx import Ids, Tx, execute_in, insert_columns, to_micros
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.conditions import value_test
@@ -46,13 +47,6 @@ class LoggedChange(NamedTuple):
     subject: str | None = None
     object_number: int | None = None
     before: str | None = None
-
-
-def note_known_since(tx: Tx, moment: float) -> None:
-    tx.execute(
-        "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (KNOWN_SINCE, str(to_micros(moment))),
-    )
 
 
 def listeners(tx: Tx) -> Listeners:
@@ -108,7 +102,7 @@ def forget(tx: Tx, before: float, most: int) -> int:
     """Delete up to `most` entries older than this Unix time that no delivery needs, and return their number."""
     gone = tx.execute(f"DELETE FROM change_log WHERE sequence IN ({_OLD} AND {_UNNEEDED} ORDER BY at LIMIT ?)", (to_micros(before), most))
     if gone:
-        note_known_since(tx, before)
+        put_value(tx, KNOWN_SINCE, str(to_micros(before)))
     return gone
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from typing import Any, Unpack
@@ -40,7 +39,7 @@ def start_login(tx: Tx, host: str, address: str, *, now: float) -> tuple[str, st
     """Return the code with which a device polls, and the one that its user enters. `host` is its own statement, `address` is not."""
     tx.execute("DELETE FROM device_login WHERE expires_at < ?", (to_micros(now - KEPT_SECONDS),))
     device_code, letters = secrets.token_urlsafe(32), "".join(secrets.choice(LETTERS) for _ in range(8))
-    row: Json = {"device_hash": _hash(device_code), "user_code": letters, "host": host, "address": address, "state": PENDING}
+    row: Json = {"device_hash": keys.secret_hash(device_code), "user_code": letters, "host": host, "address": address, "state": PENDING}
     insert(tx, "device_login", row | {"expires_at": to_micros(now + WAIT_SECONDS), "polled_at": 0, "wait": to_micros(INTERVAL)})
     return device_code, f"{letters[:4]}-{letters[4:]}"
 
@@ -67,7 +66,7 @@ def answer_login(tx: Tx, user_code: str, member_id: str, *, is_approved: bool, n
 def poll_login(tx: Tx, device_code: str, **stamp: Unpack[Stamp]) -> Json:
     """Return the answer to a device: its key, once, if a member with a role approved it, else the reason as `error`."""
     now = to_micros(stamp["now"])
-    login = _LOGINS.find(tx, "device_hash = ?", _hash(device_code))
+    login = _LOGINS.find(tx, "device_hash = ?", keys.secret_hash(device_code))
     if login is None:
         return {"error": "invalid_grant"}
     if now >= login["expiresAt"]:
@@ -93,7 +92,3 @@ def poll_login(tx: Tx, device_code: str, **stamp: Unpack[Stamp]) -> Json:
 def key_answer(secret: str, seconds: int, scopes: Any) -> Json:
     """Return the answer of a token endpoint that gives a key."""
     return {"access_token": secret, "token_type": "Bearer", "expires_in": seconds, "scope": " ".join(sorted(scopes))}
-
-
-def _hash(device_code: str) -> str:
-    return hashlib.sha256(device_code.encode(errors="surrogatepass")).hexdigest()

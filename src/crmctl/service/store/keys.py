@@ -18,7 +18,7 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, to_micros, to_wire
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
@@ -87,7 +87,7 @@ def create_key(
     texts = None if scopes is None else jsontext.dumps(sorted(scopes))
     at, end = to_micros(stamp["now"]), None if expires_at is None else to_micros(expires_at)
     key = ApiKey(stamp["ids"](), name, scopes, created_by, at, end, None)
-    row = (key.id, name, texts, created_by, at, end, None, _hash(secret))
+    row = (key.id, name, texts, created_by, at, end, None, secret_hash(secret))
     tx.execute(f"INSERT INTO api_key ({_COLUMNS}, secret_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     logs.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
     return key, secret
@@ -95,7 +95,7 @@ def create_key(
 
 def find_key(tx: Tx, secret: str) -> ApiKey | None:
     """Return the key with this secret unless it was revoked. It may have expired."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (_hash(secret),))
+    row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (secret_hash(secret),))
     return None if row is None else ApiKey.of(row)
 
 
@@ -133,7 +133,8 @@ def rotate_key(tx: Tx, key_id: str, *, until: float, created_by: str | None, **s
     return fresh, secret
 
 
-def _hash(secret: str) -> str:
+def secret_hash(secret: str) -> str:
+    """Return the form in which keys, codes and tokens are stored."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -232,7 +233,7 @@ def is_used(tx: Tx, signature: str) -> bool:
 
 def signing_key(tx: Tx, purpose: str) -> bytes:
     """Return 256 random bits for LINKS or UPLOADS."""
-    return bytes.fromhex(required(tx.one("SELECT value FROM service_value WHERE name = ?", (_key_name(purpose),)))[0])
+    return bytes.fromhex(get_value(tx, _key_name(purpose)) or "")
 
 
 def replace_signing_key(tx: Tx, purpose: str) -> None:
@@ -242,8 +243,18 @@ def replace_signing_key(tx: Tx, purpose: str) -> None:
 
 def get_address(tx: Tx) -> str | None:
     """Return the base address of the service that started last, None before the first start."""
-    row = tx.one("SELECT value FROM service_value WHERE name = ?", (ADDRESS,))
+    return get_value(tx, ADDRESS)
+
+
+def get_value(tx: Tx, name: str) -> str | None:
+    row = tx.one("SELECT value FROM service_value WHERE name = ?", (name,))
     return None if row is None else str(row[0])
+
+
+def values_below(tx: Tx, prefix: str) -> dict[str, str]:
+    """Return the values whose names begin so, by the rest of their names."""
+    rows = tx.all("SELECT name, value FROM service_value WHERE name >= ? AND name < ?", (prefix, f"{prefix}~"))
+    return {name.removeprefix(prefix): value for name, value in rows}
 
 
 def put_value(tx: Tx, name: str, value: str) -> None:

@@ -14,6 +14,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs
 from crmctl.service.store.attributes import NewAttribute, create_attribute
+from crmctl.service.store.keys import secret_hash
 from crmctl.service.store.objects import STANDARD, NewObject, create_object
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Ids, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
@@ -151,7 +152,7 @@ def make_code(tx: Tx, member_id: str, *, now: float) -> str:
     tx.execute(
         "INSERT INTO member_password (member_id, link_hash, link_expires_at) VALUES (?, ?, ?) "
         "ON CONFLICT (member_id) DO UPDATE SET link_hash = excluded.link_hash, link_expires_at = excluded.link_expires_at",
-        (member_id, _hash(code), to_micros(now + LINK_SECONDS)),
+        (member_id, secret_hash(code), to_micros(now + LINK_SECONDS)),
     )
     logs.note(tx, "member.link_made", member_id, {"name": get_member(tx, member_id)["user"]["name"]}, now=now)
     return code
@@ -159,7 +160,7 @@ def make_code(tx: Tx, member_id: str, *, now: float) -> str:
 
 def find_by_code(tx: Tx, code: str, *, now: float) -> str | None:
     """Return the id of the member whose link this is, unless it was used, replaced, or expired."""
-    row = tx.one("SELECT member_id FROM member_password WHERE link_hash = ? AND link_expires_at > ?", (_hash(code), to_micros(now)))
+    row = tx.one("SELECT member_id FROM member_password WHERE link_hash = ? AND link_expires_at > ?", (secret_hash(code), to_micros(now)))
     return None if row is None else str(row[0])
 
 
@@ -188,10 +189,6 @@ def access_of_members(tx: Tx, *, now: float) -> dict[str, str]:
     rows = tx.all("SELECT member_id, hash, link_expires_at FROM member_password")
     states = {member: "active" if hashed else "invited" if until and until > to_micros(now) else "" for member, hashed, until in rows}
     return {member: state for member, state in states.items() if state}
-
-
-def _hash(code: str) -> str:
-    return hashlib.sha256(code.encode(errors="replace")).hexdigest()
 
 
 SESSION_SECONDS = 8 * 3600
@@ -247,7 +244,7 @@ def open_session(tx: Tx, area: str, owner: SessionOwner, *, now: float) -> str:
         (*keys, MOST_SESSIONS - 1),
     )
     token = new_token()
-    session = {"token_hash": _hash(token), "id": str(uuid4()), "area": area, "member_id": owner.member_id, "key_id": owner.key_id}
+    session = {"token_hash": secret_hash(token), "id": str(uuid4()), "area": area, "member_id": owner.member_id, "key_id": owner.key_id}
     session |= {"address": owner.address, "agent": owner.agent[:300]}
     insert(tx, "page_session", session | {"created_at": to_micros(now), "expires_at": to_micros(now + SESSION_SECONDS)})
     return token
@@ -261,7 +258,7 @@ def find_session(tx: Tx, area: str, token: str, *, now: float) -> ConsoleSession
         "LEFT JOIN member AS m ON m.id = s.member_id WHERE s.token_hash = ? AND s.area = ? AND s.expires_at > ? "
         "AND (s.member_id IS NULL OR m.id IS NOT NULL) AND (s.key_id IS NULL OR "
         "(k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > ?)))",
-        (_hash(token), area, at, at),
+        (secret_hash(token), area, at, at),
     )
     if row is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -10,7 +10,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs, record_tables, removals
 from crmctl.service.store.attributes import list_attributes, referring_attributes
-from crmctl.service.store.record_tables import load_schema, require_description, require_flag, require_name, require_slug, slug_from
+from crmctl.service.store.record_tables import load_schema, require_description, require_name, require_slug, slug_from
 from crmctl.service.store.tx import Rows, Stamp, Tx, required, to_micros, to_wire, update
 
 STANDARD, CUSTOM = "standard", "custom"
@@ -80,21 +80,17 @@ def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> Json:
     return _OBJECTS.show(row)
 
 
-_UPDATABLE: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
-    "pluralName": ("plural_name", require_name),
-    "description": ("description", require_description),
-    "isActive": ("is_active", lambda value, field: int(require_flag(value, field))),
-}
-
-
 def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: float) -> Json:
     """Change any of pluralName, description, isActive. Raises NotFound, BadRequest, and Forbidden for a standard object."""
     crm_object = _get_custom(tx, object_id, "changed")
-    strange = [field for field in changes if field not in _UPDATABLE]
-    if strange:
-        raise BadRequest(f"{', '.join(strange)} cannot be changed; what can is: {', '.join(_UPDATABLE)}", {"field": strange[0]})
-    columns = {_UPDATABLE[field][0]: _UPDATABLE[field][1](value, field) for field, value in changes.items()}
-    update(tx, "crm_object", columns | {"updated_at": to_micros(now)}, "id = ?", crm_object["id"])
+    columns: Json = {"updated_at": to_micros(now)}
+    if "pluralName" in changes:
+        columns["plural_name"] = require_name(changes["pluralName"], "pluralName")
+    if "description" in changes:
+        columns["description"] = require_description(changes["description"])
+    if "isActive" in changes:
+        columns["is_active"] = int(changes["isActive"])
+    update(tx, "crm_object", columns, "id = ?", crm_object["id"])
     logs.note(
         tx, "object.updated", crm_object["id"], {"slug": crm_object["slug"], **changes} | logs.differences(crm_object, changes), now=now
     )

@@ -11,7 +11,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import logs
-from crmctl.service.store.keys import put_value
+from crmctl.service.store.keys import put_value, values_below
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Tx, required
 
@@ -48,8 +48,7 @@ def zone_of(name: str) -> tzinfo | None:
 
 def option_colours(tx: Tx) -> dict[str, Json]:
     """Return the chosen colours by option, by the id of the attribute."""
-    rows = tx.all("SELECT name, value FROM service_value WHERE name >= ? AND name < ?", (_COLOURS, f"{_COLOURS}~"))
-    return {name.removeprefix(_COLOURS): jsontext.loads(value) for name, value in rows}
+    return {attribute: jsontext.loads(colours) for attribute, colours in values_below(tx, _COLOURS).items()}
 
 
 def set_option_colours(tx: Tx, attribute_id: str, colours: Mapping[str, str]) -> None:
@@ -75,7 +74,7 @@ def save_view(tx: Tx, object_id: str, view_id: str, view: Json) -> None:
             delete_view(tx, object_id, each["id"])
     if len(own) >= MOST_VIEWS or len(view["query"]) > LONGEST_QUERY:
         raise BadRequest(f"at most {MOST_VIEWS} views of {LONGEST_QUERY:,} characters can be saved", {"field": "name"})
-    tx.execute("INSERT INTO service_value (name, value) VALUES (?, ?)", (_key(object_id, view_id), jsontext.dumps(view)))
+    put_value(tx, _key(object_id, view_id), jsontext.dumps(view))
 
 
 def get_view(tx: Tx, object_id: str, view_id: str) -> Json:
@@ -90,9 +89,7 @@ def delete_view(tx: Tx, object_id: str, view_id: str) -> None:
 
 
 def _views(tx: Tx, object_id: str) -> list[Json]:
-    start = _key(object_id, "")
-    rows = tx.all("SELECT name, value FROM service_value WHERE name >= ? AND name < ?", (start, f"{start}~"))
-    return [{"id": name.removeprefix(start), **jsontext.loads(value)} for name, value in rows]
+    return [{"id": view_id, **jsontext.loads(view)} for view_id, view in values_below(tx, _key(object_id, "")).items()]
 
 
 def _key(object_id: str, view_id: str) -> str:

@@ -12,6 +12,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Fault, NotFound
 from crmctl.service.store import change_log, logs
 from crmctl.service.store.change_log import differ
+from crmctl.service.store.keys import get_value
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing
 from crmctl.service.store.tx import MAX_IN, Stamp, Tx, all_in, optional_to_wire, to_micros, to_wire
@@ -143,8 +144,8 @@ def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int
 
 def known_since(tx: Tx) -> int | None:
     """Return the moment before which changes are unknown, None when all are known."""
-    row = tx.one("SELECT value FROM service_value WHERE name = ?", (change_log.KNOWN_SINCE,))
-    return None if row is None else int(row[0])
+    since = get_value(tx, change_log.KNOWN_SINCE)
+    return None if since is None else int(since)
 
 
 def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> list[_Change]:

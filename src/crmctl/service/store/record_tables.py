@@ -197,12 +197,6 @@ def require_description(value: Any, field: str = "description") -> str:
     return _text("" if value is None else value, field, MAX_DESCRIPTION)
 
 
-def require_flag(value: Any, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise invalid(field, "must be true or false")
-    return value
-
-
 def require_slug(value: Any) -> str:
     text = _text(value, "slug", MAX_SLUG)
     if not _SLUG.fullmatch(text):

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import BULK_LIMIT, AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
@@ -39,7 +39,7 @@ __all__ = [
     "version_of",
 ]
 
-CREATE, UPSERT = "create", "upsert"
+UPSERT = "upsert"
 
 ANY_VERSION = "*"
 
@@ -104,14 +104,9 @@ def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[st
     writing.flush()
 
 
-def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[Stamp]) -> Json:
-    """Create records, or update the items that have an id (`upsert`). A bad item fails alone; later items see earlier ones.
-
-    Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object, BadRequest for the request as a whole.
-    """
-    if mode not in (CREATE, UPSERT):
-        raise BadRequest("mode must be one of: create, upsert", {"field": "mode", "valid": [CREATE, UPSERT]})
-    _require_batch(items, "records")
+def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp: Unpack[Stamp]) -> Json:
+    """Create records, or update the items that have an id (`upsert`), at most BULK_LIMIT of them. A bad item fails alone; later items see
+    earlier ones. Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
     read: dict[int, tuple[Any, str | None]] = {}
@@ -140,11 +135,8 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Any, **stamp: Unpack[St
     return counts | {"failed": [{"index": index, "error": failed[index]} for index in sorted(failed)]}
 
 
-def bulk_delete(tx: Tx, object_id: str, record_ids: Any, **stamp: Unpack[Stamp]) -> int:
-    """Delete records and return how many existed. Raises NotFound for the object, BadRequest."""
-    _require_batch(record_ids, "ids")
-    if not all(isinstance(record_id, str) for record_id in record_ids):
-        raise BadRequest("ids must be an array of record ids (UUIDs)", {"field": "ids"})
+def bulk_delete(tx: Tx, object_id: str, record_ids: Sequence[str], **stamp: Unpack[Stamp]) -> int:
+    """Delete at most BULK_LIMIT records and return how many existed. Raises NotFound for the object."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
     canonical = (canonical_uuid(record_id) for record_id in record_ids)
@@ -190,13 +182,6 @@ def _read_item(item: Any, mode: str) -> tuple[Any, str | None]:
     if record_id is None:
         raise BadRequest("id must be the id (UUID) of a record")
     return item.get("data"), record_id
-
-
-def _require_batch(items: Any, field: str) -> None:
-    if not isinstance(items, Sequence) or isinstance(items, str):
-        raise BadRequest(f"{field} must be an array", {"field": field})
-    if len(items) > BULK_LIMIT:
-        raise BadRequest(f"{field} must have at most {BULK_LIMIT} entries", {"field": field, "limit": BULK_LIMIT})
 
 
 def _no_record(record_id: str) -> NotFound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from crmctl.models import jsontext
@@ -11,7 +11,7 @@ from crmctl.models.resources import EVENT_TYPES
 from crmctl.models.signatures import new_secret
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import logs
-from crmctl.service.store.record_tables import invalid, require_description, require_flag
+from crmctl.service.store.record_tables import invalid, require_description
 from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 
 MAX_URL = 2000
@@ -61,13 +61,11 @@ def create_endpoint(tx: Tx, *, url: str, description: str = "", event_types: Seq
 def update_endpoint(tx: Tx, endpoint_id: str, changes: Mapping[str, Any], *, now: float) -> Json:
     """Change any of url, description, eventTypes, enabled. Raises NotFound, BadRequest."""
     endpoint = get_endpoint(tx, endpoint_id)
-    readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
-        "url": ("url", _url),
-        "description": ("description", require_description),
-        "eventTypes": ("event_types", _types),
-        "enabled": ("enabled", lambda value: int(require_flag(value, "enabled"))),
-    }
-    columns = {readers[field][0]: readers[field][1](value) for field, value in changes.items()} | {"updated_at": to_micros(now)}
+    columns: Json = {"updated_at": to_micros(now)}
+    columns |= {"url": _url(changes["url"])} if "url" in changes else {}
+    columns |= {"description": require_description(changes["description"])} if "description" in changes else {}
+    columns |= {"event_types": _types(changes["eventTypes"])} if "eventTypes" in changes else {}
+    columns |= {"enabled": int(changes["enabled"])} if "enabled" in changes else {}
     if columns.get("url", endpoint["url"]) != endpoint["url"]:
         # A new address has no history.
         columns |= dict.fromkeys(("tried_at", "succeeded_at", "failing_since", "problem"))
@@ -105,13 +103,13 @@ def rotate_secret(tx: Tx, endpoint_id: str, *, now: float) -> str:
     return fresh
 
 
-def _url(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > MAX_URL:
+def _url(value: str) -> str:
+    if not value.strip() or len(value) > MAX_URL:
         raise invalid("url", f"must be an address of at most {MAX_URL} characters")
     return value.strip()
 
 
-def _types(value: Any) -> str | None:
+def _types(value: Sequence[str] | None) -> str | None:
     if value is None:
         return None
     unknown = sorted(set(value) - EVENT_TYPES.keys())
