@@ -60,22 +60,13 @@ class Quotas:
 
 
 @dataclass(frozen=True)
-class ListenAddress:
-    """Address to listen on; port 0 takes a free one."""
-
-    host: str
-    port: int
-
-
-@dataclass(frozen=True)
 class ServiceSettings:
     """Settings of one service process.
 
     `rate_limit` is requests per key in `rate_window` seconds, 0 means unlimited. `body_limit` is in bytes; `body_timeout` is the longest
     pause, in seconds, between two pieces of a request's body, `head_timeout` the longest time its line and headers may take, and
-    `request_timeout` the longest time it is worked on. `connections` may be open at once. `metrics` are served with the rest (True), on
-    an address of their own, or not at all; `docs` is the OpenAPI document. `public_url` is the address that clients use
-    when it is not the bound one.
+    `request_timeout` the longest time it is worked on. `connections` may be open at once. `metrics` and `docs` say whether /metrics and
+    /openapi.json are served. `public_url` is the address that clients use when it is not the bound one.
     `development` lets webhooks and workflows call this machine; without `background` this process only answers requests.
     `file_limit` is the most bytes of one uploaded file; files are kept in the data directory, or in `files_s3`.
     `kept` says how long, and `quotas` how much.
@@ -93,7 +84,7 @@ class ServiceSettings:
     head_timeout: float = 15.0
     request_timeout: float = 20.0
     connections: int = 4096
-    metrics: ListenAddress | bool = True
+    metrics: bool = True
     docs: bool = True
     request_log: RequestLog | None = None
     development: bool = False

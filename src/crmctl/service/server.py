@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,12 +26,12 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.service.console.visits import CONSOLE, make_link
-from crmctl.service.context import Context, ListenAddress, ServiceSettings, new_id, open_data
+from crmctl.service.context import Context, ServiceSettings, new_id, open_data
 from crmctl.service.faults import Busy
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
-from crmctl.service.http.edge import READY_PATH, Edge, Finished, Metrics, observer, stranger
+from crmctl.service.http.edge import READY_PATH, Edge, Metrics, stranger
 from crmctl.service.http.endpoint import NamedRoute, build_document, route
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 def create_app(
     context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None, *, has_pages: bool = True
 ) -> Starlette:
-    """Return the service as an ASGI application on an opened engine. It counts in `metrics`; `keep` feeds the request log. Its pages take
-    long to import."""
+    """Return the service as an ASGI application on an opened engine, which answers unknown paths and methods in the service's own form. It
+    counts in `metrics`; `keep` feeds the request log. Its pages take long to import."""
     metrics = metrics or Metrics()
     # A service whose storage does not work must not start.
     open_storage(context.settings)
@@ -69,11 +69,6 @@ def create_app(
         from crmctl.service.console.routing import routers as page_routers
 
         routers += page_routers(context, document)
-    return _application(routers, context, observer(metrics, context.settings.request_log, keep))
-
-
-def _application(routers: list[Router], context: Context, observe: Callable[[Finished], None]) -> Starlette:
-    """Return the application, which answers unknown paths and methods in the service's own form."""
     routes = [route for router in routers for route in router.routes]
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -82,7 +77,7 @@ def _application(routers: list[Router], context: Context, observe: Callable[[Fin
             answer.headers["Allow"] = ", ".join(_allowed_methods(routes, request))
         return answer
 
-    edge = Middleware(Edge, context=context, windows=context.engine.rate_windows(), observe=observe)
+    edge = Middleware(Edge, context=context, metrics=metrics, keep=keep)
     app = Starlette(routes=routes, middleware=[edge], exception_handlers={HTTPException: refuse})
     app.router.redirect_slashes = False
     return app
@@ -118,16 +113,12 @@ def probes(context: Context, metrics: Metrics, document: Callable[[], Json]) -> 
     def show_openapi(_request: Request) -> Response:
         return JsonAnswer(document())
 
-    docs = [NamedRoute("/openapi.json", show_openapi)] if context.settings.docs else []
-    shown = metrics_routes(metrics) if context.settings.metrics is True else []
-    return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
-
-
-def metrics_routes(metrics: Metrics) -> list[NamedRoute]:
     def show_metrics(_request: Request) -> Response:
-        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    return [NamedRoute("/metrics", show_metrics)]
+    docs = [NamedRoute("/openapi.json", show_openapi)] if context.settings.docs else []
+    shown = [NamedRoute("/metrics", show_metrics)] if context.settings.metrics else []
+    return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
 
 
 class _Readiness:
@@ -173,19 +164,15 @@ STOP_SECONDS = 10
 
 @dataclass(frozen=True)
 class Ready:
-    """A listening service. `api_key` exists only at the first start, `metrics_url` only with a separate metrics address; `console_url`
-    works once, within ten minutes."""
+    """A listening service. `api_key` exists only at the first start; `console_url` works once, within ten minutes."""
 
     base_url: str
     port: int
     api_key: str | None
     console_url: str
-    metrics_url: str | None = None
 
     def document(self, *, with_key: bool = True) -> Json:
-        """Return `{"baseUrl", "consoleUrl", "metricsUrl", "apiKey"}`, the last two only if they exist, the key only on request."""
         document = {"baseUrl": self.base_url, "consoleUrl": self.console_url}
-        document |= {"metricsUrl": self.metrics_url} if self.metrics_url else {}
         return document | {"apiKey": self.api_key} if with_key and self.api_key else document
 
 
@@ -222,19 +209,16 @@ class Server:
         clock, ids = (double.clock, double.ids) if double else (clock or SystemClock(), ids)
         # The address first: otherwise a first start could fail after it created its only key.
         self._socket = bind(settings.host, settings.port)
-        self._metrics_socket: socket.socket | None = None
         try:
-            if isinstance(settings.metrics, ListenAddress):
-                self._metrics_socket = bind(settings.metrics.host, settings.metrics.port, option="--metrics")
             self.engine = open_data(settings, clock, ids)
         except BaseException:
-            self._close_sockets()
+            self._socket.close()
             raise
         api_key = make_first_key(self.engine, clock, ids)
         settings = replace(settings, port=self._socket.getsockname()[1])
         self.settings = settings
         console_url = open_console(self.engine, settings.address, clock)
-        self.ready = Ready(settings.address, settings.port, api_key, console_url, self._metrics_url())
+        self.ready = Ready(settings.address, settings.port, api_key, console_url)
         self._context = Context(settings, self.engine, clock, ids)
         self._metrics = Metrics()
         self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
@@ -243,23 +227,12 @@ class Server:
         self._app: ASGIApp = app if double is None else double.around(self._context, app, create_app)
         self._uvicorn: ListeningServer | None = None
 
-    def _metrics_url(self) -> str | None:
-        if self._metrics_socket is None:
-            return None
-        host, port = self._metrics_socket.getsockname()[:2]
-        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
-
     def run(self, ready: Callable[[Ready], None]) -> None:
         """Serve, and call `ready` once requests are answered. Returns when the requests in flight are finished."""
         most = raise_file_limit(self.settings.connections)
         registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
         if self._double is not None:
             self._double.connections = registry
-        listeners = [(self._socket, _config(self._app, has_date=self._double is None))]
-        if self._metrics_socket is not None:
-            listeners.append(
-                (self._metrics_socket, _config(_application([Router(metrics_routes(self._metrics))], self._context, lambda _: None)))
-            )
         workers: list[Worker] = []
 
         def work() -> None:
@@ -273,11 +246,11 @@ class Server:
             ready(self.ready)
             starting.start()
 
-        self._uvicorn = ListeningServer(listeners, registry, started)
+        self._uvicorn = ListeningServer(self._socket, _config(self._app, has_date=self._double is None), registry, started)
         try:
             self._uvicorn.run()
         finally:
-            self._close_sockets()
+            self._socket.close()
             if starting.ident is not None:
                 starting.join()
             for worker in workers:
@@ -295,11 +268,6 @@ class Server:
         context = self._context if self._double is None else replace(self._context, ids=new_id)
         return own + jobs(context, self._double.caller() if self._double else None)
 
-    def _close_sockets(self) -> None:
-        for listener in (self._socket, self._metrics_socket):
-            if listener is not None:
-                listener.close()
-
     def stop(self) -> None:
         """Ask `run` to finish, from any thread."""
         if self._uvicorn is not None:
@@ -311,7 +279,7 @@ def serve(settings: ServiceSettings, ready: Callable[[Ready], None], double: Tes
     Server(settings, double=double).run(ready)
 
 
-def _config(app: Any, *, has_date: bool = True) -> uvicorn.Config:
+def _config(app: ASGIApp, *, has_date: bool) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -330,8 +298,8 @@ def _config(app: Any, *, has_date: bool = True) -> uvicorn.Config:
     )
 
 
-def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """Open a listening socket; port 0 takes a free one. Raises UsageError naming the option."""
+def bind(host: str, port: int) -> socket.socket:
+    """Open a listening socket; port 0 takes a free one. Raises UsageError."""
     # asyncio switches off Nagle's delay only if the protocol is named.
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -343,7 +311,6 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            hint = "stop what listens there, or choose another" + (": --port 0 takes a free one" if option == "--port" else f": {option}")
+            hint = "stop what listens there, or choose another: --port 0 takes a free one"
             raise UsageError(f"port {port} on {host} is in use", hint=hint) from error
-        hint = "--host, --port" if option == "--port" else option
-        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint=hint) from error
+        raise UsageError(f"cannot listen on {host} port {port}: {reason(error)}", hint="--host, --port") from error

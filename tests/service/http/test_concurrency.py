@@ -77,11 +77,11 @@ def test_keys_take_turns_and_none_has_more_than_its_share() -> None:
         await settle()
         assert crowd.order == ["a1", "a2", "b1"]
         await crowd.end("a1")
-        assert crowd.order[3:] == ["a3"]
+        assert crowd.order[3:] == ["b2"]
         await crowd.end("b1")
-        assert crowd.order[4:] == ["b2"]
+        assert crowd.order[4:] == ["c1"]
         await crowd.end("a2")
-        assert crowd.order[5:] == ["c1"]
+        assert crowd.order[5:] == ["a3"]
         await crowd.end("c1")
         assert crowd.order[6:] == ["a4"]
         for name in list(crowd.working):

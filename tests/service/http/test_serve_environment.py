@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crmctl.cli.commands import serve
-from crmctl.service.context import Kept, ListenAddress, Quotas, ServiceSettings
+from crmctl.service.context import Kept, Quotas, ServiceSettings
 from tests.support.inprocess import run_here
 from tests.support.sources import ROOT
 
@@ -46,7 +46,7 @@ OPTIONS = {
     "files_s3_endpoint": ServeOption("https://s3.example", "files_s3.endpoint", "https://s3.example", "https://b", "https://b"),
     "files_s3_region": ServeOption("eu-1", "files_s3.region", "eu-1", "eu-2", "eu-2"),
     "log": ServeOption("none", "request_log", None, "none", None, ("xml",)),
-    "metrics": ServeOption("127.0.0.1:9187", "metrics", ListenAddress("127.0.0.1", 9187), "off", False, ("perhaps", "a:b", "a:70000")),
+    "metrics": ServeOption("off", "metrics", False, "on", True, ("perhaps", "127.0.0.1:9187")),
     "docs": ServeOption("off", "docs", False, "on", True, ("no", "true")),
     "keep": ServeOption(
         "history=30 requests=0", "kept", Kept(history=30 * DAY, requests=0), "audit=1", Kept(audit=DAY), ("history", "mail=3")

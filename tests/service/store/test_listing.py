@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.faults import NotFound
 from crmctl.service.store import attributes, records
 from crmctl.service.store import record_pages as listing
 from crmctl.service.store.condition_sql import read_condition

@@ -21,7 +21,7 @@ from crmctl.errors import UsageError, install_command, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, nearest
 from crmctl.models.jsontext import Json
-from crmctl.service.context import DAY, Kept, ListenAddress, Quotas, S3Settings, ServiceSettings
+from crmctl.service.context import DAY, Kept, Quotas, S3Settings, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready
@@ -45,9 +45,7 @@ S3EndpointOption = Annotated[
     str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
 ]
 S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")]
-MetricsOption = Annotated[
-    str, typer.Option("--metrics", metavar="HOST:PORT|on|off", help="Serve /metrics on an address of its own, with the rest, or not.")
-]
+MetricsOption = Annotated[str, typer.Option("--metrics", metavar="on|off", help="Serve /metrics.")]
 DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /openapi.json.")]
 KeepOption = Annotated[
     list[str] | None,
@@ -128,7 +126,7 @@ def run_service(
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
-        metrics=_metrics(said("metrics"), metrics),
+        metrics=_switch(said("metrics"), metrics),
         docs=_switch(said("docs"), docs),
         kept=Kept(**_amounts(said("keep"), keep, ("history", "requests", "audit"), int(DAY))),
         quotas=Quotas(**_amounts(said("quota"), quota, ("files", "results"), 1024**2)),
@@ -204,16 +202,9 @@ def _public_url(option: str, said: str | None) -> str | None:
     return said
 
 
-def _metrics(option: str, said: str) -> ListenAddress | bool:
-    host, colon, port = said.rpartition(":")
-    if colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
-        return ListenAddress(host.strip("[]"), int(port))
-    return _switch(option, said, " or HOST:PORT")
-
-
-def _switch(option: str, said: str, more: str = "") -> bool:
+def _switch(option: str, said: str) -> bool:
     if said not in ("on", "off"):
-        raise UsageError(f"{option} must be on, off{more}, not {said!r}", hint="crmctl serve --help")
+        raise UsageError(f"{option} must be on or off, not {said!r}", hint="crmctl serve --help")
     return said == "on"
 
 

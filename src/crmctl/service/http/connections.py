@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -263,24 +262,21 @@ def raise_file_limit(connections: int) -> int:
 
 
 class ListeningServer(uvicorn.Server):
-    """uvicorn's server with its own accept loops, one for each application. A signal ends it quietly."""
+    """uvicorn's server with its own accept loop. A signal ends it quietly."""
 
-    def __init__(self, listeners: list[tuple[socket.socket, uvicorn.Config]], registry: Connections, started: Callable[[], None]) -> None:
-        """The first listener is the service. `started` is called once requests are answered."""
-        super().__init__(listeners[0][1])
-        self._listeners = listeners
+    def __init__(self, listener: socket.socket, config: uvicorn.Config, registry: Connections, started: Callable[[], None]) -> None:
+        """`started` is called once requests are answered."""
+        super().__init__(config)
+        self._listener = listener
         self._registry = registry
         self._tell_started = started
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        for listener, config in self._listeners:
-            if not config.loaded:
-                config.load()
-            listener.setblocking(False)
-            self._accepting.append(asyncio.create_task(self._accept(listener, config)))
+        self._listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
         self._tell_started()
 
     async def main_loop(self) -> None:
@@ -311,11 +307,10 @@ class ListeningServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        for listener, _ in self._listeners:
-            listener.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        self._listener.close()
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown([])
         # Clients that have not read their answers by now are disconnected.
@@ -323,12 +318,12 @@ class ListeningServer(uvicorn.Server):
             cast(Connection, connection).abort()
         await asyncio.sleep(0)
 
-    async def _accept(self, listener: socket.socket, config: uvicorn.Config) -> None:
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        make = partial(Connection, self._registry, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        make = partial(Connection, self._registry, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _ = await loop.sock_accept(self._listener)
             except ConnectionError:
                 continue
             except OSError as error:
@@ -359,72 +354,51 @@ THREADS_SECONDS = 0.2
 """How long threads do all reads after one took too long, so that a lock or slow searches delay the event loop by five percent at most."""
 
 
+class _Share:
+    """The share of one key in a limiter, and how many of its requests are there."""
+
+    def __init__(self, most: int) -> None:
+        self.turns = asyncio.Semaphore(most)
+        self.requests = 0
+
+
 class FairLimiter:
-    """At most `places` at once, and at most `per_key` for one key. Keys take turns; requests of a key go in order. For one event loop."""
+    """At most `places` at once. At most `per_key` requests of one key are among them or next in the queue: the others let other keys pass.
+
+    For one event loop.
+    """
 
     def __init__(self, places: int, per_key: int) -> None:
-        self._free = places
+        self._places = asyncio.Semaphore(places)
         self._per_key = per_key
-        self._held: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
 
     @contextlib.asynccontextmanager
     async def place(self, key: str, seconds: float) -> AsyncIterator[bool]:
         """Wait for a turn, and yield whether the key has no other request here. Raises Busy after `seconds`; nothing has been done then."""
-        await self._enter(key, seconds)
+        share = self._shares.setdefault(key, _Share(self._per_key))
+        share.requests += 1
         try:
-            yield self._held[key] == 1 and key not in self._waiting
+            await self._enter(share, seconds)
+            try:
+                yield share.requests == 1
+            finally:
+                self._places.release()
+                share.turns.release()
         finally:
-            self._leave(key)
+            share.requests -= 1
+            if not share.requests:
+                del self._shares[key]
 
-    async def _enter(self, key: str, seconds: float) -> None:
-        if self._free and self._held[key] < self._per_key and key not in self._waiting:
-            self._take(key)
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(turn)
+    async def _enter(self, share: _Share, seconds: float) -> None:
+        waits = share.turns.locked() or self._places.locked()
         try:
-            async with asyncio.timeout(seconds):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                # The turn came just as the wait ended.
-                self._leave(key)
-            else:
-                self._forget(key, turn)
-            if isinstance(error, TimeoutError):
-                raise Busy("the service is busy, and there was no turn in time; nothing was done, try again") from None
-            raise
-
-    def _forget(self, key: str, turn: asyncio.Future[None]) -> None:
-        queue = self._waiting.get(key, deque())
-        with contextlib.suppress(ValueError):
-            queue.remove(turn)
-        if not queue:
-            self._waiting.pop(key, None)
-
-    def _take(self, key: str) -> None:
-        self._free -= 1
-        self._held[key] += 1
-
-    def _leave(self, key: str) -> None:
-        self._free += 1
-        self._held[key] -= 1
-        if not self._held[key]:
-            del self._held[key]
-        while self._free:
-            following = next((waiting_key for waiting_key in self._waiting if self._held[waiting_key] < self._per_key), None)
-            if following is None:
-                return
-            queue = self._waiting[following]
-            turn = queue.popleft()
-            if queue:
-                self._waiting.move_to_end(following)
-            else:
-                del self._waiting[following]
-            if not turn.done():
-                self._take(following)
-                turn.set_result(None)
+            async with asyncio.timeout(seconds if waits else None), contextlib.AsyncExitStack() as held:
+                await held.enter_async_context(share.turns)
+                await self._places.acquire()
+                held.pop_all()
+        except TimeoutError:
+            raise Busy("the service is busy, and there was no turn in time; nothing was done, try again") from None
 
 
 @dataclass

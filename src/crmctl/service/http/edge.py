@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
-from crmctl.service.context import Context, RequestLog
+from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Unavailable, shown
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoint import PREFIX
 from crmctl.service.http.json_answers import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
 from crmctl.service.store import keys
 from crmctl.service.store.deliveries import FIGURES
-from crmctl.service.store.keys import UNLIMITED, ApiKey, RateWindows
+from crmctl.service.store.keys import UNLIMITED, ApiKey
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import to_micros, to_wire
 
@@ -39,10 +39,6 @@ class RequestAuth:
     remaining: int
     reset: float
     key: ApiKey | None = None
-
-    @property
-    def key_id(self) -> str | None:
-        return self.key.id if self.key else None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         figures = (
@@ -66,15 +62,6 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-@dataclass(frozen=True)
-class Finished(LoggedRequest):
-    """A finished request as the request log has it; `said_method` and `path` are as sent, and `is_known` whether the path exists."""
-
-    said_method: str = ""
-    path: str = ""
-    is_known: bool = False
-
-
 class Metrics:
     """Metrics of one service. The registry is its own, because two services may share a process."""
 
@@ -87,9 +74,9 @@ class Metrics:
         self._requests = Counter("crm_requests", "Requests answered.", labels, registry=self.registry)
         self._seconds = Histogram("crm_request_seconds", "Time to answer.", ["method", "route"], buckets=SECONDS, registry=self.registry)
 
-    def count(self, finished: Finished) -> None:
+    def count(self, finished: LoggedRequest) -> None:
         # Only known routes and methods become labels, so that strangers cannot grow the table.
-        method = finished.method if finished.is_known else "any"
+        method = "any" if finished.route == NO_ROUTE else finished.method
         self._requests.labels(method, finished.route, str(finished.status)).inc()
         self._seconds.labels(method, finished.route).observe(finished.micros / 1_000_000)
 
@@ -97,43 +84,12 @@ class Metrics:
         for name, value in self.figures().items():
             yield GaugeMetricFamily(f"crm_{name}", FIGURES[name][0], value=value)
 
-    def render(self) -> bytes:
-        return generate_latest(self.registry)
-
 
 READY_PATH = "/readyz"
 UNLOGGED = frozenset({"/healthz", READY_PATH, "/metrics"})
 """Requests that machines send every few seconds are not kept."""
 ASSETS = "/console/static/{name}"
 """Files that browsers fetch along with a page are kept only when refused."""
-
-
-def observer(metrics: Metrics, log: RequestLog | None, keep: Callable[[LoggedRequest], None] | None = None) -> Callable[[Finished], None]:
-    """Return a function that counts finished requests and writes them to `log` and, through `keep`, to the database."""
-
-    def observe(finished: Finished) -> None:
-        metrics.count(finished)
-        is_usual = finished.route in UNLOGGED or (finished.route == ASSETS and finished.status in (200, 304))
-        if keep is not None and not is_usual:
-            keep(finished)
-        if log is None:
-            return
-        # A log that cannot be written, on a full disk for example, must not change the answer.
-        with contextlib.suppress(OSError, ValueError):
-            log(
-                {
-                    "time": to_wire(finished.at)[:-4] + "Z",
-                    "method": shown(finished.said_method),
-                    "path": shown(finished.path, MOST_PATH),
-                    "status": finished.status,
-                    "ms": finished.micros / 1000,
-                    "keyId": finished.key_id,
-                    "requestId": finished.request_id,
-                    "address": finished.address,
-                }
-            )
-
-    return observe
 
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,99}")
@@ -144,12 +100,18 @@ CLIENT_GONE = 499
 """Logged, never sent: the client disconnected before there was an answer."""
 
 
+NO_ROUTE = "none"
+
+
 class Edge:
-    def __init__(self, app: ASGIApp, context: Context, windows: RateWindows, observe: Callable[[Finished], None]) -> None:
+    """The middleware. It counts finished requests in `metrics`, and hands them to `keep` and the request log."""
+
+    def __init__(self, app: ASGIApp, context: Context, metrics: Metrics, keep: Callable[[LoggedRequest], None] | None) -> None:
         self.app = app
         self.context = context
-        self.windows = windows
-        self.observe = observe
+        self.windows = context.engine.rate_windows()
+        self.metrics = metrics
+        self.keep = keep
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,7 +119,7 @@ class Edge:
             return
         scope = _origin_form(scope)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self.observe)
+        exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self._observe)
         inner["state"] = {
             **scope.get("state", {}),
             "standing": exchange.standing,
@@ -189,6 +151,29 @@ class Edge:
             await refusal(scope, receive, answer)
         finally:
             exchange.finish()
+
+    def _observe(self, exchange: _Exchange) -> None:
+        finished, log = exchange.logged(), self.context.settings.request_log
+        self.metrics.count(finished)
+        is_usual = finished.route in UNLOGGED or (finished.route == ASSETS and finished.status in (200, 304))
+        if self.keep is not None and not is_usual:
+            self.keep(finished)
+        if log is None:
+            return
+        # A log that cannot be written, on a full disk for example, must not change the answer.
+        with contextlib.suppress(OSError, ValueError):
+            log(
+                {
+                    "time": to_wire(finished.at)[:-4] + "Z",
+                    "method": shown(exchange.method),
+                    "path": shown(exchange.scope["path"], MOST_PATH),
+                    "status": finished.status,
+                    "ms": finished.micros / 1000,
+                    "keyId": finished.key_id,
+                    "requestId": finished.request_id,
+                    "address": finished.address,
+                }
+            )
 
     def _admit(self, standing: RequestAuth, authorization: str | None, within: float | None = None) -> None:
         """Fill in `standing`. Raises a 401 without a valid key, a 429 when the window is used up, Busy after `within` seconds."""
@@ -248,9 +233,9 @@ def client_address(scope: Scope) -> str | None:
 
 
 class _Exchange:
-    """A request under way: adds the rate headers to its answer, notes the status, and reports it once."""
+    """A request under way: adds the rate headers to its answer, notes the status, and reports it once. `method` is as sent."""
 
-    def __init__(self, scope: Scope, method: str, standing: RequestAuth, clock: Clock, observe: Callable[[Finished], None]) -> None:
+    def __init__(self, scope: Scope, method: str, standing: RequestAuth, clock: Clock, observe: Callable[[_Exchange], None]) -> None:
         self.scope = scope
         self.method = method
         self.standing = standing
@@ -258,7 +243,7 @@ class _Exchange:
         self.started = clock.monotonic()
         self.status: int | None = None
         self.request_id = _request_id(scope)
-        self._observe: Callable[[Finished], None] | None = observe
+        self._observe: Callable[[_Exchange], None] | None = observe
 
     def sender(self, send: Send) -> Send:
         async def forward(message: Message) -> None:
@@ -275,21 +260,17 @@ class _Exchange:
 
     def finish(self) -> None:
         observe, self._observe = self._observe, None
-        if observe is None:
-            return
-        route = getattr(self.scope.get("route"), "path_format", None)
-        observe(
-            Finished(
-                at=to_micros(self.clock.now()),
-                request_id=self.request_id,
-                key_id=self.standing.key_id,
-                method=self.method if self.method in METHODS else "other",
-                route=re.sub(r":\w+}", "}", route or "none"),
-                status=self.status,
-                micros=round((self.clock.monotonic() - self.started) * 1_000_000),
-                address=client_address(self.scope),
-                said_method=self.method,
-                path=self.scope["path"],
-                is_known=route is not None,
-            )
+        if observe is not None:
+            observe(self)
+
+    def logged(self) -> LoggedRequest:
+        return LoggedRequest(
+            at=to_micros(self.clock.now()),
+            request_id=self.request_id,
+            key_id=self.standing.key.id if self.standing.key else None,
+            method=self.method if self.method in METHODS else "other",
+            route=re.sub(r":\w+}", "}", getattr(self.scope.get("route"), "path_format", NO_ROUTE)),
+            status=self.status,
+            micros=round((self.clock.monotonic() - self.started) * 1_000_000),
+            address=client_address(self.scope),
         )
