@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,47 +30,15 @@ MOST_HEAD = 100 * 1024
 """Most bytes before the body of an answer, interim answers such as 100 Continue included."""
 
 
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._at = time.monotonic() + seconds
-
-    def left(self) -> float:
-        """Return the seconds until then, more than 0. Raises TimeoutError."""
-        left = self._at - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
-class _Backend(httpcore.NetworkBackend):
-    """Connects to the vetted address, whatever the name, for one attempt."""
-
-    def __init__(self, address: str, deadline: _Deadline) -> None:
-        self._address = address
-        self._deadline = deadline
-        self.stream: _Stream | None = None
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
-        with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
-            connected = socket.create_connection((self._address, port), self._deadline.left())
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.stream = _Stream(connected, self._deadline)
-        return self.stream
+PIECE = 8 * 1024
+"""Most bytes of one write, which the system takes at once."""
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose every step obeys the deadline. `is_answered` lifts the limit of MOST_HEAD."""
+    """A connection whose every step ends at the deadline, on the monotonic clock. `is_answered` lifts the limit of MOST_HEAD."""
 
-    def __init__(self, connected: socket.socket, deadline: _Deadline) -> None:
-        self._socket = connected
+    def __init__(self, inner: httpcore.NetworkStream, deadline: float) -> None:
+        self._inner = inner
         self._deadline = deadline
         self._received = 0
         self.is_answered = False
@@ -80,45 +46,47 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        with _named(self._deadline, httpcore.ConnectTimeout, httpcore.ConnectError):
-            self._socket.settimeout(self._deadline.left())
-            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
+        self._inner = self._inner.start_tls(ssl_context, server_hostname, _left(self._deadline, httpcore.ConnectTimeout))
         return self
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self.is_answered and self._received > MOST_HEAD:
             raise httpcore.RemoteProtocolError(f"more than {MOST_HEAD:,} bytes came before the body of an answer")
-        with _named(self._deadline, httpcore.ReadTimeout, httpcore.ReadError):
-            self._socket.settimeout(self._deadline.left())
-            data = self._socket.recv(max_bytes)
+        data = self._inner.read(max_bytes, _left(self._deadline, httpcore.ReadTimeout))
         self._received += len(data)
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        with _named(self._deadline, httpcore.WriteTimeout, httpcore.WriteError):
-            remaining = memoryview(buffer)
-            while remaining:
-                self._socket.settimeout(self._deadline.left())
-                remaining = remaining[self._socket.send(remaining) :]
+        for start in range(0, len(buffer), PIECE):
+            self._inner.write(buffer[start : start + PIECE], _left(self._deadline, httpcore.WriteTimeout))
 
     def close(self) -> None:
-        self._socket.close()
+        self._inner.close()
 
     def get_extra_info(self, info: str) -> object:
-        return self._socket if info in ("socket", "ssl_object") and isinstance(self._socket, ssl.SSLSocket) else None
+        return self._inner.get_extra_info(info)
 
 
-@contextmanager
-def _named(deadline: _Deadline, late: type[Exception], broken: type[Exception]) -> Iterator[None]:
-    """Turn the failures of sockets into httpcore's."""
-    try:
-        yield
-    except TimeoutError:
-        raise late(f"not done within {deadline.seconds:g} seconds") from None
-    except ssl.SSLCertVerificationError as error:
-        raise broken(f"the certificate is refused: {error.verify_message}") from error
-    except OSError as error:
-        raise broken(reason(error)) from error
+class _Backend(httpcore.SyncBackend):
+    """Connects to the vetted address, whatever the name, for one attempt."""
+
+    def __init__(self, address: str, deadline: float) -> None:
+        self._address = address
+        self._deadline = deadline
+        self.stream: _Stream | None = None
+
+    def connect_tcp(self, host: str, port: int, *_: object, **_more: object) -> httpcore.NetworkStream:
+        inner = super().connect_tcp(self._address, port, _left(self._deadline, httpcore.ConnectTimeout), socket_options=())
+        self.stream = _Stream(inner, self._deadline)
+        return self.stream
+
+
+def _left(deadline: float, late: type[Exception]) -> float:
+    """Return the seconds until the deadline, more than 0."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise late
+    return left
 
 
 KEPT_BODY = 16 * 1024
@@ -166,16 +134,18 @@ class Caller:
 
     def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers, and the first bytes of the body. Raises CallFailedError."""
-        deadline = _Deadline(self.seconds)
+        deadline = time.monotonic() + self.seconds
         try:
-            return self._exchange(method, self.guard.vet(url, deadline.left()), headers, body, (deadline, most))
+            return self._exchange(method, self.guard.vet(url, self.seconds), headers, body, (deadline, most))
         except (ForbiddenTargetError, UnresolvableTargetError) as problem:
             raise CallFailedError(str(problem)) from problem
-        except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
-            raise CallFailedError(f"{type(problem).__name__}: {problem}") from problem
+        except httpcore.TimeoutException as problem:
+            raise CallFailedError(f"{type(problem).__name__}: not done within {self.seconds:g} seconds") from problem
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
+            raise CallFailedError(f"{type(problem).__name__}: {_why(problem)}") from problem
 
     def _exchange(
-        self, method: str, target: VettedAddress, headers: Mapping[str, str], body: bytes, limits: tuple[_Deadline, int]
+        self, method: str, target: VettedAddress, headers: Mapping[str, str], body: bytes, limits: tuple[float, int]
     ) -> tuple[int, dict[str, str], bytes]:
         own = {"host": _host_header(target), "connection": "close"}
         sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
@@ -222,6 +192,14 @@ class OutboundCaller:
         except CallFailedError as problem:
             error = str(problem)
         return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
+
+
+def _why(problem: Exception) -> str:
+    """Return why a connection failed, which httpcore says as the error of a socket."""
+    cause = problem.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate is refused: {cause.verify_message}"
+    return reason(cause) if isinstance(cause, OSError) else str(problem)
 
 
 def _host_header(target: VettedAddress) -> str:
