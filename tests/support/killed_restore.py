@@ -23,7 +23,7 @@ def main(moment: str, source: str, data: str, database_url: str | None = None) -
         return lambda *given: (real(*given), die())
 
     if moment == "unpacking":
-        replace_in(backup, "_copied", then_die)
+        replace_in(backup, "_copy", then_die)
     elif moment == "unpacked":
         replace_in(backup, "unpack", then_die)
     elif moment == "files placed":

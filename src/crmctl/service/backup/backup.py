@@ -11,12 +11,10 @@ import sqlite3
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from io import BytesIO
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO
 from urllib.parse import urlsplit
 
 from crmctl.clock import Clock
@@ -36,42 +34,12 @@ _LEVEL = 4
 """Compression level: half the time of the default for a tenth more bytes."""
 
 
-@dataclass
-class ArchiveWriter:
-    """Writes an archive member by member; `finish` completes it."""
-
-    path: Path
-    checksums: dict[str, str] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        # The backup holds all data, and the keys that sign links.
-        self._file = open(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")  # noqa: PTH123
-        self._tar = tarfile.open(fileobj=self._file, mode="w:gz", compresslevel=_LEVEL)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with contextlib.suppress(OSError):
-            self._tar.close()
-        self._file.close()
-
-    def add(self, name: str, source: Path) -> None:
-        """Add a file under this name, without what is appended meanwhile. Raises FileNotFoundError, OSError."""
-        with source.open("rb") as content:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = os.fstat(content.fileno()).st_size, 0o600
-            reader = _Hashing(content)
-            self._tar.addfile(entry, reader)
-        self.checksums[name] = reader.hexdigest()
-
-    def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest. The archive is on disk when this returns."""
-        text = jsontext.dumps({"format": FORMAT, **manifest, "sha256": self.checksums}, indent=2).encode()
-        entry = tarfile.TarInfo(MANIFEST)
-        entry.size, entry.mode = len(text), 0o600
-        self._tar.addfile(entry, BytesIO(text))
-        self._tar.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+def add_member(archive: tarfile.TarFile, name: str, source: Path) -> None:
+    """Add a file under this name, without what is appended meanwhile. Raises FileNotFoundError, OSError."""
+    with source.open("rb") as content:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = os.fstat(content.fileno()).st_size, 0o600
+        archive.addfile(entry, content)
 
 
 def unpack(path: Path, folder: Path | None, name: str = "") -> Json:
@@ -80,40 +48,27 @@ def unpack(path: Path, folder: Path | None, name: str = "") -> Json:
     `name` is what messages call the backup when it is not the path.
     """
     name = name or str(path)
-    checksums: dict[str, str] = {}
     manifest: Json | None = None
     with _reading(path, name) as tar:
         for entry in tar:
             content = tar.extractfile(entry) if entry.isreg() else None
             if content is not None and entry.name == MANIFEST:
                 manifest = jsontext.loads(content.read())
-            elif content is not None:
-                checksums[entry.name] = _copied(content, None if folder is None else _place(folder, entry.name))
+            elif content is not None and folder is not None:
+                _copy(content, _place(folder, entry.name))
     if manifest is None:
         raise RejectedError(f"{name} is not a whole backup: it ends too early", code="damaged_backup")
     if manifest.get("format") != FORMAT:
         raise RejectedError(f"{name} is a backup of a format that this crmctl does not know", hint="upgrade crmctl")
-    sums = manifest["sha256"]
-    differing = sorted(member for member in checksums.keys() | sums.keys() if checksums.get(member) != sums.get(member))
-    if differing:
-        raise RejectedError(f"{name} is damaged: {differing[0]} is not what was written", code="damaged_backup")
     return manifest
 
 
-def _copied(content: IO[bytes], place: Path | None) -> str:
-    """Copy the content, or only read it, and return its checksum."""
-    reader = _Hashing(content)
-    if place is None:
-        while reader.read(CHUNK):
-            pass
-        return reader.hexdigest()
+def _copy(content: IO[bytes], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
-        while piece := reader.read(CHUNK):
-            file.write(piece)
+        shutil.copyfileobj(content, file, CHUNK)
         file.flush()
         os.fsync(file.fileno())
-    return reader.hexdigest()
 
 
 def _place(folder: Path, name: str) -> Path:
@@ -137,20 +92,6 @@ def _reading(path: Path, name: str) -> Iterator[tarfile.TarFile]:
         # A file that is not compressed raises an OSError without a number.
         problem = reason(error) if error.errno else "it is not a backup of a service"
         raise RejectedError(f"cannot read {name}: {problem}", code="damaged_backup" if not error.errno else None) from error
-
-
-class _Hashing:
-    def __init__(self, content: IO[bytes]) -> None:
-        self._content = content
-        self._digest = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self._content.read(size)
-        self._digest.update(piece)
-        return piece
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
 
 
 DATABASE = "database"
@@ -244,17 +185,23 @@ def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock
     described = engine.copy_out(folder / DATABASE)
     records = described.pop("records")
     files = 0
-    with ArchiveWriter(folder / "archive") as archive:
-        for part in sorted((folder / DATABASE).iterdir()):
-            archive.add(f"{DATABASE}/{part.name}", part)
-            part.unlink()
-        for stored in sorted((settings.data_dir / FILES_FOLDER).glob("[0-9a-f][0-9a-f]/*")):
-            # A replaced file is whole all the same: files never change, a name moves to another one.
-            with contextlib.suppress(FileNotFoundError):
-                archive.add(f"{FILES_FOLDER}/{stored.parent.name}/{stored.name}", stored)
-                files += 1
-        manifest = {"createdAt": created_at, "crmctl": __version__, "database": described, "records": records, "files": files}
-        archive.finish(manifest)
+    # The backup holds all data, and the keys that sign links.
+    with open(os.open(folder / "archive", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:  # noqa: PTH123
+        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=_LEVEL) as archive:
+            for part in sorted((folder / DATABASE).iterdir()):
+                add_member(archive, f"{DATABASE}/{part.name}", part)
+                part.unlink()
+            for stored in sorted((settings.data_dir / FILES_FOLDER).glob("[0-9a-f][0-9a-f]/*")):
+                # A replaced file is whole all the same: files never change, a name moves to another one.
+                with contextlib.suppress(FileNotFoundError):
+                    add_member(archive, f"{FILES_FOLDER}/{stored.parent.name}/{stored.name}", stored)
+                    files += 1
+            manifest: Json = {"format": FORMAT, "createdAt": created_at, "crmctl": __version__, "database": described}
+            (folder / MANIFEST).write_text(jsontext.dumps(manifest | {"records": records, "files": files}, indent=2), encoding="utf-8")
+            # Last: an archive that has it is whole.
+            add_member(archive, MANIFEST, folder / MANIFEST)
+        file.flush()
+        os.fsync(file.fileno())
     return Backup(described["engine"], created_at, records, files, (folder / "archive").stat().st_size)
 
 

@@ -25,8 +25,6 @@ _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+( *;[ -~
 _SHOWN = re.compile(r"(image/(png|jpeg|gif|webp|avif|bmp)|text/plain|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+)")
 """Types that browsers may show. They download all others, so that no page or SVG runs as part of this service."""
 
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII)
-
 
 def router(context: Context) -> Router:
     """Return the routes `PUT` and `GET /files/BUCKET/PATH`."""
@@ -97,7 +95,6 @@ async def _receive(context: Context, request: Request, permit: Permit, begin: Ca
 def _shown(request: Request, stored: Stored, name: str) -> Response:
     kind = "inline" if _SHOWN.fullmatch(stored.content_type.partition(";")[0].strip().lower()) else "attachment"
     headers = {
-        "Accept-Ranges": "bytes",
         "Cache-Control": "no-cache",
         "Content-Disposition": f"{kind}; filename*=UTF-8''{quote(name, safe='')}",
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
@@ -108,36 +105,9 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
     if is_known(request, headers["ETag"]):
         stored.file.close()
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    first, count = 0, stored.size
-    status = HTTPStatus.OK
-    asked = _asked_range(request, stored.size, headers["ETag"])
-    if asked is not None:
-        first, count = asked
-        if count <= 0:
-            stored.file.close()
-            refusal = JsonAnswer({"error": "range_not_satisfiable", "message": f"the file has {stored.size} bytes"}, 416)
-            refusal.headers["Content-Range"] = f"bytes */{stored.size}"
-            return refusal
-        status = HTTPStatus.PARTIAL_CONTENT
-        headers["Content-Range"] = f"bytes {first}-{first + count - 1}/{stored.size}"
     # Among the headers, because the framework adds a charset to a media type.
-    headers |= {"Content-Type": stored.content_type, "Content-Length": str(count)}
+    headers |= {"Content-Type": stored.content_type, "Content-Length": str(stored.size)}
     if request.state.method == "HEAD":
         stored.file.close()
-        return Response(status_code=status, headers=headers)
-    return StreamingResponse(stored.read(first, count), status, headers)
-
-
-def _asked_range(request: Request, size: int, etag: str) -> tuple[int, int] | None:
-    """Return the first byte and the number of bytes of a single range: None for the whole file, a count of 0 outside of it."""
-    asked = _RANGE.fullmatch(request.headers.get("range", ""))
-    if asked is None or asked.group(1, 2) == ("", "") or request.headers.get("if-range", etag) != etag:
-        return None
-    if not asked[1]:
-        count = min(int(asked[2]), size)
-        return size - count, count
-    first = int(asked[1])
-    last = min(int(asked[2]), size - 1) if asked[2] else size - 1
-    if asked[2] and int(asked[2]) < first:
-        return None
-    return first, last - first + 1
+        return Response(headers=headers)
+    return StreamingResponse(stored.read(), headers=headers)

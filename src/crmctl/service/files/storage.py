@@ -171,38 +171,31 @@ REFUSAL_SECONDS = 1.0
 
 
 class Room:
-    """Bytes of all files in one folder, those being written included, and those still expected."""
+    """Bytes of all files in one folder, and of those that this process is writing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._used = 0
-        self._expected = 0
+        self._stored = self._reserved = 0
         self._counted_at = -math.inf
 
-    def take(self, count: int, most: int) -> None:
-        """Expect so many bytes more. Raises OverQuota when all files together would have more than `most`."""
+    def reserve(self, count: int, most: int) -> None:
+        """Reserve so many bytes. Raises OverQuota when all files together would have more than `most`."""
         with self._lock:
             for age in (COUNT_SECONDS, REFUSAL_SECONDS):
                 if time.monotonic() - self._counted_at >= age:
-                    self._used = sum(_size(file) for file in self._folder.glob("*/*"))
+                    self._stored = sum(_size(file) for file in self._folder.glob("??/*"))
                     self._counted_at = time.monotonic()
-                if self._used + self._expected + count <= most:
-                    self._expected += count
+                if self._stored + self._reserved + count <= most:
+                    self._reserved += count
                     return
         raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
 
-    def note_written(self, count: int) -> None:
-        """Note that so many of the expected bytes are on disk, where the next count finds them."""
+    def release(self, reserved: int, stored: int = 0) -> None:
+        """Give reserved bytes back, of which so many more are stored now."""
         with self._lock:
-            self._expected -= count
-            self._used += count
-
-    def give_back(self, count: int, expected: int = 0) -> None:
-        """Forget bytes that were removed, and expected ones that do not come."""
-        with self._lock:
-            self._used -= count
-            self._expected -= expected
+            self._reserved -= reserved
+            self._stored += stored
 
 
 @cache
@@ -216,61 +209,62 @@ class Incoming:
 
     def __init__(self, place: Path, folder: Path, heading: bytes, declared: int, most: int) -> None:
         self._place = place
-        self._most, self._room, self._expected = most, room_in(folder.parent), declared
+        self._most, self._room = most, room_in(folder.parent)
+        self._written = self._reserved = 0
         self._partial = folder / f"{uuid.uuid4()}.part"
-        self._room.take(declared, most)
+        self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
         try:
-            self._file = open(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: PTH123, SIM115
-        except OSError:
-            self._room.give_back(0, declared)
+            self._reserve(declared)
+        except OverQuota:
+            self.close()
             raise
         self._file.write(heading)
 
     def write(self, data: bytes) -> None:
         """Raises OverQuota, OSError."""
-        if len(data) > self._expected:
-            self._room.take(len(data) - self._expected, self._most)
-            self._expected = len(data)
+        self._written += len(data)
+        self._reserve(self._written)
         self._file.write(data)
-        self._file.flush()
-        self._room.note_written(len(data))
-        self._expected -= len(data)
+
+    def _reserve(self, size: int) -> None:
+        more = max(0, size - self._reserved)
+        self._room.reserve(more, self._most)
+        self._reserved += more
 
     def finish(self) -> None:
         """Put the file in its place, replacing what was there; it is on disk when this returns."""
+        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._place.parent.mkdir(mode=0o700, exist_ok=True)
-        self._room.give_back(_size(self._place))
+        replaced = _size(self._place)
         self._partial.replace(self._place)
+        self._room.release(self._reserved, _size(self._place) - replaced)
+        self._reserved = 0
         sync_folder(self._place.parent)
 
     def close(self) -> None:
         """Give the file up unless it is finished."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._room.give_back(_size(self._partial), self._expected)
-        self._expected = 0
+        self._room.release(self._reserved)
+        self._reserved = 0
         self._partial.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A file opened for reading: `size` without its heading, `version` of this upload."""
+    """A file opened for reading, at the place after its heading: `size` without that, `version` of this upload."""
 
     file: BinaryIO
     content_type: str
-    start: int
     size: int
     version: str
 
-    def read(self, first: int, count: int) -> Iterator[bytes]:
-        """Yield `count` bytes from `first` in pieces, then close the file."""
+    def read(self) -> Iterator[bytes]:
+        """Yield the content in pieces, then close the file."""
         with self.file as file:
-            file.seek(self.start + first)
-            while count > 0 and (piece := file.read(min(CHUNK, count))):
-                count -= len(piece)
-                yield piece
+            yield from iter(lambda: file.read(CHUNK), b"")
 
 
 class Disk:
@@ -297,7 +291,7 @@ class Disk:
         heading = file.readline()
         status = os.fstat(file.fileno())
         version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
-        return Stored(file, jsontext.loads(heading.decode())["contentType"], len(heading), status.st_size - len(heading), version)
+        return Stored(file, jsontext.loads(heading.decode())["contentType"], status.st_size - len(heading), version)
 
     def list_files(self, limit: int) -> list[Json]:
         """Return the newest files as `{bucket, path, contentType, size, uploadedAt}`, without those that disappear meanwhile."""
