@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -154,7 +154,10 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, defer_build=True)
 
 
-def check_shape(model: type[Body], document: Any) -> Body:
+T = TypeVar("T", bound=Body)
+
+
+def check_shape(model: type[T], document: Any) -> T:
     """Return the document as `model`. Raises BadRequest naming the first wrong field."""
     try:
         return model.model_validate(document)

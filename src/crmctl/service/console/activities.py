@@ -22,10 +22,6 @@ def list_page(tx: Tx, visit: Visit, asked: NounQuery) -> list[Json]:
     return [activity | {"links": links[activity["id"]]} for activity in shown]
 
 
-def get(tx: Tx, visit: Visit) -> Json:
-    return activities.get_activity(tx, visit.id("id"))
-
-
 def create(tx: Tx, visit: Visit) -> Outcome:
     fields = _typed(visit) | {"linkedRecords": _linked(tx, visit)}
     activity = activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
@@ -68,7 +64,7 @@ def _linked(tx: Tx, visit: Visit) -> list[dict[str, str]]:
 
 def _links(tx: Tx, visit: Visit, shown: Sequence[Json]) -> dict[str, Links]:
     """Return the links to existing records by activity."""
-    slugs = {known["id"]: known["slug"] for known in visit.objects}
+    slugs = visit.slugs
     pairs = [(str(activity["id"]), link) for activity in shown for link in activity["linkedRecords"]]
     ids: dict[str, set[str]] = {}
     for _, link in pairs:

@@ -36,7 +36,6 @@ from crmctl.service.store.preferences import option_colours
 from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx, to_micros, to_wire
-from crmctl.service.workflows.run_executor import switch
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 
@@ -231,12 +230,6 @@ def success(workflow: Json) -> ListCell:
     outcomes = workflow["outcomes"]
     text = f"{outcomes['completed']} of {outcomes['ended']}" if outcomes["ended"] else ""
     return ListCell(text, is_bad=bool(outcomes["failed"]))
-
-
-def switch_workflow(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
-    enabled = visit.text("enabled") == "true"
-    switch(tx, workflow["id"], enabled, now=visit.now())
-    return Redirect(f"/workflows/{workflow['id']}", "enabled" if enabled else "disabled")
 
 
 def add_pages(pages: Pages) -> None:

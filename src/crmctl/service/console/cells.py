@@ -46,20 +46,16 @@ class ListCell:
 
 def cells_of(tx: Tx, shown: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], visit: Visit) -> list[list[ListCell]]:
     """Return the values of these attributes for each record; references show the record's name."""
-    slugs = {known["id"]: known["slug"] for known in visit.objects}
-    labels: dict[str, dict[str, str]] = {}
-    for attribute in shown:
-        if target := reference_target(attribute):
-            ids = [value for row in rows if isinstance(value := row["data"].get(attribute["slug"]), str)]
-            labels.setdefault(target, {}).update(records.labels_of(tx, target, ids) if target in slugs else {})
+    slugs, labels = visit.slugs, labels_in(tx, shown, [row["data"] for row in rows])
     colours = option_colours(tx) if any(attribute["type"] in _OPTIONS for attribute in shown) else {}
 
     def cell(attribute: Mapping[str, Any], value: Any) -> ListCell:
         target = reference_target(attribute)
         if target is None or not isinstance(value, str):
             return value_cell(attribute, value, colours.get(attribute["id"], {}))
-        label = labels.get(target, {}).get(value)
-        return ListCell(f"…{value[-8:]} (deleted)") if label is None else ListCell(label, path=f"/records/{slugs[target]}/{value}")
+        if value not in labels or target not in slugs:
+            return ListCell(f"…{value[-8:]} (deleted)")
+        return ListCell(labels[value], path=f"/records/{slugs[target]}/{value}")
 
     return [[cell(attribute, row["data"].get(attribute["slug"])) for attribute in shown] for row in rows]
 
@@ -94,13 +90,14 @@ def reference_target(attribute: Mapping[str, Any]) -> str | None:
     return str(attribute["config"]["allowed_object_id"]) if is_single else None
 
 
-def labels_in(tx: Tx, attributes: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of the records that the data refers to, by id. Deleted records and invalid ids have none."""
+def labels_in(tx: Tx, attributes: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the names of the records that these data refer to, by id. Deleted records and invalid ids have none."""
     labels: dict[str, str] = {}
     for attribute in attributes:
-        value, target = data.get(attribute["slug"]), reference_target(attribute)
-        if target and isinstance(value, str) and canonical_uuid(value):
-            labels |= records.labels_of(tx, target, [value])
+        if target := reference_target(attribute):
+            values = [data.get(attribute["slug"]) for data in rows]
+            ids = [value for value in values if isinstance(value, str) and canonical_uuid(value)]
+            labels |= records.labels_of(tx, target, ids) if ids else {}
     return labels
 
 

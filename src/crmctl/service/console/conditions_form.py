@@ -148,8 +148,8 @@ def needs_no_value(name: str) -> bool:
 
 def with_targets(visit: Visit, found: Sequence[Json]) -> list[Json]:
     """Return the attributes, each with the slug of the object it refers to as `target`; a script looks up its records."""
-    slugs = {known["id"]: known["slug"] for known in visit.objects}
-    return [attribute | {"target": slugs.get((attribute["config"] or {}).get("allowed_object_id"))} for attribute in found]
+    slugs = visit.slugs
+    return [attribute | {"target": slugs.get((attribute["config"] or {}).get("allowed_object_id", ""))} for attribute in found]
 
 
 def definitions_of(tx: Tx, visit: Visit) -> list[Json]:

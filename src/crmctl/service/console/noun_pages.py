@@ -123,8 +123,8 @@ class NounForm:
     facts: Callable[[Tx, Visit, Json], Sequence[tuple[str, ListCell]]] = lambda _tx, _visit, _thing: ()
 
 
-Act = Callable[[Tx, Visit, Json], Outcome | Json | None]
-"""Return where to go, values for the thing's page, or None for the usual way."""
+Act = Callable[[Tx, Visit, Json], Outcome | Json | str | None]
+"""Return where to go, values for the thing's page, a notice, or None for the usual notice."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,26 @@ class NounAction:
 
     def button_on(self, thing: Json) -> str:
         return self.label if isinstance(self.label, str) else self.label(thing)
+
+
+def switch_action(name: str, flag: str, change: Callable[[Tx, Visit, Json, bool], object], notice: str, **more: Any) -> NounAction:
+    """Return the action that turns a thing on or off; `flag` is the thing's own field."""
+    verbs = ("Activate", "Deactivate") if name == "active" else ("Enable", "Disable")
+
+    def act(tx: Tx, visit: Visit, thing: Json) -> str:
+        is_on = visit.text(name) == "true"
+        change(tx, visit, thing, is_on)
+        return notice if is_on else notice.replace("active", "inactive").replace("enabled", "disabled")
+
+    return NounAction(
+        name, lambda thing: verbs[bool(thing[flag])], act, fields=lambda thing: {name: "false" if thing[flag] else "true"}, **more
+    )
+
+
+def deletion_action(singular: str, text: str | Callable[[Tx, Json], str], act: Act, **more: Any) -> NounAction:
+    """Return the action that asks, deletes the thing and leads to the list."""
+    notice = f"{singular}-deleted"
+    return NounAction("delete", "Delete…", act, text=text, button=f"Delete the {singular}", notice=notice, goes_to_list=True, **more)
 
 
 @dataclass(frozen=True)
@@ -398,10 +418,10 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
         outcome = action.act(tx, visit, thing)
         if isinstance(outcome, dict):
             return thing_page(tx, visit, noun, outcome)
-        if outcome is not None:
+        if outcome is not None and not isinstance(outcome, str):
             return outcome
         back = noun.trail(tx, visit)[-1][0] if noun.trail else noun.list_path(visit)
-        return Redirect(back if action.goes_to_list else noun.path_of(visit, thing), action.notice)
+        return Redirect(back if action.goes_to_list else noun.path_of(visit, thing), outcome or action.notice)
 
 
 def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, thing: Json) -> ConsolePage:

@@ -7,21 +7,33 @@ from types import ModuleType
 from typing import Any
 
 from crmctl.models.jsontext import Json
+from crmctl.models.resources import EVENT_TYPES
 from crmctl.models.scopes import SCOPES
 from crmctl.service.console import activities, administration, objects, webhooks
 from crmctl.service.console import reports as report_pages
 from crmctl.service.console import workflows as workflow_pages
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.noun_pages import Act, ConsoleNoun, NounAction, NounColumn, NounField, NounFilter, NounForm, actor_name
+from crmctl.service.console.noun_pages import (
+    ConsoleNoun,
+    NounAction,
+    NounColumn,
+    NounField,
+    NounFilter,
+    NounForm,
+    actor_name,
+    deletion_action,
+    switch_action,
+)
 from crmctl.service.console.pages import LARGE_FORM
 from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
+from crmctl.service.store import activities as activity_store
 from crmctl.service.store import attributes, keys, preferences, reports, workflow_runs, workflows
 from crmctl.service.store import objects as object_store
+from crmctl.service.store import webhooks as endpoints
 from crmctl.service.store.attributes import options_of
 from crmctl.service.store.members import MEANINGS, MemberRole
-from crmctl.service.store.tx import Tx
 
 NAME = NounField("name", "Name", is_required=True)
 DESCRIPTION = NounField("description", "Description", longest=10_000)
@@ -43,25 +55,12 @@ def _active(thing: Json) -> str:
     return "active" if thing["isActive"] else "inactive"
 
 
+def _events(endpoint: Json) -> str:
+    return "all" if endpoint["eventTypes"] is None else f"{len(endpoint['eventTypes'])} of {len(EVENT_TYPES)}"
+
+
 def _enabled(thing: Json) -> str:
     return "enabled" if thing["enabled"] else "disabled"
-
-
-def _switch(field: str, labels: tuple[str, str], is_on: str, act: Act, **more: Any) -> NounAction:
-    """Return the action that turns a thing on or off; `labels` are those of the button, `is_on` is the thing's own flag."""
-    return NounAction(
-        field,
-        lambda thing: labels[1 if thing[is_on] else 0],
-        act,
-        fields=lambda thing: {field: "false" if thing[is_on] else "true"},
-        **more,
-    )
-
-
-def _deletion(singular: str, text: str | Callable[[Tx, Json], str], act: Act, **more: Any) -> NounAction:
-    """Return the action that asks, deletes the thing and leads to the list."""
-    notice = f"{singular}-deleted"
-    return NounAction("delete", "Delete…", act, text=text, button=f"Delete the {singular}", notice=notice, goes_to_list=True, **more)
 
 
 def _definition_form(singular: str, pages: ModuleType, stored: Callable[[Json], Json], **more: Any) -> NounForm:
@@ -95,7 +94,7 @@ ACTIVITIES = ConsoleNoun(
     list=activities.list_page,
     per_page=25,
     empty="No activities yet. An activity records a call, a meeting or a note about people, companies or deals.",
-    get=activities.get,
+    get=lambda tx, visit: activity_store.get_activity(tx, visit.id("id")),
     name=lambda activity: str(activity["title"]),
     form=NounForm(
         fields=(
@@ -124,7 +123,7 @@ ACTIVITIES = ConsoleNoun(
         is_readable=True,
         facts=activities.facts,
     ),
-    actions=(_deletion("activity", "It disappears from every linked record.", activities.delete, needs=MemberRole.MEMBER),),
+    actions=(deletion_action("activity", "It disappears from every linked record.", activities.delete, needs=MemberRole.MEMBER),),
 )
 
 REPORTS = ConsoleNoun(
@@ -150,7 +149,7 @@ REPORTS = ConsoleNoun(
     template="report.html",
     form=_definition_form("report", report_pages, report_entry),
     actions=(
-        _deletion(
+        deletion_action(
             "report",
             lambda tx, report: f"This also deletes {counted(reports.count_runs(tx, report['id']), 'stored run')}. The records stay.",
             lambda tx, _visit, report: reports.delete_report(tx, report["id"]),
@@ -182,8 +181,8 @@ WORKFLOWS = ConsoleNoun(
     header_actions=("enabled", "delete"),
     form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed_values),
     actions=(
-        _switch("enabled", ("Enable", "Disable"), "enabled", administration.switch_workflow),
-        _deletion(
+        switch_action("enabled", "enabled", workflow_pages.switch_on, "enabled"),
+        deletion_action(
             "workflow",
             "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
             lambda tx, _visit, workflow: workflows.delete_workflow(tx, workflow["id"]),
@@ -202,7 +201,7 @@ ENDPOINTS = ConsoleNoun(
     columns=(
         NounColumn("Address", lambda endpoint: ListCell(endpoint["url"], "code", note=endpoint["description"])),
         NounColumn("State", webhooks.state_cell),
-        NounColumn("Events", webhooks.event_count),
+        NounColumn("Events", _events),
         NounColumn("Recent attempts", webhooks.attempts_cell),
         NounColumn("Pending", lambda endpoint: counted_up_to(endpoint["counts"]["pending"], 10_000), kind="number"),
         NounColumn(
@@ -213,7 +212,7 @@ ENDPOINTS = ConsoleNoun(
     ),
     list=webhooks.list_page,
     empty="No endpoints yet. Add the address of a program that should receive events.",
-    get=webhooks.get,
+    get=lambda tx, visit: endpoints.get_endpoint(tx, visit.id("id")),
     name=lambda endpoint: str(endpoint["url"]),
     state=_enabled,
     show=webhooks.page_values,
@@ -242,11 +241,11 @@ ENDPOINTS = ConsoleNoun(
     ),
     actions=(
         NounAction("test", label="Send a test", act=webhooks.send_test, is_primary=True),
-        _switch("enabled", ("Enable", "Disable"), "enabled", webhooks.switch),
-        _deletion(
+        switch_action("enabled", "enabled", webhooks.switch, "enabled"),
+        deletion_action(
             "endpoint",
             "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead.",
-            webhooks.delete,
+            lambda tx, _visit, endpoint: endpoints.delete_endpoint(tx, endpoint["id"]),
         ),
         NounAction("secret", label="Show the secret", act=webhooks.show_secret, anchor="secret"),
         NounAction(
@@ -299,8 +298,8 @@ ATTRIBUTES = ConsoleNoun(
         facts=objects.attribute_facts,
     ),
     actions=(
-        _switch("active", ("Activate", "Deactivate"), "isActive", objects.switch_attribute),
-        _deletion(
+        switch_action("active", "isActive", objects.switch_attribute, "attribute-active", goes_to_list=True),
+        deletion_action(
             "attribute",
             objects.attribute_deletion_text,
             lambda tx, visit, attribute: attributes.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
@@ -344,14 +343,10 @@ OBJECTS = ConsoleNoun(
         edit_path="/edit",
     ),
     actions=(
-        _switch(
-            "active",
-            ("Activate", "Deactivate"),
-            "isActive",
-            objects.switch,
-            is_offered=lambda _visit, known: not objects.is_standard(known),
+        switch_action(
+            "active", "isActive", objects.switch, "object-active", is_offered=lambda _visit, known: not objects.is_standard(known)
         ),
-        _deletion(
+        deletion_action(
             "object",
             objects.deletion_text,
             lambda tx, _visit, known: object_store.delete_object(tx, known["id"]),

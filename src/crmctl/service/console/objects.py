@@ -72,10 +72,12 @@ def change(tx: Tx, visit: Visit, known: Json) -> Outcome:
     return Redirect(f"/objects/{known['id']}", "saved")
 
 
-def switch(tx: Tx, visit: Visit, known: Json) -> Outcome:
-    is_active = visit.text("active") == "true"
-    objects.update_object(tx, known["id"], {"isActive": is_active}, now=visit.now())
-    return Redirect(f"/objects/{known['id']}", "object-active" if is_active else "object-inactive")
+def switch(tx: Tx, visit: Visit, known: Json, is_on: bool) -> None:
+    objects.update_object(tx, known["id"], {"isActive": is_on}, now=visit.now())
+
+
+def switch_attribute(tx: Tx, visit: Visit, attribute: Json, is_on: bool) -> None:
+    attributes.set_active(tx, visit.id("objectId"), attribute["id"], is_on, now=visit.now())
 
 
 def deletion_text(tx: Tx, known: Json) -> str:
@@ -154,12 +156,6 @@ def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
         change_options(tx, attribute, [*kept, *added], renamed, **visit.stamp())
         set_option_colours(tx, attribute["id"], {text: colour for text, colour in zip(texts, colours, strict=True) if text})
     return Redirect(f"/objects/{visit.id('objectId')}", "saved")
-
-
-def switch_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
-    is_active = visit.text("active") == "true"
-    attributes.set_active(tx, visit.id("objectId"), attribute["id"], is_active, now=visit.now())
-    return Redirect(f"/objects/{visit.id('objectId')}", "attribute-active" if is_active else "attribute-inactive")
 
 
 def attribute_deletion_text(tx: Tx, attribute: Json) -> str:

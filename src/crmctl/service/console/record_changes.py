@@ -131,7 +131,7 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
     """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
-        return _page(tx, known, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
+        return _page(tx, visit, known, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, known, selected)
     if visit.text("do") == "csv":
@@ -147,13 +147,13 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
         "how": visit.text("how"),
     }
     if problem or visit.error or not visit.text("step"):
-        return _page(tx, known, selected, values | {"step": "form"} | ({"error": problem} if problem else {}), visit)
+        return _page(tx, visit, known, selected, values | {"step": "form"} | ({"error": problem} if problem else {}))
     wanted = _wanted(visit, selected, attribute["slug"], data)
     changing = [record for record in selected if record["id"] in wanted]
     after = [{"data": {attribute["slug"]: wanted[record["id"]]}} for record in changing[:MOST_SHOWN]]
     cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
     more = {"step": "preview", "changing": len(changing), "cells": list(zip(*cells, strict=True))}
-    return _page(tx, known, changing, values | more, visit)
+    return _page(tx, visit, known, changing, values | more)
 
 
 def _ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
@@ -211,8 +211,7 @@ def _new_value(old: Any, new: Any, how: str) -> Any:
     return items or None
 
 
-def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, Any], visit: Visit | None = None) -> ConsolePage:
-    slugs = {each["id"]: each["slug"] for each in visit.objects} if visit else {}
+def _page(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], values: Mapping[str, Any]) -> ConsolePage:
     field: FormField | None = values.get("field")
     shown: Json = {
         "object": known,
@@ -220,7 +219,7 @@ def _page(tx: Tx, known: Json, selected: Sequence[Json], values: Mapping[str, An
         "labels": list(
             zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, known, selected[:MOST_SHOWN]), strict=True)
         ),
-        "targets": {field.slug: slugs.get(field.target_id, "")} if field else {},
+        "targets": {field.slug: visit.slugs.get(field.target_id, "")} if field else {},
     }
     return ConsolePage("selected.html", {**shown, **values})
 

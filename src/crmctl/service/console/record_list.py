@@ -279,7 +279,7 @@ def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, An
             continue
         others = tuple(each for at, each in enumerate(question.conditions) if at != place and each not in same)
         value = " or ".join(each[2] for each in same) or value
-        labels = labels_in(tx, [by_slug[slug]], {slug: value}) if slug in by_slug else {}
+        labels = labels_in(tx, [by_slug[slug]], [{slug: value}]) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
         chips.append((condition_text((slug, name, shown), known), replace(question, conditions=others).query()))
     return chips
@@ -392,11 +392,8 @@ def _csv(
     for start in range(0, len(sequences), CHUNK):
 
         def read(tx: Tx, chunk: Sequence[int] = sequences[start : start + CHUNK]) -> str:
-            rows, labels = list(records.records_at(tx, load_schema(tx, object_id), chunk)), dict[str, str]()
-            for each in shown:
-                if target := reference_target(each):
-                    labels |= records.labels_of(tx, target, [row[each["slug"]] for row in rows if isinstance(row.get(each["slug"]), str)])
-            lines = []
+            rows = list(records.records_at(tx, load_schema(tx, object_id), chunk))
+            labels, lines = labels_in(tx, shown, rows), []
             for row in rows:
                 cells = [cell for each in shown for cell in _cells(each, parts[each["slug"]], row.get(each["slug"]), labels)]
                 lines.append(delimited_row([row["id"], *cells, *(row[slug] for slug in times)], excel_safe=True))

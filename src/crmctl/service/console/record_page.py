@@ -44,7 +44,7 @@ def add_pages(pages: Pages) -> None:
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
         found = form_attributes(tx, visit, known["id"])
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
-        return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, data)))
+        return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, [data])))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -111,7 +111,7 @@ def _add_edit(pages: Pages) -> None:
         if not visit.query.get("back"):
             return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
         data = record["data"] | _before(tx, known, record, visit.query["back"])
-        return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, data)), base=stored)
+        return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, [data])), base=stored)
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -180,7 +180,7 @@ def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
 def _stored(tx: Tx, visit: Visit, record: Json) -> tuple[list[Json], list[FormField]]:
     """Return the attributes of a record and its form as stored."""
     found = form_attributes(tx, visit, record["objectId"])
-    return found, fields_for(found, record["data"], labels_in(tx, found, record["data"]))
+    return found, fields_for(found, record["data"], labels_in(tx, found, [record["data"]]))
 
 
 def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
@@ -258,13 +258,12 @@ def _form(
     status: int = 0,
 ) -> ConsolePage:
     """Return the page of the form. `base` is the form as stored, by default `fields`."""
-    slugs = {each["id"]: each["slug"] for each in visit.objects}
     values = {
         "object": known,
         "record": record,
         "label": _label(tx, known, record) if record else "",
         "fields": fields,
-        "targets": {field.slug: slugs.get(field.target_id, "") for field in fields},
+        "targets": {field.slug: visit.slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),
         "version": records.version_of(record) if record else "",
         "form_id": visit.form_id(),
@@ -303,10 +302,8 @@ def _record(tx: Tx, visit: Visit) -> ConsolePage:
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
     """Return changes with their actor, time, and the old and new text of each attribute."""
     kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
-    labels: dict[str, str] = {}
-    for value in ("old", "new"):
-        for change in history.changes:
-            labels |= labels_in(tx, list(kinds.values()), {each["attributeSlug"]: each[value] for each in change["changes"]})
+    shown = [{each["attributeSlug"]: each[value] for each in change["changes"]} for change in history.changes for value in ("old", "new")]
+    labels = labels_in(tx, list(kinds.values()), shown)
 
     def text(slug: str, value: Any) -> str:
         return shortened(labels.get(str(value)) or value_text(kinds[slug]["type"] if slug in kinds else "", value))

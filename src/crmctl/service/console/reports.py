@@ -268,9 +268,7 @@ def _definition(tx: Tx, visit: Visit) -> ReportDefinition:
         return parse_entry(ReportDefinition, visit.raw("yaml"))
     refuse_unfinished(rows_of(visit.form))
     _refuse_unchosen(visit)
-    definition = check_shape(ReportDefinition, _typed(tx, visit))
-    assert isinstance(definition, ReportDefinition)
-    return definition
+    return check_shape(ReportDefinition, _typed(tx, visit))
 
 
 def _refuse_unchosen(visit: Visit) -> None:

@@ -160,6 +160,11 @@ class Visit:
         return self.may(MemberRole.ADMIN)
 
     @property
+    def slugs(self) -> dict[str, str]:
+        """Return the slugs of `objects` by id."""
+        return {known["id"]: known["slug"] for known in self.objects}
+
+    @property
     def query(self) -> Mapping[str, str]:
         """Return the first value of each parameter."""
         return {name: values[0] for name, values in self.queries.items()}

@@ -110,10 +110,6 @@ def list_page(tx: Tx, _visit: Visit, _asked: NounQuery) -> list[Json]:
     ]
 
 
-def event_count(endpoint: Json) -> str:
-    return "all" if endpoint["eventTypes"] is None else f"{len(endpoint['eventTypes'])} of {len(EVENT_TYPES)}"
-
-
 def state_cell(endpoint: Json) -> ListCell:
     if not endpoint["enabled"]:
         return ListCell(badge="disabled")
@@ -129,10 +125,6 @@ def attempts_cell(endpoint: Json) -> ListCell:
         return ListCell()
     median = f", median {recent['median']}" if recent["median"] else ""
     return ListCell(recent["rate"], note=f"of {recent['tries']:,} {'try' if recent['tries'] == 1 else 'tries'}{median}")
-
-
-def get(tx: Tx, visit: Visit) -> Json:
-    return webhooks.get_endpoint(tx, visit.id("id"))
 
 
 def create(tx: Tx, visit: Visit) -> Outcome:
@@ -157,10 +149,8 @@ def _fields(visit: Visit) -> Json:
     return {"url": url, "description": visit.text("description"), "eventTypes": TYPES.read(visit, "types")}
 
 
-def switch(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
-    enabled = visit.text("enabled") == "true"
-    webhooks.update_endpoint(tx, endpoint["id"], {"enabled": enabled}, now=visit.now())
-    return Redirect(f"/webhooks/{endpoint['id']}", "enabled" if enabled else "disabled")
+def switch(tx: Tx, visit: Visit, endpoint: Json, is_on: bool) -> None:
+    webhooks.update_endpoint(tx, endpoint["id"], {"enabled": is_on}, now=visit.now())
 
 
 def show_secret(tx: Tx, _visit: Visit, endpoint: Json) -> Json:
@@ -175,10 +165,6 @@ def rotate(tx: Tx, visit: Visit, endpoint: Json) -> None:
 def send_test(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
     delivery = deliveries.send_test(tx, endpoint["id"], **visit.stamp())
     return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{delivery}", "test-sent")
-
-
-def delete(tx: Tx, _visit: Visit, endpoint: Json) -> None:
-    webhooks.delete_endpoint(tx, endpoint["id"])
 
 
 def page_values(tx: Tx, visit: Visit, endpoint: Json) -> Json:

@@ -156,7 +156,7 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     found = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
     known = [each for each in found if each["isActive"] or each["slug"] in data]
     known += [_unknown(slug) for slug in data if slug not in [each["slug"] for each in found]]
-    stored = fields_for(known, data, labels_in(tx, known, data))
+    stored = fields_for(known, data, labels_in(tx, known, [data]))
     said = f"a{block.number}:"
     form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
     return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)])

@@ -25,7 +25,7 @@ from crmctl.service.definitions.definitions_file import parse_entry, refuse_take
 from crmctl.service.faults import BadRequest, NotFound, check_shape
 from crmctl.service.store import attributes, workflow_runs, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
-from crmctl.service.workflows.run_executor import start_by_hand
+from crmctl.service.workflows.run_executor import start_by_hand, switch
 from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition
 
 RUNS_PER_PAGE = 25
@@ -62,6 +62,10 @@ def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
 def start_run(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
     start_by_hand(tx, workflow["id"], _data(visit.text("data")), **visit.stamp())
     return Redirect(f"/workflows/{workflow['id']}", "run-started")
+
+
+def switch_on(tx: Tx, visit: Visit, workflow: Json, is_on: bool) -> None:
+    switch(tx, workflow["id"], is_on, now=visit.now())
 
 
 def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -111,9 +115,7 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
     entry = _heading(tx, visit) | {"actions": actions_of(tx, typed_blocks(tx, visit, visit.text("object")))}
     if not entry["actions"]:
         raise BadRequest("a workflow needs at least one action", {"field": "actions"})
-    definition = check_shape(WorkflowDefinition, entry)
-    assert isinstance(definition, WorkflowDefinition)
-    return definition
+    return check_shape(WorkflowDefinition, entry)
 
 
 def _heading(tx: Tx, visit: Visit) -> Json:
@@ -140,5 +142,5 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
         "with_data": WITH_DATA,
         "blocks": typed_blocks(tx, visit, about) if is_sent else blocks_for(tx, entry.get("actions", []), about),
         "focus": "",
-        "targets": {each["id"]: each["slug"] for each in visit.objects},
+        "targets": visit.slugs,
     }

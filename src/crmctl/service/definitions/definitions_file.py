@@ -84,7 +84,6 @@ def parse_document(text: str) -> Document:
 def parse_sections(sections: Json) -> Document:
     """Check the sections of a definitions file. Raises BadRequest with the path of a wrong field."""
     document = check_shape(Document, sections)
-    assert isinstance(document, Document)
     _refuse_repeats("members", [fold(member.email) for member in document.members])
     _refuse_repeats("objects", [each.slug for each in document.objects])
     _refuse_repeats("reports", [each.name for each in document.reports])
@@ -111,9 +110,7 @@ def parse_entry(model: type[T], text: str) -> T:
     raw = load_yaml(text)
     if not isinstance(raw, dict):
         raise BadRequest("the definition must hold fields such as name:")
-    entry = check_shape(model, raw)
-    assert isinstance(entry, model)
-    return entry
+    return check_shape(model, raw)
 
 
 def store_report(tx: Tx, definition: ReportDefinition, created_by: str | None = None, **stamp: Unpack[Stamp]) -> str:
