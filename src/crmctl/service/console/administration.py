@@ -11,7 +11,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.models.scopes import SCOPES
 from crmctl.service.console.cells import ListCell, colours_of, value_text
-from crmctl.service.console.noun_pages import BoxChoice, NounPage, NounQuery
+from crmctl.service.console.noun_pages import BoxChoice, NounQuery
 from crmctl.service.console.pages import MOST_OBJECTS, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, counted, counted_up_to, make_password_link, shortened
 from crmctl.service.context import DAY
@@ -33,7 +33,6 @@ from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.members import MEANINGS, MemberRole, role_of
 from crmctl.service.store.preferences import option_colours
-from crmctl.service.store.record_pages import LOOKED
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.values.filters import Condition
@@ -174,12 +173,10 @@ def change_settings(tx: Tx, visit: Visit, stored: Json) -> Outcome:
     return Redirect("/settings", "saved")
 
 
-def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> NounPage:
+def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> list[Json]:
     key, request_id, status = asked.filters["key"], asked.filters["id"], asked.filters["status"]
-    is_complete = asked.is_complete or not (key or request_id)
-    since = None if is_complete else logs.moment_of_newest(tx, LOOKED)
-    conditions = RequestFilter(key or None, request_id or None, int(status) if status in ("400", "500") else None, since)
-    return NounPage(logs.list_requests(tx, conditions, asked.limit, asked.offset), LOOKED if since is not None else None)
+    conditions = RequestFilter(key or None, request_id or None, int(status) if status in ("400", "500") else None)
+    return logs.list_requests(tx, conditions, asked.limit, asked.offset)
 
 
 def status_cell(request: Json) -> ListCell:

@@ -183,21 +183,12 @@ class NounFilter:
 
 
 @dataclass(frozen=True)
-class NounPage:
-    """One page of things, one more than the page shows if there are more. `looked`: how many were searched if not all."""
-
-    things: Sequence[Json]
-    looked: int | None = None
-
-
-@dataclass(frozen=True)
 class NounQuery:
     """The page and filters in the address of a list."""
 
     limit: int
     offset: int
     filters: Mapping[str, str]
-    is_complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,7 +199,7 @@ class ConsoleNoun:
     plural: str
     singular: str
     columns: Sequence[NounColumn] = ()
-    list: Callable[[Tx, Visit, NounQuery], NounPage | Sequence[Json]] | None = None
+    list: Callable[[Tx, Visit, NounQuery], Sequence[Json]] | None = None
     """None where there is one such thing; its form is the page at `path`."""
     empty: str = ""
     group: str = ""
@@ -268,31 +259,24 @@ def add_noun(pages: Pages, noun: ConsoleNoun) -> None:
 
 
 def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
-    page = visit.number("page", 1)
     chosen = {each.name: visit.query.get(each.name, "").strip()[:LONGEST_FILTER] for each in noun.filters}
-    is_complete = visit.query.get("all") == "1"
-    limit = noun.per_page or 10_000
-    listing = _listed(tx, visit, noun, NounQuery(limit + 1, (page - 1) * limit, chosen, is_complete))
-    query = {name: text for name, text in (chosen | {"all": "1" if is_complete else ""}).items() if text}
-    things = listing.things[:limit]
+    query = {name: text for name, text in chosen.items() if text}
+    part = visit.part(lambda limit, offset: _listed(tx, visit, noun, NounQuery(limit, offset, chosen)), noun.per_page or 10_000)
     values = {
+        **part,
         "noun": noun,
-        "rows": table_rows(visit, noun, things),
+        "rows": table_rows(visit, noun, part["rows"]),
         "filters": [(each, dict(each.options(tx)) if each.options else None, chosen[each.name]) for each in noun.filters],
         "query": f"{urlencode(query)}&" if query else "",
-        "page": page,
-        "has_older": len(listing.things) > limit,
-        "looked": listing.looked,
         "trail_parts": noun.trail(tx, visit) if noun.trail else (),
         "buttons": [each for each in noun.links if visit.may(each[2])],
     }
     return ConsolePage("list.html", values)
 
 
-def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> NounPage:
+def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> Sequence[Json]:
     assert noun.list is not None
-    listing = noun.list(tx, visit, asked)
-    return listing if isinstance(listing, NounPage) else NounPage(listing)
+    return noun.list(tx, visit, asked)
 
 
 def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[NounAction]:
@@ -386,7 +370,7 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
         "may_edit": noun.form is not None and bool(noun.form.edit_path) and visit.may(noun.form.needs),
         "facts": (),
         "children": noun.children,
-        "child_rows": table_rows(visit, noun.children, _listed(tx, visit, noun.children, NounQuery(10_000, 0, {})).things)
+        "child_rows": table_rows(visit, noun.children, _listed(tx, visit, noun.children, NounQuery(10_000, 0, {})))
         if noun.children
         else [],
     }

@@ -122,19 +122,15 @@ def _add_results(pages: Pages) -> None:
         report = reports.get_report(tx, visit.id("id"))
         run = reports.get_run(tx, report["id"], visit.id("runId"))
         columns = columns_of(tx, report, run["columns"])
-        results, page = run["results"], visit.number("page", 1)
-        last = max(1, -(-len(results) // PER_PAGE))
-        page = min(page, last)
-        part = results[(page - 1) * PER_PAGE : page * PER_PAGE]
+        results = run.pop("results")
+        part = visit.part(lambda limit, offset: results[offset : offset + limit], PER_PAGE)
         values = {
+            **part,
             "report": report,
-            "run": {name: run[name] for name in run if name != "results"},
+            "run": run,
             "columns": columns,
-            "rows": cells_of(tx, columns, [{"data": result} for result in part], visit),
-            "first": (page - 1) * PER_PAGE + 1,
-            "page": page,
-            "last_page": last,
-            "chart": _chart(report, columns, results) if page == 1 else None,
+            "rows": cells_of(tx, columns, [{"data": result} for result in part["rows"]], visit),
+            "chart": _chart(report, columns, results) if part["page"] == 1 else None,
         }
         return ConsolePage("report_run.html", values)
 

@@ -291,6 +291,8 @@ def _templates() -> jinja2.Environment:
         **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
         **{"creator": creator_name, "browser": browser_name, "shortened": shortened, "titled": titled},
     }
+    macros = vars(templates.get_template("macros.html").module)
+    templates.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
     return templates
 
 

@@ -58,12 +58,8 @@ def add_pages(pages: Pages) -> None:
 def delivery_values(tx: Tx, visit: Visit, endpoint_id: str) -> Json:
     """Return the page of deliveries that `state` and `page` of the query name."""
     state = visit.query.get("state") if visit.query.get("state") in STATES else None
-    page = visit.number("page", 1)
-    found = deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1, (page - 1) * PER_PAGE)
-    if page > 1 and not found:
-        page, found = 1, deliveries.list_deliveries(tx, endpoint_id, state, PER_PAGE + 1)
-    shown = {"deliveries": found[:PER_PAGE], "page": page, "has_older": len(found) > PER_PAGE}
-    return shown | {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
+    part = visit.part(lambda limit, offset: deliveries.list_deliveries(tx, endpoint_id, state, limit, offset), PER_PAGE)
+    return part | {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
 
 
 def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:

@@ -158,9 +158,3 @@ def slowest(tx: Tx, since: float, limit: int) -> list[Json]:
         {"at": to_wire(at), "method": method, "path": route, "ms": micros / 1000}
         for at, method, route, micros in tx.all(sql, (to_micros(since), limit))
     ]
-
-
-def moment_of_newest(tx: Tx, count: int) -> float | None:
-    """Return the Unix time of the request before the newest `most` ones, None if there is none."""
-    rows = tx.all("SELECT at FROM request_log ORDER BY at DESC LIMIT 2 OFFSET ?", (count - 1,))
-    return rows[0][0] / 1_000_000 if len(rows) == 2 else None
