@@ -136,11 +136,6 @@ class LocalCopy:
             row = self._db.execute(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,)).fetchone()
         return None if row is None else _record(row[0])
 
-    def ids_with_capitals(self, object_id: str) -> list[str]:
-        """Return the ids that are not in lower case."""
-        with storage_errors(self.path):
-            return [row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)} WHERE id <> lower(id)")]
-
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """Yield the records of any object that refer to these records of this object."""
         with storage_errors(self.path):
@@ -193,7 +188,6 @@ class MirroredLists:
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
         self._lists: dict[Wanted, array[int]] = {}
-        self._spelled: dict[str, dict[str, str]] = {}
         copy.hold_still()
 
     def state_of(self, object_id: str, attributes: Iterable[Attribute]) -> SyncState | None:
@@ -215,16 +209,11 @@ class MirroredLists:
     search_records = list_records
 
     def get_record(self, object_id: str, record_id: str) -> Record:
-        """Return a record, whatever the case of its id. Raises NotFoundError."""
-        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._spelling(object_id, record_id))
+        """Return a record. Raises NotFoundError."""
+        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, record_id.lower())
         if found is None:
             raise NotFoundError(f"no record {record_id} in the mirror")
         return found
-
-    def _spelling(self, object_id: str, record_id: str) -> str:
-        if object_id not in self._spelled:
-            self._spelled[object_id] = {one.lower(): one for one in self._copy.ids_with_capitals(object_id)}
-        return self._spelled[object_id].get(record_id.lower(), record_id)
 
     def _numbers(self, object_id: str, conditions: Sequence[Condition], sort: str, is_descending: bool) -> array[int]:
         attributes = {attribute.slug: attribute for attribute in self._copy.attributes(object_id)} if conditions else {}

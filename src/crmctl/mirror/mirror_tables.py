@@ -50,13 +50,15 @@ class KnownRecord(NamedTuple):
 class Written:
     created: int = 0
     updated: int = 0
-    deleted: int = 0
     deleted_ids: list[str] = field(default_factory=list)
+
+    @property
+    def deleted(self) -> int:
+        return len(self.deleted_ids)
 
     def add(self, other: Written) -> None:
         self.created += other.created
         self.updated += other.updated
-        self.deleted += other.deleted
         self.deleted_ids += other.deleted_ids
 
 
@@ -134,16 +136,12 @@ class ObjectTable:
                 self._db.execute(f"INSERT INTO {self._search} (rowid, text) VALUES (?, ?)", (number, searched_text(record.data)))
         return done
 
-    def delete(self, ids: Iterable[str]) -> int:
-        """Delete records; return how many there were."""
-        count = 0
+    def delete(self, ids: Iterable[str]) -> None:
         for record_id in ids:
             known = self._db.execute(f"SELECT _no, _data FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
             if known is not None:
                 self._unsearch(*known)
                 self._db.execute(f"DELETE FROM {self._table} WHERE _no = ?", (known[0],))
-                count += 1
-        return count
 
     def _unsearch(self, number: int, wire: str) -> None:
         if self._has_search:

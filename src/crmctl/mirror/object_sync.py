@@ -208,7 +208,6 @@ class ObjectSync:
                 raise CannotProve("deletions are counted that cannot be found")
             if search.first is not None:
                 self._audited = compare(search.first, self.table, read)
-        read.written.deleted += len(search.found)
         read.written.deleted_ids += search.found
         return len(search.found)
 
@@ -283,7 +282,8 @@ class ObjectSync:
             there = {record.id for record in page.items}
             gone = [record_id for record_id in self.table.ids() if record_id not in there]
             written = self.table.write(page.items)
-            written.deleted, written.deleted_ids = self.table.delete(gone), gone
+            written.deleted_ids = gone
+            self.table.delete(gone)
             read = self._reader().seen_at_once(page.items, self._plan.lookback)
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
@@ -302,7 +302,7 @@ class ObjectSync:
             written.updated += done.updated
         gone = db.execute(f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)").fetchall()
         written.deleted_ids = [row[0] for row in gone]
-        written.deleted = self.table.delete(written.deleted_ids)
+        self.table.delete(written.deleted_ids)
         db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
 

@@ -189,7 +189,7 @@ class ChangeReader:
         if latest.total is not None and len(unseen) > self._table.count() - latest.total:
             raise CannotProve("the list of changes lacks records that are counted, as after a backup was put back", contradicts=True)
         self._check_gone(unseen)
-        written.deleted += self._table.delete(unseen)
+        self._table.delete(unseen)
         written.deleted_ids += unseen
 
     def _check_gone(self, unseen: list[str]) -> None:

@@ -180,7 +180,7 @@ def _replace(file: MirrorFile) -> Written:
     gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)").fetchall()
     for table, column in (("activities", "id"), ("activity_links", "activity_id")):
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
-    written.deleted, written.deleted_ids = len(gone), [row[0] for row in gone]
+    written.deleted_ids = [row[0] for row in gone]
     return written
 
 
