@@ -177,7 +177,7 @@ def load_document(engine: Engine, document: Document, *, clock: Clock, ids: Ids,
 
 
 def load_sections(tx: Tx, document: Document, **stamp: Unpack[Stamp]) -> Summary:
-    """Like `load_document`, in a transaction of the caller."""
+    """Do what `load_document` does in a transaction of the caller."""
     return _Loading(tx, stamp).load(document)
 
 
@@ -260,27 +260,21 @@ class _Loading:
         except ForbiddenTargetError as error:
             raise BadRequest(str(error), {"field": "url"}) from error
         wanted: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}
-        if existing is None:
-            existing = webhooks.create_endpoint(
-                self.tx, url=definition.url, description=definition.description, event_types=definition.event_types, **self.stamp
-            )
-            outcome = "created"
-        else:
-            outcome = "updated"
-        if wanted == {field: existing[field] for field in wanted}:
-            return outcome if outcome == "created" else "unchanged"
-        webhooks.update_endpoint(self.tx, existing["id"], wanted, now=self.now)
-        return outcome
+        endpoint = existing or webhooks.create_endpoint(
+            self.tx, url=definition.url, description=definition.description, event_types=definition.event_types, **self.stamp
+        )
+        if wanted != {field: endpoint[field] for field in wanted}:
+            webhooks.update_endpoint(self.tx, endpoint["id"], wanted, now=self.now)
+        elif existing:
+            return "unchanged"
+        return "updated" if existing else "created"
 
     def _object(self, definition: ObjectSpec) -> str:
         crm_object = objects.find_object_by_slug(self.tx, definition.slug)
         if crm_object is None:
-            names: Json = {
-                "plural_name": definition.plural_name or definition.singular_name or definition.slug,
-                "singular_name": definition.singular_name,
-                "description": definition.description,
-            }
-            objects.create_object(self.tx, objects.NewObject(slug=definition.slug, **names), **self.stamp)
+            plural = definition.plural_name or definition.singular_name or definition.slug
+            new = objects.NewObject(plural, definition.singular_name, definition.description, definition.slug)
+            objects.create_object(self.tx, new, **self.stamp)
             return "created"
         if definition.singular_name is not None and definition.singular_name != crm_object["singularName"]:
             raise Conflict(f"singularName is {crm_object['singularName']!r} and cannot be changed")
@@ -294,23 +288,15 @@ class _Loading:
     def _attribute(self, object_id: str, definition: AttributeSpec, existing: Json | None) -> str:
         name = definition.name or (definition.slug if existing is None else existing["name"])
         is_active = definition.is_active is not False
-        fixed: Json = {
-            "type": definition.type,
-            "is_required": definition.is_required,
-            "is_unique": definition.is_unique,
-            "is_list": definition.is_list,
-        }
-        fixed["config"] = self._config(definition)
+        flags, config = (definition.is_required, definition.is_unique, definition.is_list), self._config(definition)
         if existing is None:
-            new = attributes.NewAttribute(name=name, slug=definition.slug, **fixed)
+            new = attributes.NewAttribute(name, definition.type, definition.slug, *flags, config)
             made = attributes.create_attribute(self.tx, object_id, new, **self.stamp)
-            if not is_active:
-                attributes.set_active(self.tx, object_id, made["id"], False, now=self.now)
+            attributes.set_active(self.tx, object_id, made["id"], is_active, now=self.now)
             return "created"
-        for field, value in fixed.items():
-            wire = {"is_required": "isRequired", "is_unique": "isUnique", "is_list": "isList"}.get(field, field)
-            if value != existing[wire]:
-                raise Conflict(f"{wire} cannot be changed; delete the attribute and its values first")
+        for field, value in {"type": definition.type, **dict(zip(_FLAGS, flags, strict=True)), "config": config}.items():
+            if value != existing[field]:
+                raise Conflict(f"{field} cannot be changed; delete the attribute and its values first")
         if (name, is_active) == (existing["name"], existing["isActive"]):
             return "unchanged"
         attributes.update_attribute(self.tx, object_id, existing["id"], name=name, now=self.now)
@@ -366,12 +352,8 @@ def _reports(tx: Tx, slugs: dict[str, str]) -> list[Json]:
 
 
 def _workflows(tx: Tx, slugs: dict[str, str]) -> list[Json]:
-    workflow_ids = [workflow_id["id"] for workflow_id in workflows.list_workflows(tx)]
-    return [
-        workflow_entry(workflows.get_workflow(tx, workflow_id))
-        for workflow_id in workflow_ids
-        if workflows.load_workflow(tx, workflow_id).object_id in (None, *slugs)
-    ]
+    ids, loadable = [workflow["id"] for workflow in workflows.list_workflows(tx)], (None, *slugs)
+    return [workflow_entry(workflows.get_workflow(tx, each)) for each in ids if workflows.load_workflow(tx, each).object_id in loadable]
 
 
 def _member(member: Json) -> Json:
