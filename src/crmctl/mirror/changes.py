@@ -48,7 +48,6 @@ def begin_log(file: MirrorFile, state: SyncState, now: float) -> None:
 
 
 def create_triggers(db: sqlite3.Connection, table: str) -> None:
-    """Log every later change of a table."""
     noticed, name = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)", "'" + table.replace("'", "''") + "'"
     columns = "INSERT INTO _changes (noticed, op, table_name, record_id, before, after)"
     for op, condition, values in (

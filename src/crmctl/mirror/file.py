@@ -46,7 +46,6 @@ class TableColumn:
     part: str | None = None
 
     def value(self, data: Mapping[str, Any]) -> SqlValue:
-        """Return what a record's data puts in this column."""
         given = data.get(self.attribute.slug)
         if given is None:
             return None
@@ -400,7 +399,6 @@ class MirrorFile:
 
 
 def search_table(table: str) -> str:
-    """Return the name of a table's full-text index."""
     return f"_search_{table}"
 
 

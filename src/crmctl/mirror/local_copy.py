@@ -105,7 +105,6 @@ class LocalCopy:
             return {row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)}")}
 
     def activities(self) -> Iterator[Activity]:
-        """Yield the activities in the order of their ids."""
         with storage_errors(self.path):
             for row in self._db.execute("SELECT _data FROM activities ORDER BY id"):
                 yield Activity.parse(jsontext.loads(row[0]))

@@ -178,7 +178,6 @@ class ObjectTable:
         return {row[0] for row in self._db.execute(f"SELECT id FROM {self._table} WHERE _created >= ? AND _created < ?", (first, end))}
 
     def count_changed_after(self, moment: int) -> int:
-        """Return how many records were changed after this moment."""
         return int(self._db.execute(f"SELECT count(*) FROM {self._table} WHERE _updated > ?", (moment,)).fetchone()[0])
 
     def wires(self) -> Iterator[str]:

@@ -266,7 +266,6 @@ class ObjectSync:
             plan.progress.finish()
 
     def take(self, staging: Staging, scan: CompleteScan) -> Written:
-        """Replace the table's records by those that were read."""
         with self.file.transaction():
             written = self._replace(staging)
             self._prove(scan, written)

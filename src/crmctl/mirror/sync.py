@@ -120,7 +120,6 @@ def _doubt(statistics: PassStatistics, total: int | None, listed: int, before: i
 
 
 def take_activities(file: MirrorFile, reading: ActivityReading) -> ObjectResult:
-    """Replace the mirror's activities by those that were read."""
     state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
     with file.transaction():
         written = _replace(file)
@@ -338,7 +337,6 @@ class MirrorSync:
         self._report.results.append(result)
 
     def _leave_out(self, state: SyncState, attributes: Sequence[Attribute], slugs: Sequence[str]) -> None:
-        """Remove values from the records in the mirror."""
         kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         with self._file.transaction():
             forget_log(self._file, state)

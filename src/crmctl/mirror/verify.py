@@ -35,7 +35,6 @@ class _Difference(NamedTuple):
 
     @property
     def is_one_version(self) -> bool:
-        """Whether both versions have the same time of change."""
         return None not in (self.held, self.listed) and _changed_at(self.held) == _changed_at(self.listed)
 
 

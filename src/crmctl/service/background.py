@@ -31,7 +31,6 @@ def target_guard(context: Context) -> TargetGuard:
 
 
 def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
-    """Return the jobs of one process, not started."""
     caller = caller or Caller(target_guard(context))
     sender = OutboundCaller(caller, context.clock)
 

@@ -63,7 +63,6 @@ def _linked(tx: Tx, visit: Visit) -> list[dict[str, str]]:
 
 
 def _links(tx: Tx, visit: Visit, shown: Sequence[Json]) -> dict[str, Links]:
-    """Return the links to existing records by activity."""
     slugs = visit.slugs
     pairs = [(str(activity["id"]), link) for activity in shown for link in activity["linkedRecords"]]
     ids: dict[str, set[str]] = {}

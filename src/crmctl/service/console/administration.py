@@ -230,8 +230,6 @@ def success(workflow: Json) -> ListCell:
 
 
 def add_pages(pages: Pages) -> None:
-    """Add the overview."""
-
     @pages.get("")
     def overview(tx: Tx, visit: Visit) -> ConsolePage:
         week_ago = to_wire(to_micros(visit.now() - 7 * DAY))

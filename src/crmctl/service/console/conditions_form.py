@@ -163,7 +163,6 @@ def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
 
 
 def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
-    """Return entries of a definition as rows."""
     return tuple(
         (str(each.get("attributeSlug", "")), str(each.get("operator", "")), str(each.get("value", "")) if _shows(each) else "")
         for each in definitions

@@ -409,7 +409,6 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
 
 
 def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, thing: Json) -> ConsolePage:
-    """Return the page that asks before the action."""
     path, title = noun.path_of(visit, thing), action.title(thing) if action.title else f"Delete {noun.name(thing)}"
     values = {
         "title": title,

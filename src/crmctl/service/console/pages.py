@@ -57,7 +57,6 @@ class NavigationLink:
 
 
 def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[str, list[NavigationLink]]]:
-    """Return the links this visitor may follow, by group."""
     if visit.area != CONSOLE:
         return [("", [NavigationLink("", "/webhooks", "Endpoints")])]
     records = [NavigationLink("Records", f"/records/{known['slug']}", known["pluralName"]) for known in visit.objects[:MOST_OBJECTS]]

@@ -157,7 +157,6 @@ def _store(visit: Visit) -> str:
 
 
 def _owner(visit: Visit) -> str:
-    """Return the prefix of the files of this visitor."""
     return hashlib.sha256(visit.actor.encode()).hexdigest()[:16]
 
 

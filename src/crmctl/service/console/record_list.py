@@ -70,7 +70,6 @@ class ListQuestion:
     is_complete: bool = False
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the parameters of the address, without the page."""
         pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
         pairs += [("q", self.words)] if self.words else []
         pairs += [("column", slug) for slug in self.columns if self.columns != self.first_columns]
@@ -83,7 +82,6 @@ class ListQuestion:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is the list as it first opens."""
         return not self.pairs()
 
     def sorted_by(self, slug: str) -> ListQuestion:
@@ -174,7 +172,6 @@ def object_of(tx: Tx, visit: Visit) -> Json:
 
 
 def list_page(tx: Tx, visit: Visit) -> ConsolePage:
-    """Return the list that the address asks for."""
     known = object_of(tx, visit)
     found = attributes.list_attributes(tx, known["id"])
     question, page, error = question_of(visit.queries, found), visit.number("page", 1), visit.error.message if visit.error else None

@@ -60,7 +60,6 @@ def _chosen(choice: str, slug: str, survivor: Json, by_id: Mapping[str, Json]) -
 
 
 def _joined(items: Sequence[Any]) -> list[Any]:
-    """Return the items without repetitions."""
     return [item for place, item in enumerate(items) if item not in items[:place]]
 
 

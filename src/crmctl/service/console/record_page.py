@@ -33,7 +33,6 @@ Attributes = Sequence[Mapping[str, Any]]
 
 
 def add_pages(pages: Pages) -> None:
-    """Add all pages of one record."""
     _add_show(pages)
     _add_edit(pages)
 
@@ -166,7 +165,6 @@ def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
 
 
 def saver_of(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    """Return who changed the record last, and when."""
     change = next(iter(read_history(tx, str(known["id"]), str(record["id"]), 1).changes), None)
     return f"{actor_name(change['by'])} (on {moment(change['at'])})" if change else "someone else"
 

@@ -206,7 +206,6 @@ RUNS_PER_PAGE = 25
 
 
 def add_pages(pages: Pages) -> None:
-    """Register the pages of a report's runs."""
     _add_results(pages)
 
     @pages.post("/reports/{id:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
@@ -221,7 +220,6 @@ def page_values(tx: Tx, visit: Visit, report: Json) -> Json:
 
 
 def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return the definition in the words of the form."""
     asked, known = report["definition"], report["object"]
 
     def titles(names: Sequence[str]) -> list[str]:
@@ -280,7 +278,6 @@ def _refuse_unchosen(visit: Visit) -> None:
 
 
 def _typed(tx: Tx, visit: Visit) -> Json:
-    """Return the definition in the form."""
     entry: Json = {"name": visit.text("name"), "object": visit.text("object")}
     if visit.text("description"):
         entry["description"] = visit.text("description")

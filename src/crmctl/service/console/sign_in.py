@@ -50,7 +50,6 @@ def check_new(password: str, again: str, email: str) -> None:
 
 
 def hash_password(password: str) -> str:
-    """Return the hash to store."""
     with _AT_ONCE:
         return _hasher().hash(_bytes(password))
 

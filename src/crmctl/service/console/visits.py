@@ -146,7 +146,6 @@ class Visit:
 
     @property
     def actor(self) -> str:
-        """Return the actor stored with each change."""
         if self.session.member_id:
             return logs.member(self.session.member_id)
         return logs.key(self.session.key_id) if self.session.key_id else logs.OPERATOR
@@ -161,16 +160,13 @@ class Visit:
 
     @property
     def slugs(self) -> dict[str, str]:
-        """Return the slugs of `objects` by id."""
         return {known["id"]: known["slug"] for known in self.objects}
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Return the first value of each parameter."""
         return {name: values[0] for name, values in self.queries.items()}
 
     def id(self, name: str) -> str:
-        """Return a UUID in the path."""
         return str(self.path[name])
 
     def raw(self, name: str) -> str:
@@ -178,7 +174,6 @@ class Visit:
         return self.form.get(name, [""])[0]
 
     def text(self, name: str) -> str:
-        """Return a field of the form without surrounding blanks."""
         return self.raw(name).strip()
 
     def chosen(self, name: str) -> list[str]:
@@ -269,7 +264,6 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 @cache
 def static_file(name: str) -> bytes:
-    """Return one of the files in STATIC."""
     return (_FOLDER / "static" / name).read_bytes()
 
 
@@ -310,7 +304,6 @@ _zone: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
 
 @contextmanager
 def in_zone(zone: tzinfo) -> Iterator[None]:
-    """Show times in this time zone."""
     token = _zone.set(zone)
     try:
         yield
@@ -377,7 +370,6 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def titled(text: str) -> str:
-    """Return an option as chips and forms show it."""
     return text[:1].upper() + text[1:]
 
 

@@ -23,8 +23,6 @@ SOON_SECONDS = 20.0
 
 
 def add_pages(pages: Pages) -> None:
-    """Register the pages of deliveries and replays."""
-
     @pages.get("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}", needs=MemberRole.ADMIN)
     def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
         endpoint, delivery = _known_delivery(tx, visit)

@@ -71,7 +71,6 @@ class ActionBlock:
 
     @property
     def filled(self) -> list[FormField]:
-        """Return the attributes that the action sets."""
         data = _data(self.kept)
         return [field for field in self.values if field.slug in data or any(each.text for each in field.inputs)]
 
@@ -90,7 +89,6 @@ def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list
 
 
 def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
-    """Return the blocks as they were filled in."""
     numbers = [int(text) for text in visit.chosen("action") if text.isdecimal() and len(text) < 5]
     return [_typed(tx, visit, number, about) for number in dict.fromkeys(numbers)]
 
@@ -174,7 +172,6 @@ def _proposed(each: Input) -> Input:
 
 
 def _unknown(slug: str) -> Json:
-    """Return a stand-in for a deleted attribute."""
     return {"slug": slug, "name": slug, "type": AttributeType.TEXT, "config": {}, "isList": False, "isRequired": False, "isActive": False}
 
 
@@ -184,7 +181,6 @@ def _data(action: Mapping[str, Any]) -> Json:
 
 
 def _texts(action: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of each field of the action."""
     return {name: _text(action.get(name), kind) for name, _, kind, _ in PLAIN.get(str(action.get("type")), ())}
 
 

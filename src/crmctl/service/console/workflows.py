@@ -33,8 +33,6 @@ LATE_SECONDS = 120.0
 
 
 def add_pages(pages: Pages) -> None:
-    """Register the page of a workflow's run."""
-
     @pages.get("/workflows/{id:uuid}/runs/{runId:uuid}")
     def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         workflow = workflows.get_workflow(tx, visit.id("id"))
@@ -119,7 +117,6 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
 
 
 def _heading(tx: Tx, visit: Visit) -> Json:
-    """Return the definition in the form without its actions."""
     entry: Json = {"name": visit.text("name"), "trigger": visit.text("trigger"), "enabled": "enabled" in visit.form}
     for name in ("description", "object", "cron", "timezone"):
         if visit.text(name):

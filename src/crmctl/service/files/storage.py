@@ -200,7 +200,6 @@ class Room:
 
 @cache
 def room_in(folder: Path) -> Room:
-    """Return the count of this process for a folder."""
     return Room(folder)
 
 

@@ -82,7 +82,6 @@ class _Backend(httpcore.SyncBackend):
 
 
 def _left(deadline: float, late: type[Exception]) -> float:
-    """Return the seconds until the deadline, more than 0."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise late

@@ -165,7 +165,6 @@ def find_by_code(tx: Tx, code: str, *, now: float) -> str | None:
 
 
 def put_password(tx: Tx, member_id: str, hashed: str) -> None:
-    """Set the member's password; an open link becomes void."""
     tx.execute(
         "INSERT INTO member_password (member_id, hash) VALUES (?, ?) "
         "ON CONFLICT (member_id) DO UPDATE SET hash = excluded.hash, link_hash = NULL, link_expires_at = NULL",
@@ -179,7 +178,6 @@ def get_password(tx: Tx, member_id: str) -> str | None:
 
 
 def drop_password(tx: Tx, member_id: str) -> None:
-    """Lock the member out until there is another link."""
     tx.execute("DELETE FROM member_password WHERE member_id = ?", (member_id,))
     logs.note(tx, "member.access_taken_away", member_id, {"name": get_member(tx, member_id)["user"]["name"]})
 

@@ -185,7 +185,6 @@ def invalid(field: str, problem: object) -> BadRequest:
 
 
 def require_name(value: Any, field: str) -> str:
-    """Return a text with at least one visible character."""
     text = _text(value, field, MAX_NAME)
     if not text.strip():
         raise invalid(field, "must not be empty")

@@ -148,7 +148,6 @@ class SqliteEngine:
             self._writing.release()
 
     def rate_windows(self) -> RateWindows:
-        """Return the windows of this process."""
         return self._rates
 
     def figures(self) -> dict[str, float]:
