@@ -11,7 +11,7 @@ import pytest
 from crmctl.models import jsontext
 from crmctl.service.console.cells import first_day
 from crmctl.service.console.reports import draw, draw_line
-from crmctl.service.console.workflow_actions import actions_of, blocks_for
+from crmctl.service.console.workflows import actions_of, blocks_for
 from crmctl.service.definitions.definitions_file import load_yaml
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Visitor

@@ -12,13 +12,12 @@ from crmctl.service.console.cells import cells_of, labels_in, reference_target, 
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import form_attributes, list_path, object_of
+from crmctl.service.console.record_list import form_attributes, labels_of_records, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
-from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.values.filters import Condition
@@ -249,7 +248,7 @@ def _form(
     tx: Tx,
     visit: Visit,
     known: Mapping[str, Any],
-    record: Mapping[str, Any] | None,
+    record: Json | None,
     fields: Sequence[FormField],
     error: str | None = None,
     base: Sequence[FormField] | None = None,
@@ -334,9 +333,8 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
         if not attribute["isList"]:
             condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
             rows, total = records.list_records(tx, owner["id"], [condition], Paging(limit=MOST_REFERRING))
-            naming = records.naming_attributes(load_schema(tx, owner["id"]))
             entry["total"] = total
-            entry["records"] = [(row["id"], records.label_of(naming, row["id"], row["data"])) for row in rows]
+            entry["records"] = list(zip([row["id"] for row in rows], labels_of_records(tx, owner, rows), strict=True))
         result.append(entry)
     return result
 
@@ -347,6 +345,5 @@ def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any]) -> 
     return f"{owner['pluralName']} {'at' if name == 'company' else 'with'} this {name}"
 
 
-def _label(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    naming = records.naming_attributes(load_schema(tx, str(known["id"])))
-    return records.label_of(naming, str(record["id"]), record["data"])
+def _label(tx: Tx, known: Mapping[str, Any], record: Json) -> str:
+    return labels_of_records(tx, known, [record])[0]

@@ -9,9 +9,7 @@ from starlette.routing import Router
 from crmctl.service.console import (
     administration,
     api_reference,
-    device_login,
     files,
-    health,
     record_changes,
     record_import,
     record_list,
@@ -32,7 +30,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     """Return the console and the portal; `document` returns the OpenAPI document."""
     console, portal = Pages(context, CONSOLE), Pages(context, PORTAL)
     portal.get("")(lambda _tx, _visit: Redirect("/webhooks"))
-    own = (administration, record_page, record_changes, record_import, record_list, device_login, reports, workflows)
+    own = (administration, record_page, record_changes, record_import, record_list, reports, workflows)
     for module in own:
         module.add_pages(console)
     for pages, nouns in ((console, NOUNS), (portal, PORTAL_NOUNS)):
@@ -40,7 +38,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
             add_noun(pages, noun)
         webhooks.add_pages(pages)
     files.add_pages(console)
-    health.add_pages(console)
+    administration.add_health(console)
     api_reference.add_pages(console, document)
     for pages in (console, portal):
         sign_in.add_pages(pages)

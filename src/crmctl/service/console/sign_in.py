@@ -1,4 +1,4 @@
-"""Sign in and out, sessions and passwords."""
+"""Sign in and out, sessions, passwords, and logins of devices (RFC 8628)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
 from crmctl.service.console import administration
-from crmctl.service.console.noun_pages import table_rows
+from crmctl.service.console.noun_pages import NounField, table_rows
 from crmctl.service.console.nouns import SESSIONS
 from crmctl.service.console.pages import HEADERS, Pages
 from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Outcome, Redirect, SignedIn, Visit, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoint import NamedRoute
-from crmctl.service.store import members
+from crmctl.service.http.json_answers import rate_limited
+from crmctl.service.store import device_logins, members
 from crmctl.service.store.keys import LINKS, replace_signing_key
 from crmctl.service.store.members import MEANINGS, MemberRole, SessionOwner
 from crmctl.service.store.tx import Tx
@@ -102,6 +103,7 @@ def add_pages(pages: Pages) -> None:
         _add_sign_in(pages)
         _add_password_link(pages)
         _add_leaving(pages)
+        _add_device_login(pages)
         _add_account(pages)
 
     @pages.get("/{rest:path}")
@@ -255,3 +257,52 @@ def _account(tx: Tx, visit: Visit) -> ConsolePage:
         "shortest": SHORTEST,
     }
     return ConsolePage("account.html", values)
+
+
+CODE = NounField("code", "Code", "mono", is_required=True, longest=20, placeholder="BCDF-GHJK")
+ABOUT = "Enter the code that crmctl auth login --device shows on the machine that you log in from. Approve no code that someone sent you."
+
+
+def _add_device_login(pages: Pages) -> None:
+    @pages.get("/device")
+    def ask_for_code(_tx: Tx, visit: Visit) -> ConsolePage:
+        values = {"title": "Log in on a device", "text": ABOUT, "action": "/device", "button": "Continue", "back": "", "is_primary": True}
+        return ConsolePage("confirm.html", values | {"fields": [(CODE, {}, visit.query.get("code", "")[: CODE.longest])]})
+
+    @pages.post("/device", needs=MemberRole.VIEWER, in_transaction=False)
+    def show_login(visit: Visit) -> ConsolePage:
+        _count_attempt(visit)
+        scopes = device_logins.scopes_of(visit.session.role)
+        login = visit.context.engine.read(lambda tx: device_logins.find_login(tx, visit.text("code"), now=visit.now()))
+        values = {
+            "login": login,
+            "scopes": scopes and sorted(scopes),
+            "hours": device_logins.KEY_SECONDS // 3600,
+            "code": visit.text("code"),
+        }
+        return ConsolePage("device.html", values)
+
+    @pages.post("/device/answer", needs=MemberRole.VIEWER, in_transaction=False)
+    def answer_login(visit: Visit) -> Redirect:
+        member_id = _count_attempt(visit)
+        answer, code = visit.text("answer"), visit.text("code")
+        if answer not in ("approve", "deny"):
+            raise BadRequest("approve or deny the login", {"field": "answer"})
+
+        def store(tx: Tx) -> None:
+            device_logins.answer_login(tx, code, member_id, is_approved=answer == "approve", now=visit.now())
+
+        visit.context.engine.write(store, by=visit.actor)
+        return Redirect("", "device-approved" if answer == "approve" else "device-denied")
+
+
+def _count_attempt(visit: Visit) -> str:
+    """Return the visitor's member. Raises Forbidden without one, and a 429 for one that guesses codes."""
+    member_id = visit.session.member_id
+    if member_id is None:
+        raise Forbidden("the operator's session belongs to no member, whose role the key could have; invite yourself on the page Members")
+    windows = visit.context.engine.rate_windows()
+    state = windows.take(f"device code of {member_id}", FOR_ONE_MEMBER, ATTEMPTS_SECONDS, visit.now())
+    if not state.allowed:
+        raise rate_limited(state.reset - visit.now(), "there were too many attempts")
+    return member_id

@@ -1,32 +1,28 @@
-"""Pages of workflows: definition and runs."""
+"""Pages of workflows: definition with its actions, and runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.models.resources import AttributeType
+from crmctl.service.console.cells import ListCell, labels_in, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.pages import Pages
+from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
-from crmctl.service.console.workflow_actions import (
-    PLAIN,
-    TYPES,
-    WITH_DATA,
-    actions_in_words,
-    actions_of,
-    blocks_for,
-    in_form_words,
-    pressed,
-    typed_blocks,
-)
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
 from crmctl.service.faults import BadRequest, NotFound, check_shape
-from crmctl.service.store import attributes, workflow_runs, workflows
+from crmctl.service.store import attributes, objects, records, workflow_runs, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import start_by_hand, switch
-from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition
+from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition, is_template
+from crmctl.values.value_readers import canonical_uuid
 
 RUNS_PER_PAGE = 25
 LATE_SECONDS = 120.0
@@ -58,7 +54,7 @@ def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
 
 
 def start_run(tx: Tx, visit: Visit, workflow: Json) -> Outcome:
-    start_by_hand(tx, workflow["id"], _data(visit.text("data")), **visit.stamp())
+    start_by_hand(tx, workflow["id"], _run_data(visit.text("data")), **visit.stamp())
     return Redirect(f"/workflows/{workflow['id']}", "run-started")
 
 
@@ -73,7 +69,7 @@ def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {"title": ("Title", "text")} | {each["slug"]: (each["name"], each["type"]) for each in found}
 
 
-def _data(text: str) -> Json | None:
+def _run_data(text: str) -> Json | None:
     """Return the data of the form for the run, None if empty. Raises BadRequest."""
     if not text:
         return None
@@ -141,3 +137,289 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
         "focus": "",
         "targets": visit.slugs,
     }
+
+
+TYPES = {
+    "updateRecord": "Change the record",
+    "createRecord": "Create a record",
+    "createActivity": "Add an activity",
+    "callUrl": "Call an address",
+}
+WITH_DATA = ("updateRecord", "createRecord")
+
+PLAIN = {
+    "updateRecord": (("recordId", "Record", "text", "the triggering record"),),
+    "createRecord": (),
+    "createActivity": (
+        ("title", "Title of the activity", "text", ""),
+        ("summary", "Summary of the activity", "textarea", ""),
+        ("activityDate", "Date of the activity", "text", "the moment of the run"),
+    ),
+    "callUrl": (
+        ("url", "Address", "text", ""),
+        ("headers", "Headers", "lines", ""),
+        ("body", "Body", "json", "all data of the run, as JSON"),
+        ("repeat", "Call again if the service was stopped during a call", "tick", ""),
+    ),
+}
+"""By type: the fields that are not values of attributes, their labels, how they are shown, and what an empty one means."""
+UNSEEN = {"linkedRecords": "Linked records", "participants": "Participants"}
+"""Parts of an action that only YAML changes."""
+
+
+@dataclass(frozen=True)
+class ActionBlock:
+    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `known` are the attributes of its object."""
+
+    number: int
+    kept: Mapping[str, Any]
+    type: str
+    object: str
+    texts: Mapping[str, str]
+    known: Sequence[Mapping[str, Any]] = ()
+    stored: Sequence[FormField] = ()
+    values: Sequence[FormField] = ()
+
+    @property
+    def kept_text(self) -> str:
+        return jsontext.dumps(dict(self.kept))
+
+    @property
+    def unseen(self) -> list[str]:
+        return [text for name, text in UNSEEN.items() if name in self.kept and self.type == self.kept.get("type")]
+
+    @property
+    def filled(self) -> list[FormField]:
+        data = _data(self.kept)
+        return [field for field in self.values if field.slug in data or any(each.text for each in field.inputs)]
+
+    @property
+    def blank(self) -> list[FormField]:
+        filled = self.filled
+        return [field for field in self.values if field not in filled]
+
+
+def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionBlock]:
+    """Return the blocks of a definition; `about` is the slug of the workflow's object."""
+    return [
+        _block(tx, ActionBlock(number, each, str(each.get("type")), str(each.get("object") or ""), _texts(each)), about)
+        for number, each in enumerate(actions, 1)
+    ]
+
+
+def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
+    numbers = [int(text) for text in visit.chosen("action") if text.isdecimal() and len(text) < 5]
+    return [_typed(tx, visit, number, about) for number in dict.fromkeys(numbers)]
+
+
+def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] | None:
+    """Return the blocks after a button was pressed, and the field to focus; None if the form is to be saved."""
+    blocks = typed_blocks(tx, visit, about)
+    what, _, number = visit.raw("do").partition(" ")
+    place = next((place for place, block in enumerate(blocks) if str(block.number) == number), None)
+    if what == "remove" and place is not None:
+        return blocks[:place] + blocks[place + 1 :], "removed"
+    if what == "up" and place:
+        return [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]], f"action-{number}"
+    kind = visit.text("new-type")
+    if kind not in TYPES:
+        return (blocks, f"action-{number}" if number else "shown") if what else None
+    fresh = 1 + max((block.number for block in blocks), default=0)
+    slug = (about or (visit.objects[0]["slug"] if visit.objects else "")) if kind == "createRecord" else ""
+    return [*blocks, _block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about)], f"action-{fresh}"
+
+
+def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[Json]:
+    """Return the blocks as actions. Raises BadRequest with the block's place."""
+    actions = []
+    for place, block in enumerate(blocks):
+        try:
+            actions.append(_action(tx, block))
+        except ValueError as error:
+            raise BadRequest(f"action {place + 1}: {error}", {"field": f"actions[{place}]"}) from None
+    return actions
+
+
+def in_form_words(message: str) -> str:
+    """Return `action 2: score must be a number` for a message about `actions[1].data.score`."""
+    return re.sub(r"\bactions\[(\d+)\]\.?(?:data\.)?", lambda place: f"action {int(place[1]) + 1}: ", message)
+
+
+def attributes_of(tx: Tx, slug: str) -> list[Json]:
+    """Return the attributes of the object with this slug, inactive ones too; none if it does not exist."""
+    known = objects.find_object_by_slug(tx, slug)
+    return attributes.list_attributes(tx, known["id"], include_inactive=True) if known else []
+
+
+def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
+    said = f"a{number}:"
+    try:
+        kept = jsontext.loads(visit.raw(f"{said}kept"))
+    except ValueError:
+        kept = {}
+    kept, kind = kept if isinstance(kept, dict) else {}, visit.text(f"{said}type")
+    texts = {name: visit.raw(said + name).replace("\r\n", "\n") for name, *_ in PLAIN.get(kind, ()) if said + name in visit.form}
+    if kind == "callUrl" and said + "url" in visit.form:
+        texts["repeat"] = visit.text(f"{said}repeat")
+    block = ActionBlock(number, kept, kind, visit.text(f"{said}object"), texts)
+    return _block(tx, block, about, visit)
+
+
+def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -> ActionBlock:
+    """Return the block with a field for each attribute, as the action has them, or as the form does."""
+    if block.type not in WITH_DATA:
+        return block
+    data = _data(block.kept)
+    found = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
+    known = [each for each in found if each["isActive"] or each["slug"] in data]
+    known += [_unknown(slug) for slug in data if slug not in [each["slug"] for each in found]]
+    stored = fields_for(known, data, labels_in(tx, known, [data]))
+    said = f"a{block.number}:"
+    form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
+    return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)])
+
+
+def _free(field: FormField) -> FormField:
+    """Return the field with text inputs that propose its choices, because any value may be a template."""
+    return replace(field, inputs=tuple(_proposed(each) for each in field.inputs))
+
+
+def _proposed(each: Input) -> Input:
+    if each.kind in ("reference", "pick", "lines", "json", "textarea"):
+        return each
+    return replace(each, kind="text", options=("true", "false") if each.kind == "truth" else each.options)
+
+
+def _unknown(slug: str) -> Json:
+    return {"slug": slug, "name": slug, "type": AttributeType.TEXT, "config": {}, "isList": False, "isRequired": False, "isActive": False}
+
+
+def _data(action: Mapping[str, Any]) -> Json:
+    data = action.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _texts(action: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(action.get(name), kind) for name, _, kind, _ in PLAIN.get(str(action.get("type")), ())}
+
+
+def _text(value: Any, kind: str) -> str:
+    if kind == "lines" and isinstance(value, dict):
+        return "\n".join(f"{name}: {text}" for name, text in value.items())
+    if kind == "tick":
+        return "true" if value else ""
+    if value is None:
+        return ""
+    return jsontext.dumps(value, indent=2) if kind == "json" else str(value).replace("\r\n", "\n")
+
+
+def _action(tx: Tx, block: ActionBlock) -> Json:
+    """Raises ValueError."""
+    if block.type not in TYPES:
+        raise ValueError("choose what it does")
+    action: Json = dict(block.kept) if block.kept.get("type") == block.type else {"type": block.type}
+    before = _texts(action)
+    for name, label, kind, _ in PLAIN[block.type]:
+        text = block.texts.get(name, before[name])
+        if text == before[name]:
+            continue
+        action[name] = _value(text, kind, label)
+        if action[name] is None:
+            del action[name]
+    if block.type == "createActivity":
+        action.setdefault("title", "")
+    if block.type == "callUrl":
+        action.setdefault("url", "")
+    if block.type in WITH_DATA:
+        action = {name: value for name, value in action.items() if name != "object"} | ({"object": block.object} if block.object else {})
+        action["data"] = _written(tx, block)
+        if not action["data"] and block.type == "updateRecord":
+            raise ValueError("give at least one attribute a value")
+    return action
+
+
+def _value(text: str, kind: str, label: str) -> Any:
+    """Return the value of a field, None if it is empty. Raises ValueError."""
+    if kind == "tick":
+        return bool(text) or None
+    if not text.strip():
+        return None
+    if kind == "json":
+        try:
+            return jsontext.loads(text, unique_keys=True)
+        except ValueError as error:
+            raise ValueError(f"{label}: this is not JSON: {reason(error)}") from None
+    return _headers(text) if kind == "lines" else text.strip() if kind == "text" else text
+
+
+def _headers(text: str) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ValueError(f"Headers: {line!r} is not of the form Name: value")
+        if name.strip() in headers:
+            raise ValueError(f"Headers: {name.strip()} is there twice")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _written(tx: Tx, block: ActionBlock) -> Json:
+    """Return the data of the action; unchanged fields keep their value, emptied ones are left out. Raises ValueError."""
+    before = _data(block.kept)
+    written, problems = changes(block.known, before, block.stored, block.values, is_template)
+    for attribute in block.known:
+        slug, target = str(attribute["slug"]), reference_target(attribute)
+        text = written.get(slug)
+        if target is None or not isinstance(text, str) or is_template(text) or canonical_uuid(text):
+            continue
+        try:
+            written[slug] = records.id_called(tx, target, text)
+        except BadRequest as error:
+            problems[slug] = error.message
+    for field in block.values:
+        if field.slug in problems:
+            raise ValueError(f"{field.label}: {problems[field.slug]}")
+    emptied = [slug for slug, value in written.items() if value is None]
+    return {slug: value for slug, value in (before | written).items() if slug not in emptied}
+
+
+Fact = tuple[str, ListCell]
+"""A name and a value; templates and JSON are code."""
+
+
+def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
+    """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
+    names = {each["slug"]: each["pluralName"] for each in visit.objects}
+    words = []
+    for block in blocks_for(tx, actions, about):
+        slug = (block.object or about) if block.type in WITH_DATA else ""
+        words.append((TYPES.get(block.type, block.type), names.get(slug, slug), _facts(block)))
+    return words
+
+
+def _facts(block: ActionBlock) -> list[Fact]:
+    """Return the fields of an action. Of headers only the names: their values are secrets."""
+    if block.type not in TYPES:
+        return [_fact("Definition", block.kept_text, "code")]
+    facts = []
+    for name, label, kind, default in PLAIN[block.type]:
+        text = block.texts.get(name, "")
+        if kind == "lines":
+            text = ", ".join(line.partition(":")[0] for line in text.splitlines())
+        if text or default:
+            facts.append(_fact(label, "yes" if kind == "tick" else text or default, "code" if kind == "json" and text else "lines"))
+    data = _data(block.kept)
+    for field in block.filled:
+        value = data[field.slug]
+        shown = field.inputs[0].text if field.type == AttributeType.REFERENCE else value_text(field.type, value)
+        facts.append(_fact(field.label, shown or "cleared"))
+    return facts + [
+        _fact(text, jsontext.dumps(block.kept[name]) if block.kept[name] else "none", "code")
+        for name, text in UNSEEN.items()
+        if name in block.kept
+    ]
+
+
+def _fact(name: str, text: str, kind: str = "lines") -> Fact:
+    return name, ListCell(text, "code" if is_template(text) else kind)

@@ -18,7 +18,7 @@ from crmctl.service.faults import BadRequest, Body, NotFound, shown
 from crmctl.service.store import records as scanning
 from crmctl.service.store import reports
 from crmctl.service.store.condition_sql import ConditionDefinition, compile_condition, read_conditions
-from crmctl.service.store.record_tables import Schema, load_schema
+from crmctl.service.store.record_tables import Schema, column, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.filters import Condition
@@ -402,7 +402,7 @@ def _listed(tx: Tx, plan: Plan) -> tuple[Iterator[Json], bool]:
 
 def _grouped(tx: Tx, plan: Plan) -> tuple[Iterator[Json], bool]:
     expressions = [scanning.exact(plan.group)] if plan.group else []
-    expressions += [scanning.comparable(measure.attribute) if measure.attribute else "NULL" for measure in plan.measures]
+    expressions += [column(measure.attribute) if measure.attribute else "NULL" for measure in plan.measures]
     expressions += [tx.dialect.member("data", attribute.slug) for attribute in plan.money]
     groups = aggregate(plan, scanning.scan(tx, plan.schema, plan.conditions, expressions))
     shown = arrange(plan, groups)

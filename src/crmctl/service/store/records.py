@@ -191,11 +191,6 @@ def _no_record(record_id: str) -> NotFound:
 CHUNK = 5000
 
 
-def comparable(attribute: StoredAttribute) -> str:
-    """Return the expression for the canonical value: numbers and dates as keys that sort."""
-    return record_tables.column(attribute)
-
-
 def exact(attribute: StoredAttribute) -> str:
     """Return the expression for the value as `equals` compares it: verbatim text."""
     column = record_tables.column(attribute)
