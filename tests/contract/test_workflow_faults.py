@@ -12,10 +12,10 @@ from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import workflow_runs
+from crmctl.service.store import workflows
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
-from crmctl.service.store.workflow_runs import LeaseLostError
+from crmctl.service.store.workflows import LeaseLostError
 from crmctl.service.workflows.run_executor import Runs, Schedules
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
@@ -100,7 +100,7 @@ def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     assert [each["title"] for each in work.activities()] == ["once"]
     assert len(work.events("workflow.")) == 1
     with pytest.raises(LeaseLostError):
-        work.crm.engine.write(lambda tx: workflow_runs.fail(tx, slow, "late", ids=new_id, now=work.crm.clock.now()))
+        work.crm.engine.write(lambda tx: workflows.fail_run(tx, slow, "late", ids=new_id, now=work.crm.clock.now()))
 
 
 def test_a_run_that_is_interrupted_again_and_again_is_given_up(work: Machinery) -> None:

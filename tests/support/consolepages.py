@@ -17,7 +17,7 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
-from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflow_runs
+from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflows
 from crmctl.service.store.deliveries import UNPROVEN, Attempt, EndedTry
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
@@ -328,12 +328,12 @@ def ran(service: RunningService, workflow: str, error: str | None) -> str:
 
     def run(tx: Tx) -> str:
         start_by_hand(tx, workflow, {"email": "ada@example.com"}, **stamp)
-        for claimed in workflow_runs.claim(tx, 9, 9, 60.0, now=stamp["now"]):
+        for claimed in workflows.claim_runs(tx, 9, 9, 60.0, now=stamp["now"]):
             if error:
-                workflow_runs.fail(tx, claimed, error, **stamp)
+                workflows.fail_run(tx, claimed, error, **stamp)
             else:
-                workflow_runs.advance(tx, claimed, {"activityId": new_id()}, 60.0, **stamp)
-        return str(workflow_runs.list_runs(tx, workflow, 1)[0]["id"])
+                workflows.advance_run(tx, claimed, {"activityId": new_id()}, 60.0, **stamp)
+        return str(workflows.list_runs(tx, workflow, 1)[0]["id"])
 
     return service.engine.write(run)
 

@@ -11,7 +11,7 @@ from crmctl.service.definitions.definitions_file import load_document, parse_doc
 from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import workflow_runs
+from crmctl.service.store import workflows
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, Schedules, start_for_events
 from tests.support.service import RunningService
@@ -73,11 +73,11 @@ class Machinery:
                 return
         raise AssertionError("there is always more to do")
 
-    def claim_all(self) -> list[workflow_runs.Claimed]:
+    def claim_all(self) -> list[workflows.Claimed]:
         """What one more process would take."""
-        return self.crm.engine.write(lambda tx: workflow_runs.claim(tx, 10, PER_WORKFLOW, LEASE_SECONDS, now=self.crm.clock.now()))
+        return self.crm.engine.write(lambda tx: workflows.claim_runs(tx, 10, PER_WORKFLOW, LEASE_SECONDS, now=self.crm.clock.now()))
 
-    def claim(self) -> workflow_runs.Claimed:
+    def claim(self) -> workflows.Claimed:
         """The one run that waits, in our hands."""
         [run] = self.claim_all()
         return run

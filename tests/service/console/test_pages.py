@@ -15,7 +15,7 @@ import pytest
 from crmctl.service.console.visits import PORTAL
 from crmctl.service.context import new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
-from crmctl.service.store import deliveries, keys, webhooks, workflow_runs
+from crmctl.service.store import deliveries, keys, webhooks, workflows
 from tests.service.console.conftest import Newcomer, Visitor, link_to
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program, make_client, running_service
@@ -302,7 +302,7 @@ def test_reports_and_workflows_are_run(service: RunningService, visitor: Visitor
     visitor.follow(visitor.send(f"{path}/enabled", enabled="true"))
     assert visitor.send(f"{path}/run", data="[1]").status_code == 400
     assert visitor.follow(visitor.send(f"{path}/run", data='{"email": "x"}')).status_code == 200
-    [run] = service.engine.read(lambda tx: workflow_runs.list_runs(tx, workflow))
+    [run] = service.engine.read(lambda tx: workflows.list_runs(tx, workflow))
     assert visitor.get(f"{path}/runs/{run['id']}").status_code == 200
     assert visitor.get(f"{path}/runs/{uuid4()}").status_code == 404
 

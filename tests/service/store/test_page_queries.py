@@ -6,7 +6,7 @@ import pytest
 
 from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import preferences, record_history, record_pages, records, reports, workflow_runs, workflows
+from crmctl.service.store import preferences, record_history, record_pages, records, reports, workflows
 from crmctl.service.store.reports import ReportOutcome
 from crmctl.service.store.tx import to_micros
 from tests.service.store.conftest import Store, new_id
@@ -102,7 +102,7 @@ def test_reports_and_workflows_are_renamed_and_deleted_with_their_runs(store: St
         store.write(lambda tx, outcome=outcome, **stamp: reports.add_run(tx, report["id"], outcome, started_at=stamp["now"], **stamp))
     assert store.read(reports.last_runs)[report["id"]]["status"] == reports.FAILED
     assert store.read(lambda tx: reports.count_runs(tx, report["id"])) == 2
-    assert store.read(lambda tx: workflow_runs.recent_outcomes(tx, workflow["id"])) == {
+    assert store.read(lambda tx: workflows.recent_outcomes(tx, workflow["id"])) == {
         "ended": 0,
         "completed": 0,
         "failed": 0,

@@ -41,7 +41,6 @@ from crmctl.service.store import (
     records,
     reports,
     webhooks,
-    workflow_runs,
     workflows,
 )
 from crmctl.service.store.keys import ApiKey, parse_expiry
@@ -296,8 +295,8 @@ def _broken(tx: Tx) -> list[Json]:
     """Return reports whose last run failed, and enabled workflows whose last completed run failed: `{path, name, kind, at, error}`."""
     broken = []
     for workflow in workflows.list_workflows(tx):
-        last = workflow_runs.last_ended(tx, workflow["id"]) if workflow["enabled"] else None
-        if last and last["status"] == workflow_runs.FAILED:
+        last = workflows.last_ended(tx, workflow["id"]) if workflow["enabled"] else None
+        if last and last["status"] == workflows.FAILED:
             broken.append(_attention("workflow", workflow, last, last["createdAt"]))
     runs = reports.last_runs(tx)
     for report in reports.list_reports(tx):

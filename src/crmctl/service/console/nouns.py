@@ -29,7 +29,7 @@ from crmctl.service.console.visits import browser_name, counted, counted_up_to, 
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.store import activities as activity_store
-from crmctl.service.store import attributes, keys, preferences, reports, workflow_runs, workflows
+from crmctl.service.store import attributes, keys, preferences, reports, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store import webhooks as endpoints
 from crmctl.service.store.attributes import options_of
@@ -171,7 +171,7 @@ WORKFLOWS = ConsoleNoun(
         NounColumn("Succeeded", administration.success, kind="number"),
     ),
     list=lambda tx, _visit, _asked: [
-        workflow | {"outcomes": workflow_runs.recent_outcomes(tx, workflow["id"])} for workflow in workflows.list_workflows(tx)
+        workflow | {"outcomes": workflows.recent_outcomes(tx, workflow["id"])} for workflow in workflows.list_workflows(tx)
     ],
     empty="No workflows yet. A workflow acts when a record or an activity changes, on a schedule, or when you run it.",
     get=lambda tx, visit: workflows.get_workflow(tx, visit.id("id")),

@@ -18,7 +18,7 @@ from crmctl.service.console.record_form import FormField, Input, changes, fields
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
 from crmctl.service.faults import BadRequest, NotFound, check_shape
-from crmctl.service.store import attributes, objects, records, workflow_runs, workflows
+from crmctl.service.store import attributes, objects, records, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import start_by_hand, switch
 from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition, is_template
@@ -32,11 +32,11 @@ def add_pages(pages: Pages) -> None:
     @pages.get("/workflows/{id:uuid}/runs/{runId:uuid}")
     def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         workflow = workflows.get_workflow(tx, visit.id("id"))
-        run = workflow_runs.get_run(tx, visit.id("runId"))
+        run = workflows.get_run(tx, visit.id("runId"))
         if run["workflowId"] != workflow["id"]:
             raise NotFound(f"there is no run with the id {run['id']} of this workflow")
         shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
-        is_under_way = run["status"] in (workflow_runs.PENDING, workflow_runs.RUNNING)
+        is_under_way = run["status"] in (workflows.PENDING, workflows.RUNNING)
         return ConsolePage("workflow_run.html", {"workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None)
 
 
@@ -45,8 +45,8 @@ def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:
     return {
         "conditions": in_words(workflow["conditions"], _names(tx, workflow)),
         "steps": actions_in_words(tx, visit, workflow["actions"], (workflow["object"] or {}).get("slug") or ""),
-        **visit.part(lambda limit, offset: workflow_runs.list_runs(tx, workflow["id"], limit, offset), RUNS_PER_PAGE),
-        "outcomes": workflow_runs.recent_outcomes(tx, workflow["id"]),
+        **visit.part(lambda limit, offset: workflows.list_runs(tx, workflow["id"], limit, offset), RUNS_PER_PAGE),
+        "outcomes": workflows.recent_outcomes(tx, workflow["id"]),
         "due_at": None if due is None else to_wire(to_micros(due)),
         "is_late": due is not None and due < visit.now() - LATE_SECONDS,
         "data": visit.text("data"),

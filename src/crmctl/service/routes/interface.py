@@ -35,7 +35,6 @@ from crmctl.service.store import (
     oidc_trusts,
     records,
     reports,
-    workflow_runs,
     workflows,
 )
 from crmctl.service.store.attributes import edit_options
@@ -471,5 +470,5 @@ def start_workflow_run(tx: Tx, call: Call) -> Json:
 @endpoint("GET", WORKFLOW + "/runs", "workflows:read", schemas.listed("WorkflowRunList", runs=schemas.WORKFLOW_RUN), **RUNS)
 def list_workflow_runs(tx: Tx, call: Call) -> Json:
     """List the runs of a workflow, newest first."""
-    runs = workflow_runs.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])
+    runs = workflows.list_runs(tx, call.id("workflowId"), call.query["limit"], call.query["offset"])
     return {"runs": [present(run, "startedAt", "completedAt") for run in runs]}

@@ -11,12 +11,11 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
-from crmctl.service.store import change_log, logs, records, workflow_runs, workflows
+from crmctl.service.store import change_log, logs, records, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Ids, Stamp, Tx, to_micros, to_wire
-from crmctl.service.store.workflow_runs import FAILED, SKIPPED, Cause, Claimed, LeaseLostError
-from crmctl.service.store.workflows import StoredWorkflow
+from crmctl.service.store.workflows import FAILED, SKIPPED, Cause, Claimed, LeaseLostError, StoredWorkflow
 from crmctl.service.workflows.workflow_definition import PERFORM, latest_due, next_due, render
 from crmctl.values.value_readers import canonical_uuid
 
@@ -41,9 +40,9 @@ class Runs(ClaimingJob[Claimed]):
 
     def claim(self, most: int) -> list[Claimed]:
         engine, now = self._context.engine, self._context.clock.now()
-        if not most or not engine.read(lambda tx: workflow_runs.is_waiting(tx, PER_WORKFLOW, now=now)):
+        if not most or not engine.read(lambda tx: workflows.has_waiting_runs(tx, PER_WORKFLOW, now=now)):
             return []
-        return engine.write(lambda tx: workflow_runs.claim(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=now))
+        return engine.write(lambda tx: workflows.claim_runs(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=now))
 
     def work(self, run: Claimed) -> None:
         """Do the remaining steps. Raises only errors that another try may get past; the lease decides when."""
@@ -75,8 +74,8 @@ class Runs(ClaimingJob[Claimed]):
                 return made[-1]
 
             result = PERFORM[action["type"]](tx, filled, scope, {"ids": make, "now": now})
-            workflow_runs.note_origin(tx, run, made)
-            return workflow_runs.advance(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
+            workflows.note_origin(tx, run, made)
+            return workflows.advance_run(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
 
         return self._context.engine.write(change, by=logs.workflow(run.workflow_id))
 
@@ -89,7 +88,7 @@ class Runs(ClaimingJob[Claimed]):
         headers = {"content-type": "application/json", "user-agent": USER_AGENT, "idempotency-key": f"{run.id}-{run.step}"}
         headers |= {name.lower(): str(value) for name, value in filled.get("headers", {}).items()}
         body = jsontext.dumps(filled.get("body", scope)).encode()
-        calling = engine.write(lambda tx: workflow_runs.begin_call(tx, run, LEASE_SECONDS, now=clock.now()))
+        calling = engine.write(lambda tx: workflows.begin_call(tx, run, LEASE_SECONDS, now=clock.now()))
         try:
             reply = self._caller.post(str(filled["url"]), headers, body)
         except CallFailedError as problem:
@@ -97,13 +96,13 @@ class Runs(ClaimingJob[Claimed]):
         if not 200 <= reply.status < 300:
             raise BadRequest(f"the call was answered with status {reply.status}")
         result = {"status": reply.status}
-        return engine.write(lambda tx: workflow_runs.advance(tx, calling, result, LEASE_SECONDS, ids=self._context.ids, now=clock.now()))
+        return engine.write(lambda tx: workflows.advance_run(tx, calling, result, LEASE_SECONDS, ids=self._context.ids, now=clock.now()))
 
     def _fail(self, run: Claimed, fault: Fault) -> None:
         kind = run.actions[run.step]["type"]
         error = f"action {run.step + 1} ({kind}): {fault.message}"
         try:
-            self._context.engine.write(lambda tx: workflow_runs.fail(tx, run, error, ids=self._context.ids, now=self._context.clock.now()))
+            self._context.engine.write(lambda tx: workflows.fail_run(tx, run, error, ids=self._context.ids, now=self._context.clock.now()))
         except LeaseLostError:
             return
 
@@ -130,7 +129,7 @@ API = "api"
 
 def start_for_events(tx: Tx, events: Sequence[change_log.Event], *, ids: Ids, now: float) -> None:
     """Start a run of every workflow that an event triggers. A consumer of the dispatcher."""
-    chains = workflow_runs.take_origins(tx, [event.id for event in events])
+    chains = workflows.take_origins(tx, [event.id for event in events])
     triggered = {kind: workflows.triggered_by(tx, kind.replace(".", "/")) for kind in sorted({event.type for event in events})}
     for event in events:
         for workflow in triggered[event.type]:
@@ -152,7 +151,7 @@ def start_by_hand(tx: Tx, workflow_id: str, data: Json | None, *, ids: Ids, now:
     if len(jsontext.dumps(data).encode()) > MOST_DATA:
         raise BadRequest(f"data must have at most {MOST_DATA:,} bytes", {"field": "data"})
     run_input: Json = {} if data is None else {"data": data, "record": _record(tx, workflow, data)}
-    workflow_runs.add_run(tx, workflow, run_input, Cause(f"API: {workflow.name}", API), ids=ids, now=now)
+    workflows.add_run(tx, workflow, run_input, Cause(f"API: {workflow.name}", API), ids=ids, now=now)
     return workflow
 
 
@@ -185,7 +184,7 @@ class Schedules(BackgroundJob):
             if due_at is not None:
                 data = {"schedule": {"dueAt": to_wire(to_micros(due_at))}}
                 cause = Cause(workflow.name, workflow.trigger, due_at=due_at)
-                workflow_runs.add_run(tx, workflow, data, cause, ids=self._context.ids, now=now)
+                workflows.add_run(tx, workflow, data, cause, ids=self._context.ids, now=now)
             workflows.set_next_due(tx, workflow.id, next_due(workflow.cron, workflow.timezone, now))
 
 
@@ -200,9 +199,9 @@ def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, data: Json, cause: Cause,
             ending = (FAILED, f"not run: {len(cause.chain)} workflows have set off one another already; this looks like a loop")
     except (BadRequest, NotFound) as fault:
         ending = (FAILED, f"conditions: {fault.message}")
-    run_id = workflow_runs.add_run(tx, workflow, data, cause, **stamp)
+    run_id = workflows.add_run(tx, workflow, data, cause, **stamp)
     if ending is not None and run_id is not None:
-        workflow_runs.settle_unstarted(tx, run_id, *ending, **stamp)
+        workflows.settle_unstarted_run(tx, run_id, *ending, **stamp)
 
 
 def _given(event: change_log.Event, payload: Json) -> Json:
