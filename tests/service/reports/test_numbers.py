@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crmctl.models.resources import AttributeType
-from crmctl.service.reports.report_definition import Measure, Plan, aggregate, measured
+from crmctl.service.reports.report_definition import Measure, Plan, aggregate
 from crmctl.service.store.record_tables import Schema
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.value_readers import number_key, number_of
@@ -34,7 +34,7 @@ def test_measures_are_exact_for_numbers_of_any_size(values: list[int | float | D
     plan = Plan(Schema("o", 1, {"amount": AMOUNT}), [], [], None, None, measures, [], None, None, False, 10)
     keys = [number_key(value) for value in values]
     [group] = aggregate(plan, [(seq, *[key] * 4) for seq, key in enumerate(keys)])
-    found = [measured(measure, group, tally) for measure, tally in zip(measures, group.tallies, strict=True)]
+    found = [tally.result(group.records) for tally in group.tallies]
     exact = [Decimal(repr(value)) if isinstance(value, float) else Decimal(value) for value in values]
     wide = Context(prec=5000)
     total = Decimal(0)

@@ -208,12 +208,38 @@ _AVERAGE = decimal.Context(prec=28)
 
 @dataclass
 class Tally:
-    """A measure of a group so far; `lowest` and `highest` are keys."""
+    """A measure of a group so far; `extreme` is the key of its minimum or maximum."""
 
+    measure: Measure
     count: int = 0
     total: Decimal = Decimal(0)
-    lowest: str | None = None
-    highest: str | None = None
+    extreme: str | None = None
+
+    def add(self, keys: Sequence[str]) -> None:
+        function = self.measure.function
+        if function == "count":
+            self.count += bool(keys)
+            return
+        self.count += len(keys)
+        for key in keys:
+            if function in ("sum", "avg"):
+                self.total = _EXACT.add(self.total, number_of(key))
+            else:
+                self.extreme = key if self.extreme is None else (min if function == "min" else max)(self.extreme, key)
+
+    def result(self, records: int) -> int | Decimal | str | None:
+        """Return the result for a group of so many records. The sum of nothing is 0; its average, minimum and maximum are None."""
+        attribute = self.measure.attribute
+        match self.measure.function:
+            case "count":
+                return records if attribute is None else self.count
+            case "sum":
+                return plain_number(self.total)
+            case "avg":
+                return plain_number(_AVERAGE.divide(self.total, Decimal(self.count))) if self.count else None
+        if self.extreme is None or attribute is None or TYPES[attribute.type].family is not Family.NUMBER:
+            return self.extreme
+        return plain_number(number_of(self.extreme))
 
 
 @dataclass
@@ -246,11 +272,10 @@ def aggregate(plan: Plan, rows: Iterable[Sequence[Any]]) -> list[Group]:
                         raise BadRequest(f"the report has more than {MOST_GROUPS:,} groups; filter it or group by something coarser")
                     group = groups[key, code] = _new_group(plan, key, code, row[0])
                 group.records += 1
-                for measure, tally, stored in zip(plan.measures, group.tallies, row[first:last], strict=True):
-                    if stored is not None and measure.attribute is not None:
-                        keys = keys_in(measure.attribute, stored)
-                        amounts = currencies.get(measure.attribute.slug)
-                        _count(measure, tally, keys if amounts is None else [k for k, c in zip(keys, amounts, strict=True) if c == code])
+                for tally, stored in zip(group.tallies, row[first:last], strict=True):
+                    if stored is not None and (attribute := tally.measure.attribute) is not None:
+                        keys, amounts = keys_in(attribute, stored), currencies.get(attribute.slug)
+                        tally.add(keys if amounts is None else [k for k, c in zip(keys, amounts, strict=True) if c == code])
     if plan.group is None and not groups:
         return [_new_group(plan, None, None, 0)]
     return list(groups.values())
@@ -263,27 +288,6 @@ def _currencies(value: str | float | None) -> list[str | None]:
     parsed = jsontext.loads(value) if isinstance(value, str) else value
     amounts = [amount for amount in parsed if amount is not None] if isinstance(parsed, list) else [parsed]
     return [(amount.get(CURRENCY) or "").strip().upper() or None if isinstance(amount, dict) else None for amount in amounts]
-
-
-def measured(measure: Measure, group: Group, tally: Tally) -> int | Decimal | str | None:
-    """Return the result. The sum of nothing is 0; its average, minimum and maximum are None."""
-    match measure.function:
-        case "count":
-            return group.records if measure.attribute is None else tally.count
-        case "sum":
-            return plain_number(tally.total)
-        case "avg":
-            return plain_number(_AVERAGE.divide(tally.total, Decimal(tally.count))) if tally.count else None
-        case "min":
-            return value_of(measure, tally.lowest)
-        case _:
-            return value_of(measure, tally.highest)
-
-
-def value_of(measure: Measure, key: str | None) -> int | Decimal | str | None:
-    if key is None or measure.attribute is None:
-        return None
-    return plain_number(number_of(key)) if TYPES[measure.attribute.type].family is Family.NUMBER else key
 
 
 def plain_number(number: Decimal) -> int | Decimal:
@@ -309,8 +313,7 @@ def arrange(plan: Plan, groups: list[Group]) -> list[Group]:
         ordered = _sorted(ordered, lambda group: group.currency, descending=plan.descending)
     elif not by_group:
         position = next(index for index, measure in enumerate(plan.measures) if measure.name == plan.sort)
-        measure = plan.measures[position]
-        ordered = _sorted(ordered, lambda group: measured(measure, group, group.tallies[position]), descending=plan.descending)
+        ordered = _sorted(ordered, lambda group: group.tallies[position].result(group.records), descending=plan.descending)
     return ordered[: plan.limit]
 
 
@@ -342,21 +345,7 @@ def period_of(key: str, period: Period) -> str:
 
 
 def _new_group(plan: Plan, key: str | None, currency: str | None, first: int) -> Group:
-    return Group(key, currency, first, 0, [Tally() for _ in plan.measures])
-
-
-def _count(measure: Measure, tally: Tally, keys: Sequence[str]) -> None:
-    if measure.function == "count":
-        tally.count += bool(keys)
-        return
-    for key in keys:
-        tally.count += 1
-        if measure.function in ("sum", "avg"):
-            tally.total = _EXACT.add(tally.total, number_of(key))
-        elif measure.function == "min":
-            tally.lowest = key if tally.lowest is None or key < tally.lowest else tally.lowest
-        else:
-            tally.highest = key if tally.highest is None or key > tally.highest else tally.highest
+    return Group(key, currency, first, 0, list(map(Tally, plan.measures)))
 
 
 MOST_BYTES = 32 * 1024 * 1024
@@ -413,7 +402,7 @@ def _group_results(tx: Tx, plan: Plan, groups: list[Group]) -> Iterator[Json]:
     """Yield the results. A group is shown by its period, or by the value of its first record, as it is stored."""
     labels = _labels(tx, plan, groups)
     for label, group in zip(labels, groups, strict=True):
-        measures = {measure.name: measured(measure, group, tally) for measure, tally in zip(plan.measures, group.tallies, strict=True)}
+        measures = {tally.measure.name: tally.result(group.records) for tally in group.tallies}
         currency = {} if plan.currency is None else {plan.currency: group.currency}
         yield ({} if plan.group is None else {plan.group.slug: label}) | currency | measures
 
