@@ -198,7 +198,7 @@ def _why(problem: Exception) -> str:
     cause = problem.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate is refused: {cause.verify_message}"
-    return reason(cause) if isinstance(cause, OSError) else str(problem)
+    return reason(cause if isinstance(cause, OSError) else problem)
 
 
 def _host_header(target: VettedAddress) -> str:
