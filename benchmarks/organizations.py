@@ -3,7 +3,7 @@
     python benchmarks/organizations.py random [200] [0] [sqlite|postgresql|plain]
                                                          pull, apply to an empty service, pull; identical apart from ids; from seed 0 on
     python benchmarks/organizations.py pull [100000]     the pull after a sync: 10 s of processor time, 150 MB; apply against bulk import
-    python benchmarks/organizations.py kills [30]        kill -9 at random moments of pull and apply
+    python benchmarks/organizations.py kills [30]        kill -9 in each phase of pull and apply
     python benchmarks/organizations.py leaks [20000]     scan a masked copy of that many people for every value of the source
 
 Exits with 1 if a target is missed.
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -131,36 +132,56 @@ def peak(service: RunningService, *words: str) -> int:
     return int(done.stdout.rpartition("PEAK ")[2]) * 1024
 
 
+PULL_PHASES = {"sync": "STATE/mirror/*", "write": ".crm.crmctl/new/*", "replace": ".crm.crmctl/COMPLETE.json"}
+APPLY_PHASES = {kind: f"STATE/jobs/*/steps/*-{kind}-*" for kind in ("schema", "create", "update", "entries")}
+"""Files and folders that show that a command has reached a phase."""
+
+
 def kills(count: int) -> bool:
-    wrong, choose = 0, random.Random(7)
+    """Kill each command in each phase; the folder is complete or unchanged, and repeated applies lose and double nothing."""
+    wrong, killed, choose = 0, Counter[str](), random.Random(7)
     for number in range(count):
         with running_service(fresh("one")) as one, running_service(fresh("two")) as two:
             for name in ("crm", "second", "STATE"):
                 shutil.rmtree(name, ignore_errors=True)
             furnish(one, 2000 + number)
             run(one, "org", "pull", "crm")
-            old = (Path("crm") / "MANIFEST.json").read_bytes()
-            one.client.post(f"/api/v1/objects/{one.object_id('people')}/records", json={"data": {"email": "late@example.org"}})
-            killed_after(one, choose.uniform(0.3, 1.2), "org", "pull", "crm")
-            wrong += run(one, "org", "verify", "crm", code=None).returncode != 0
-            is_old = (Path("crm") / "MANIFEST.json").read_bytes() == old
-            wrong += is_old == ("late@example.org" in (Path("crm") / "records" / "people.jsonl").read_text())
-            killed_after(two, choose.uniform(0.3, 2.5), "org", "apply", "crm")
+            for phase, sign in PULL_PHASES.items():
+                old, email = (Path("crm") / "MANIFEST.json").read_bytes(), f"{phase}@example.org"
+                one.client.post(f"/api/v1/objects/{one.object_id('people')}/records", json={"data": {"email": email}})
+                killed[f"pull, {phase}"] += killed_in(one, sign, choose.uniform(0, 0.02), "org", "pull", "crm")
+                wrong += run(one, "org", "verify", "crm", code=None).returncode != 0
+                is_old = (Path("crm") / "MANIFEST.json").read_bytes() == old
+                wrong += is_old == (email in (Path("crm") / "records" / "people.jsonl").read_text())
+            for phase, sign in APPLY_PHASES.items():
+                killed[f"apply, {phase}"] += killed_in(two, sign, choose.uniform(0, 0.1), "org", "apply", "crm", "--settle", "2")
             run(two, "org", "apply", "crm", "--settle", "2", "--map", "map.json")
             run(two, "org", "pull", "second")
             wrong += by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) != by_new_ids(Path("second"), {})
             Path("map.json").unlink()
-    print(f"{count} kills of pull and of apply, {wrong} wrong")
+            print(f"{number + 1}: {wrong} wrong, killed: {dict(killed)}", flush=True)
+    print(f"{sum(killed.values())} kills in {len(killed)} phases of pull and apply, {wrong} wrong: {dict(killed)}")
     return not wrong
 
 
-def killed_after(service: RunningService, seconds: float, *words: str) -> None:
+def killed_in(service: RunningService, sign: str, seconds: float, *words: str) -> bool:
+    """Kill a command so many seconds after a new file or folder shows that it has reached a phase. Return False if it ended before."""
     env = {**os.environ, "CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
+    before = {path: path.stat().st_mtime_ns for path in Path().glob(sign)}
     with subprocess.Popen([str(CRMCTL), *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        while process.poll() is None and {path: modified(path) for path in Path().glob(sign)} == before:
+            time.sleep(0.001)
+        time.sleep(seconds)
+        is_running = process.poll() is None
+        process.kill()
+    return is_running
+
+
+def modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def leaks(count: int) -> bool:

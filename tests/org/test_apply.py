@@ -56,8 +56,9 @@ def test_an_organization_arrives_whole_and_a_second_apply_writes_nothing(crm: Ru
     created, expected = ([row["create"] for row in report["records"].values()] for report in (applied, planned))
     assert created == expected
     other.log.clear()
-    again = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()
+    again = run_crmctl("org", "apply", "crm", "--map", "rebuilt.json", env=at(other)).ok().json()
     assert (again["job"], again["changes"]) == (None, 0)
+    assert Path("rebuilt.json").read_text() == Path("map.json").read_text()
     assert not [entry for entry in other.log if entry["method"] != "GET"]
     run_crmctl("org", "pull", "second", env=at(other)).ok()
     assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})

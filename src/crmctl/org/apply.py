@@ -141,17 +141,16 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         )
         plan = plan_of(compared, request, takes_sections=takes_sections(context))
         approve(plan)
-        if request.dry_run or (not plan.changes and job is None):
-            return plan
-        job = job or _held(stack, OrgJob.begin(context, request.folder))
-        plan.job = job.id
-        try:
-            _Run(context, compared, present, job, plan).carry_out(request)
-        except CrmctlError as error:
-            error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
-            raise
-        job.journal.state = JobState.FINISHED
-        if request.map_file is not None:
+        if not request.dry_run and (plan.changes or job is not None):
+            job = job or _held(stack, OrgJob.begin(context, request.folder))
+            plan.job = job.id
+            try:
+                _Run(context, compared, present, job, plan).carry_out(request)
+            except CrmctlError as error:
+                error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
+                raise
+            job.journal.state = JobState.FINISHED
+        if not request.dry_run and request.map_file is not None:
             with whole_file(request.map_file, mode=0o600) as file:
                 file.write(jsontext.dumps(dict(sorted((known | known_ids(context)).items())), indent=0) + "\n")
     return plan
