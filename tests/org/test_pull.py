@@ -162,10 +162,10 @@ BAD_INPUT = [
     ("MANIFEST.json", lambda text: text.replace('"schema.yaml"', '"../schema.yaml"'), "MANIFEST.json: the path '../schema.yaml' leaves"),
     ("MANIFEST.json", None, "crm is no folder of crmctl org"),
     ("schema.yaml", None, "crm is incomplete: schema.yaml is missing"),
-    ("members.yaml", lambda text: text + text, "members.yaml: "),
+    ("members.yaml", lambda text: text + text, "members.yaml:13: the id m1-0@example.com is also in members.yaml:1"),
     ("webhooks.yaml", lambda _: "- url: [\n", "webhooks.yaml: "),
-    ("files.yaml", lambda _: "- {path: docs/a, sha256: ../../../etc/passwd}\n", "files.yaml: docs/a has no sha256"),
-    ("files.yaml", lambda _: f"- {{path: docs/a, contentType: a/b, sha256: {'a' * 64}}}\n", "files.yaml: docs/a is missing: files/aaaa"),
+    ("files.yaml", lambda _: "- {path: docs/a, sha256: ../../../etc/passwd}\n", "files.yaml:1: docs/a has no sha256"),
+    ("files.yaml", lambda _: f"- {{path: docs/a, contentType: a/b, sha256: {'a' * 64}}}\n", "files.yaml:1: docs/a is missing: files/aaaa"),
     ("foreign.txt", lambda _: "x", "crm holds files that are not crmctl's: foreign.txt"),
 ]
 

@@ -96,7 +96,7 @@ def test_entries_without_what_they_need_are_refused(crm: RunningService) -> None
         path = Path("crm") / name
         before = path.read_text() if path.exists() else None
         path.write_text(text)
-        assert f"{name}: " in run_crmctl("org", "apply", "crm", "--edited", "--dry-run").exits(9).err
+        assert f"{name}:1: " in run_crmctl("org", "apply", "crm", "--edited", "--dry-run").exits(9).err
         path.unlink() if before is None else path.write_text(before)
 
 

@@ -35,6 +35,20 @@ def test_a_subset_is_closed_and_says_what_each_reference_added(crm: RunningServi
     assert run_crmctl("org", "apply", "crm").ok().json()["changes"] == 0
 
 
+def test_activities_of_a_subset_name_nobody_outside(crm: RunningService) -> None:
+    ids = []
+    for slug, data in (("people", {"email": "in@example.org"}), ("people", {"email": "out@example.org"}), ("companies", {"name": "Acme"})):
+        ids.append(crm.client.post(f"/api/v1/objects/{crm.object_id(slug)}/records", json={"data": data}).json()["id"])
+    inside, outside, company = ids
+    for record, person in ((inside, outside), (outside, inside)):
+        links = [{"objectId": crm.object_id("people"), "recordId": record}, {"objectId": crm.object_id("companies"), "recordId": company}]
+        body = {"title": "Call", "summary": "", "linkedRecords": links, "participants": [{"type": "person", "id": person}]}
+        crm.client.post("/api/v1/activities", json=body)
+    run_crmctl("org", "pull", "crm", "--where", "people:email=in@example.org").ok()
+    [activity] = lines_of(Path("crm/activities.jsonl"))
+    assert (activity["links"], activity.get("participants")) == ([f"people/{inside}"], None)
+
+
 def test_samples_repeat_and_limits_refuse(crm: RunningService) -> None:
     furnish(crm, 32)
     first = run_crmctl("org", "pull", "a", "--sample", "people=3").ok().json()

@@ -219,17 +219,18 @@ class OrgFolder:
             if not self.file(name).exists():
                 continue
             try:
-                content = yaml_text.loads(self.file(name).read_text(encoding="utf-8"))
+                content, lines = yaml_text.loads_with_lines(self.file(name).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 refuse(name, reason(error))
             if isinstance(content, list) is not is_list:
                 refuse(name, "must be a list" if is_list else "must be one entry")
-            for entry in content if is_list else [content]:
+            for entry, line in zip(content, lines, strict=True) if is_list else [(content, 1)]:
+                place = f"{name}:{line}"
                 if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
-                    refuse(name, f"an entry has no {key}")
+                    refuse(place, f"an entry has no {key}")
                 if problem := _entry_problem(section, entry):
-                    refuse(name, f"{entry[key]} {problem}")
-                yield OrgRow(f" {section}", entry_id(section, entry), entry, name)
+                    refuse(place, f"{entry[key]} {problem}")
+                yield OrgRow(f" {section}", entry_id(section, entry), entry, place)
 
     def _lines(self, name: str) -> Iterator[tuple[str, Json]]:
         if not self.file(name).exists():

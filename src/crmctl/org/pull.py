@@ -19,6 +19,7 @@ from crmctl.mirror.file import writing_turn
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
+from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, AttributeType, Object
 from crmctl.org.folder import (
@@ -50,7 +51,7 @@ from crmctl.org.tables import OrgTables, Side
 from crmctl.schema.schema_document import Present, SchemaDocument, to_document
 from crmctl.values import yaml_text
 from crmctl.values.conditions import value_test
-from crmctl.values.filters import check_slugs, parse_condition
+from crmctl.values.filters import parse_condition
 from crmctl.values.moments import to_timestamp
 
 LOCKS = "org"
@@ -149,9 +150,10 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
             for row in organization.rows():
                 tables.add(Side.LEFT, row)
             added = _restrict(tables, organization, request)
-            lost = tables.cut_open_links(Side.LEFT)
+            is_subset = bool(request.where or request.sample)
+            lost = tables.cut_open_links(Side.LEFT, is_subset=is_subset)
             with new_content(folder) as place:
-                writing = _Writing(organization, tables, mask, place)
+                writing = _Writing(organization, tables, mask, is_subset, place)
                 manifest = writing.write(context, lost) | {"source": source_digest(context.origin)}
                 is_changed = _store(folder, place, manifest, _proposed(settings, organization))
     manifest = OrgFolder(folder).manifest
@@ -250,34 +252,34 @@ def _order(record_id: str) -> str:
 def _tests(objects: Mapping[str, Sequence[Attribute]], where: Sequence[str]) -> dict[str, list[Callable[[Json], bool]]]:
     tests: dict[str, list[Callable[[Json], bool]]] = {}
     for text in where:
-        slug, sign, condition_text = text.partition(":")
-        if not sign:
-            raise UsageError(f"--where {text!r} is not OBJECT:CONDITION", hint="for example --where 'deals:stage=won'")
-        condition, attributes = parse_condition(condition_text), _known(objects, slug, "--where")
-        check_slugs([condition], attributes)
-        attribute = next((each for each in attributes if each.slug == condition.slug), None)
-        if attribute is None:
-            raise UsageError(f"--where {text!r}: {slug} has no attribute {condition.slug}", code="unknown_attribute")
-        meets, name = value_test(attribute, condition.operator, condition.value), attribute.slug
+        slug, condition_text = _parted(objects, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
+        condition, attributes = parse_condition(condition_text), {each.slug: each for each in objects[slug]}
+        if condition.slug not in attributes:
+            hint = suggestion(condition.slug, attributes, f"it has {', '.join(attributes)}")
+            raise UsageError(f"--where {text!r}: {slug} has no attribute {condition.slug}", hint=hint, code="unknown_attribute")
+        meets, name = value_test(attributes[condition.slug], condition.operator, condition.value), condition.slug
         tests.setdefault(slug, []).append(lambda data, meets=meets, name=name: meets(data.get(name)))  # type: ignore[misc]
     return tests
 
 
 def _sizes(objects: Mapping[str, Sequence[Attribute]], sample: Sequence[str]) -> dict[str, int]:
-    sizes = {}
+    sizes, form = dict[str, int](), "--sample OBJECT=N, for example people=500"
     for text in sample:
-        slug, _, number = text.partition("=")
+        slug, number = _parted(objects, text, "=", form)
         if not number.isdecimal():
-            raise UsageError(f"--sample {text!r} is not OBJECT=N", hint="for example --sample people=500")
-        _known(objects, slug, "--sample")
+            raise UsageError(f"{text!r} is not {form}")
         sizes[slug] = int(number)
     return sizes
 
 
-def _known(objects: Mapping[str, Sequence[Attribute]], slug: str, option: str) -> Sequence[Attribute]:
+def _parted(objects: Mapping[str, object], text: str, sign: str, form: str) -> tuple[str, str]:
+    """Return the object that an option names, and the rest. Raises UsageError."""
+    slug, found, rest = text.partition(sign)
+    if not found:
+        raise UsageError(f"{text!r} is not {form}")
     if slug not in objects:
-        raise UsageError(f"{option}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
-    return objects[slug]
+        raise UsageError(f"{text!r}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
+    return slug, rest
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------------------
@@ -290,10 +292,11 @@ class _Writing:
     organization: Organization
     tables: OrgTables
     mask: Mask | None
+    is_subset: bool
     place: Path
 
     def write(self, context: BulkContext, lost: Counter[str]) -> Json:
-        """Write every data file and return the manifest. `lost`: the number of references to deleted records by kind of row."""
+        """Write every data file and return the manifest. `lost`: the number of references to missing records by kind of row."""
         organization, place = self.organization, self.place
         if self.mask is not None:
             kinds = [*organization.attributes, ACTIVITY_ROWS, MEMBER_ROWS]
@@ -318,14 +321,18 @@ class _Writing:
         ]
         rows += [
             *self._left_out(),
-            *(coverage(f"{kind.strip()}: references to deleted records", None, f"{lost[kind]:,} left out") for kind in lost),
+            *(
+                coverage(f"{kind.strip()}: references to deleted records", None, f"{lost[kind]:,} left out")
+                for kind in lost
+                if kind in counts
+            ),
         ]
         states = [state for one in organization.objects if (state := organization.copy.state(one.id)) is not None]
         return {
             "format": FORMAT,
             "asOf": to_timestamp(min((state.as_of for state in states), default=0)),
             "masked": self.mask is not None,
-            "subset": any(row["content"] == "records outside the subset" for row in organization.notes),
+            "subset": self.is_subset,
             "records": counts,
             "activities": activities,
             "members": sections.get("members") or 0,

@@ -128,18 +128,18 @@ class OrgTables(Spill):
         origin = "link l JOIN item o ON o.side = l.side AND o.kind = l.kind AND o.id = l.item"
         yield from self._db.execute(f"SELECT place, name, target, l.id FROM {origin} WHERE {_OPEN} ORDER BY target", (side, targets))
 
-    def cut_open_links(self, side: Side) -> Counter[str]:
-        """Leave out those references; return their number by kind of row."""
-        return Counter(kind for kind, _, names in self._cut(_OPEN, (side, jsontext.dumps([*self.references.by_kind]))) for _ in names)
+    def cut_open_links(self, side: Side, *, is_subset: bool) -> Counter[str]:
+        """Leave out those references, in a subset also its unknown participants; return their number by kind of row."""
+        condition = f"{_OPEN} OR {_UNKNOWN_PERSON}" if is_subset else _OPEN
+        return Counter(kind for kind, _, names in self._cut(condition, (side, jsontext.dumps([*self.references.by_kind]))) for _ in names)
 
     def cut_unpaired_links(self, *, inside: bool = False) -> Iterator[tuple[str, str, list[str]]]:
         """Leave out references of records in the folder that the other side does not have; yield kind, id and names of the references.
 
         `inside`: those to objects of the folder, instead of to others.
         """
-        objects = "(SELECT value FROM json_each(?2))"
         unpaired = "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.target AND p.right = l.id)"
-        condition = f"l.side = ?1 AND l.kind IN {objects} AND l.target {'IN' if inside else 'NOT IN'} {objects} AND {unpaired}"
+        condition = f"l.side = ?1 AND l.kind IN {_OBJECTS} AND l.target {'IN' if inside else 'NOT IN'} {_OBJECTS} AND {unpaired}"
         return self._cut(condition, (Side.RIGHT, jsontext.dumps([*self.references.by_kind])))
 
     def _cut(self, condition: str, values: tuple[Side, str]) -> Iterator[tuple[str, str, list[str]]]:
@@ -266,7 +266,7 @@ _UNPAIRED = {
     f"(SELECT 1 FROM pair WHERE pair.kind = item.kind AND pair.{column} = item.id) ORDER BY id"
     for side, column in ((Side.LEFT, "left"), (Side.RIGHT, "right"))
 }
-_OPEN = (
-    "l.side = ?1 AND l.target IN (SELECT value FROM json_each(?2)) AND "
-    "NOT EXISTS (SELECT 1 FROM item i WHERE i.side = l.side AND i.kind = l.target AND i.id = l.id)"
-)
+_OBJECTS = "(SELECT value FROM json_each(?2))"
+_LACKS = "NOT EXISTS (SELECT 1 FROM item i WHERE i.side = l.side AND i.id = l.id AND i.kind"
+_OPEN = f"l.side = ?1 AND l.target IN {_OBJECTS} AND {_LACKS} = l.target)"
+_UNKNOWN_PERSON = f"l.side = ?1 AND l.target = '{ANY}' AND {_LACKS} IN {_OBJECTS})"

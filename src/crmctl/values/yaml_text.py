@@ -30,6 +30,15 @@ def loads(text: str) -> Any:
     return value
 
 
+def loads_with_lines(text: str) -> tuple[Any, list[int]]:
+    """Parse YAML like `loads`; return also the lines of the items if it is a list."""
+    import yaml
+
+    value = loads(text)
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader) if isinstance(value, list) else None
+    return value, [] if node is None else [item.start_mark.line + 1 for item in node.value]
+
+
 def _check_plain(value: Any, path: str) -> None:
     """Refuse what YAML has beyond JSON: keys that are not text, bytes, sets, infinity."""
     if isinstance(value, dict):
