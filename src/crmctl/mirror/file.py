@@ -439,7 +439,7 @@ def why_anew(before: Fingerprint, now: Fingerprint) -> str | None:
     gone = deleted_slugs(before, now)
     for attribute_id, facts in before.items():
         slug = facts[0]
-        if attribute_id in now and list(now[attribute_id]) != list(facts):
+        if attribute_id in now and now[attribute_id] != facts:
             return f"the attribute {slug} has changed"
         if attribute_id not in now and slug not in gone:
             return f"the attribute {slug} was made anew"
@@ -448,10 +448,6 @@ def why_anew(before: Fingerprint, now: Fingerprint) -> str | None:
 
 def deleted_slugs(before: Fingerprint, now: Fingerprint) -> set[str]:
     return {facts[0] for attribute_id, facts in before.items() if attribute_id not in now} - {facts[0] for facts in now.values()}
-
-
-def needs_columns(before: Fingerprint, now: Fingerprint) -> bool:
-    return {key: list(facts) for key, facts in before.items()} != {key: list(facts) for key, facts in now.items()}
 
 
 WAIT_SECONDS = 3600.0

@@ -88,16 +88,10 @@ class LocalCopy:
             while rows := cursor.fetchmany(CHUNK):
                 yield [_record(row[0]) for row in rows]
 
-    def records_by_id(self, object_id: str, ids: Iterable[str] | None = None) -> Iterator[Record]:
-        """Yield the records of an object, or those with these ids, in the order of their ids."""
+    def records_by_id(self, object_id: str) -> Iterator[Record]:
+        """Yield the records of an object in the order of their ids."""
         with storage_errors(self.path):
-            condition = ""
-            if ids is not None:
-                self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _chosen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-                self._db.execute("DELETE FROM temp._chosen")
-                self._db.executemany("INSERT OR IGNORE INTO temp._chosen VALUES (?)", ((record_id,) for record_id in ids))
-                condition = "WHERE id IN (SELECT id FROM temp._chosen)"
-            for row in self._db.execute(f"SELECT _data FROM {self._table(object_id)} {condition} ORDER BY id"):
+            for row in self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY id"):
                 yield _record(row[0])
 
     def ids(self, object_id: str) -> set[str]:
@@ -138,12 +132,9 @@ class LocalCopy:
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """Yield the records of any object that refer to these records of this object."""
         with storage_errors(self.path):
-            self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _referred (id TEXT PRIMARY KEY) WITHOUT ROWID")
             for other, table, column in references_to(self._file, object_id):
-                self._db.execute("DELETE FROM temp._referred")
-                self._db.executemany("INSERT OR IGNORE INTO temp._referred VALUES (?)", ((record_id,) for record_id in record_ids))
-                statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp._referred)"
-                for row in self._db.execute(statement).fetchall():
+                statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT value FROM json_each(?))"
+                for row in self._db.execute(statement, (jsontext.dumps(list(record_ids)),)).fetchall():
                     yield Referring(other, column, _record(row[0]))
 
     def _table(self, object_id: str) -> str:
@@ -194,7 +185,7 @@ class MirroredLists:
         state = self._copy.state(object_id)
         if state is None or not state.proven or state.excluded:
             return None
-        known = {attribute_id: list(facts) for attribute_id, facts in state.fingerprint.items() if facts[-1]}
+        known = {attribute_id: facts for attribute_id, facts in state.fingerprint.items() if facts[-1]}
         return state if known == fingerprint_of(attributes) else None
 
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:

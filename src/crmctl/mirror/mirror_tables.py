@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,8 +105,7 @@ class ObjectTable:
         is_logged = self._db.execute("SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (self.name,)).fetchone()
         self._db.execute(f"ALTER TABLE {self._table} RENAME TO {old}")
         for column in ("_created", "_updated"):
-            for index in (f"_by_{self.name}{column}", f"{self.name}{column}"):  # older mirrors used the second name
-                self._db.execute(f"DROP INDEX IF EXISTS {quoted(index)}")
+            self._db.execute(f"DROP INDEX IF EXISTS {quoted(f'_by_{self.name}{column}')}")
         self._plan()
         self.create()
         last = 0
@@ -282,20 +281,15 @@ RESUMED_WITHIN = 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class ScanBegin:
-    """When a full read began, by the service's clock and this machine's, and the newest change then; in microseconds."""
+class FullRead:
+    """A full read. `begun`: when, by the service's clock and this machine's; `newest`: the newest change then; in microseconds.
 
-    started: int
-    taken: int
+    `is_stable`: every group of equal creation times is known to be complete.
+    """
+
+    begun: tuple[int, int]
     newest: int | None
-
-
-@dataclass(frozen=True)
-class CompleteScan:
-    """A finished full read. `is_stable`: every group of equal creation times is known to be complete."""
-
-    begin: ScanBegin
-    is_stable: bool
+    is_stable: bool = True
 
 
 @contextmanager
@@ -325,11 +319,12 @@ def discard_scan(mirror: Path, object_id: str) -> None:
     _remove(_place(mirror, object_id))
 
 
-def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: ScanBegin, progress: Progress) -> CompleteScan:
+def scan_into(staging: Staging, lister: CountedReads, object_id: str, begun: FullRead, progress: Progress) -> FullRead:
     """Read every record that exists from beginning to end, as of some moment in between. Raises what a sweep raises."""
     noted = staging.noted("scan")
     if noted is not None:
-        begin = ScanBegin(*noted["begin"])
+        *began, newest = noted["begin"]
+        begun = FullRead((began[0], began[1]), newest)
         state, statistics = SweepState.from_document(noted["sweep"]), PassStatistics(**noted["statistics"])
     else:
         state, statistics = SweepState(Position()), PassStatistics()
@@ -337,14 +332,10 @@ def scan_into(staging: Staging, lister: CountedReads, object_id: str, begin: Sca
     for page in sweep.pages():
         with staging.step():
             new = staging.merge(page)
-            document = {
-                "begin": [begin.started, begin.taken, begin.newest],
-                "sweep": sweep.state.to_document(),
-                "statistics": vars(statistics),
-            }
+            document = {"begin": [*begun.begun, begun.newest], "sweep": sweep.state.to_document(), "statistics": vars(statistics)}
             staging.note("scan", document)
         progress.advance(new)
-    return CompleteScan(begin, statistics.unstable == 0)
+    return replace(begun, is_stable=statistics.unstable == 0)
 
 
 def _place(mirror: Path, object_id: str) -> Path:

@@ -11,8 +11,8 @@ from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, needs_columns, why_anew
-from crmctl.mirror.mirror_tables import CompleteScan, ObjectTable, ScanBegin, Written, discard_scan, scan_into, staged, without_values
+from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
+from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
 from crmctl.mirror.proof import (
     CannotProve,
     ChangeReader,
@@ -27,7 +27,7 @@ from crmctl.mirror.proof import (
 )
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, Attribute, Record
-from crmctl.read.export_passes import LOOKBACK, GatherMark, Staging
+from crmctl.read.export_passes import GatherMark, Staging
 from crmctl.read.records import CountedReads
 from crmctl.values.moments import MICROS, micros_of, micros_of_date
 
@@ -45,12 +45,11 @@ ANNOUNCED = 20
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The dependencies of a sync. `lookback` in seconds."""
+    """The dependencies of a sync."""
 
     service: ReadService
     clock: Clock
     progress: Progress
-    lookback: float = LOOKBACK
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ class ObjectSync:
         change.
         """
         reader, located, moved, looked_back = self._reader(), 0, 0, False
-        read = reader.read(mark, newest, self._plan.lookback)
+        read = reader.read(mark, newest)
         self._learn_order(reader)
         if must_sort and not reader.sorts:
             raise CannotProve("nothing shows yet that the service sorts by time of change")
@@ -163,13 +162,13 @@ class ObjectSync:
                 if stands_still(self.lister, self.state.object_id, self.table, mark.since, before):
                     return read, located
                 looked_back = True
-                again = reader.read(mark, newest, self._plan.lookback, whole=True)
+                again = reader.read(mark, newest, whole=True)
             else:
                 located += found
                 moved += found == 0
                 if moved > RETRIES:
                     raise CannotProve("others kept writing while deletions were looked for")
-                again = reader.read(replace(read.mark, since=mark.since), read.newest, self._plan.lookback)
+                again = reader.read(replace(read.mark, since=mark.since), read.newest)
             again.written.add(read.written)
             read = replace(again, overlap=max(read.overlap, again.overlap))
 
@@ -252,20 +251,20 @@ class ObjectSync:
     def _head(self) -> Page[Record]:
         return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
 
-    def scan(self, staging: Staging, head: Page[Record] | None = None) -> CompleteScan:
+    def scan(self, staging: Staging, head: Page[Record] | None = None) -> FullRead:
         """Read everything into the staging. Raises what a sweep raises."""
         page, plan = head or self._head(), self._plan
         here = int(plan.clock.now() * MICROS)
         told = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None
-        begin = ScanBegin(here if told is None else told, here, newest)
+        begun = FullRead((here if told is None else told, here), newest)
         plan.progress.start(f"reading {self.state.slug}", page.total, PAGE_LIMIT)
         try:
-            return scan_into(staging, self.lister, self.state.object_id, begin, plan.progress)
+            return scan_into(staging, self.lister, self.state.object_id, begun, plan.progress)
         finally:
             plan.progress.finish()
 
-    def take(self, staging: Staging, scan: CompleteScan) -> Written:
+    def take(self, staging: Staging, scan: FullRead) -> Written:
         with self.file.transaction():
             written = self._replace(staging)
             self._prove(scan, written)
@@ -283,7 +282,7 @@ class ObjectSync:
             written = self.table.write(page.items)
             written.deleted_ids = gone
             self.table.delete(gone)
-            read = self._reader().seen_at_once(page.items, self._plan.lookback)
+            read = self._reader().seen_at_once(page.items)
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
@@ -305,16 +304,15 @@ class ObjectSync:
         db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
 
-    def _prove(self, scan: CompleteScan, written: Written) -> None:
+    def _prove(self, scan: FullRead, written: Written) -> None:
         """Record what a full read proves: its start at least, and with changes and count the present."""
-        begin = scan.begin
-        whole = ChangesRead(next_mark((begin.started, begin.taken), begin.newest, self._plan.lookback), begin.newest, None)
+        whole = ChangesRead(next_mark(scan.begun, scan.newest), scan.newest, None)
         if not scan.is_stable:
             self._save(whole, "not proven: records of one creation time came in another order every time", "everything", proven=False)
             return
         self.file.db.execute("SAVEPOINT begun")
         try:
-            read, _ = self._settle(whole.mark, begin.newest, must_sort=self.table.count() > PAGE_LIMIT)
+            read, _ = self._settle(whole.mark, scan.newest, must_sort=self.table.count() > PAGE_LIMIT)
         except CannotProve as doubt:
             sorts = self.file.noted(SORTS)
             self.file.db.execute("ROLLBACK TO begun")  # together with changes that prove nothing
@@ -349,7 +347,7 @@ class ObjectSync:
             self._fit_columns()
 
     def _fit_columns(self) -> None:
-        if needs_columns(self.state.fingerprint, self._fingerprint):
+        if self.state.fingerprint != self._fingerprint:
             self.table.rebuild(deleted_slugs(self.state.fingerprint, self._fingerprint))
 
     def _save(self, read: ChangesRead, proof: str, how: str = "changes", *, proven: bool = True) -> None:

@@ -11,7 +11,7 @@ from crmctl.errors import NotFoundError, RejectedError
 from crmctl.mirror.file import wire_text
 from crmctl.mirror.mirror_tables import ObjectTable, Written
 from crmctl.models.resources import PAGE_LIMIT, Record
-from crmctl.read.export_passes import ROUNDS, UNEVEN, GatherMark
+from crmctl.read.export_passes import LOOKBACK, ROUNDS, UNEVEN, GatherMark
 from crmctl.read.records import CountedReads
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Slice, SliceReader, Unsorted
 from crmctl.values.moments import MICROS, micros_of, micros_of_date
@@ -83,7 +83,7 @@ class ChangeReader:
         self._clock = clock
         self.shows_order = self.sorts = False
 
-    def read(self, mark: GatherMark, newest: int | None, lookback: float, *, whole: bool = False) -> ChangesRead:
+    def read(self, mark: GatherMark, newest: int | None, *, whole: bool = False) -> ChangesRead:
         """Read the changes since the last read began, when `newest` was the newest change.
 
         With `whole`, read the whole look-back before it too. Raises CannotProve, and what requests raise.
@@ -106,13 +106,13 @@ class ChangeReader:
         if is_whole or (self.sorts and not first.walks):
             self._drop_unseen(first, latest, written)
         # Without a count, deletions after the first pass are unknown.
-        following = next_mark((first if latest.total is None else latest).began, latest.newest, lookback)
+        following = next_mark((first if latest.total is None else latest).began, latest.newest)
         return ChangesRead(following, latest.newest, latest.total, first.overlap, is_whole, first.lowest, written)
 
-    def seen_at_once(self, page: Sequence[Record], lookback: float) -> ChangesRead:
+    def seen_at_once(self, page: Sequence[Record]) -> ChangesRead:
         """Return the result of reading this page, which is the whole list."""
         begun = self._begin(list(page))
-        return ChangesRead(next_mark(begun.began, begun.newest, lookback), begun.newest, begun.total, is_whole=True)
+        return ChangesRead(next_mark(begun.began, begun.newest), begun.newest, begun.total, is_whole=True)
 
     def _pass(self, mark: GatherMark, written: Written, end: int, *, overlaps: bool) -> _PassResult:
         """Read the list once, newest change first, until older than `end`; with `overlaps`, also until known records stood in place.
@@ -228,13 +228,13 @@ def most_asked_for(records: int) -> int:
     return max(PAGE_LIMIT, records // PAGE_LIMIT)
 
 
-def next_mark(began: tuple[int, int], newest: int | None, lookback: float) -> GatherMark:
+def next_mark(began: tuple[int, int], newest: int | None) -> GatherMark:
     """Return where the next read looks for changes: the look-back before this one or before its newest change.
 
     `began` is by the service's clock and by this machine's.
     """
     now = began[0]
-    return GatherMark((now if newest is None else min(now, newest)) - int(lookback * MICROS), *began)
+    return GatherMark((now if newest is None else min(now, newest)) - int(LOOKBACK * MICROS), *began)
 
 
 _END = 1 << 62

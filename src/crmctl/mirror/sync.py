@@ -374,15 +374,9 @@ class MirrorSync:
         deleted = result.written.deleted_ids
         if not deleted or result.state.syncs == 1:
             return
-        db = self._file.db
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS _deleted (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        db.execute("DELETE FROM temp._deleted")
-        db.executemany("INSERT OR IGNORE INTO temp._deleted VALUES (?)", ((record_id,) for record_id in deleted))
         for object_id, table, column in references_to(self._file, found.id):
-            db.execute(
-                f"INSERT OR IGNORE INTO _reread SELECT ?, id FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT id FROM temp._deleted)",
-                (object_id,),
-            )
+            referring = f"SELECT ?, id FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT value FROM json_each(?))"
+            self._file.db.execute(f"INSERT OR IGNORE INTO _reread {referring}", (object_id, jsontext.dumps(deleted)))
 
     def _clean_up(self, objects: Sequence[Object]) -> None:
         """Read again the records that referred to deleted ones, in objects that were synced before."""
