@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
-from crmctl.client.runs import Followed, RunFollower, ServerClock
+from crmctl.client.runs import Followed, RunFollower
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
@@ -312,16 +311,3 @@ def test_trouble_on_the_way_does_not_end_the_wait_and_looks_are_gentle() -> None
         assert ([run.id for run in found.runs], found.ended) == (["mine"], True)
         assert max(scene.clock.slept) == 5.0
         assert scene.clock.now() - NOW > 60
-
-
-def test_the_offset_of_the_service_is_narrowed_by_every_answer() -> None:
-    clock = ServerClock()
-    clock.saw("Fri, 15 Jan 2027 08:00:00 GMT", 100.0, 100.1)  # 1_800_000_000
-    clock.saw("Fri, 15 Jan 2027 08:00:01 GMT", 100.5, 100.6)
-    span = clock.span(100.0, 100.0)
-    assert span.start == pytest.approx(1_800_000_000.4)
-    assert span.end == pytest.approx(1_800_000_001.0)
-    clock.saw("nonsense", 0, 0)
-    clock.saw(None, 0, 0)
-    assert clock.span(100.0, 100.0) == span
-    assert json.dumps(span.distance(None, 1.0)) == "0.0"

@@ -222,12 +222,10 @@ class Crm:
     def get_workflow(self, workflow_id: str) -> Workflow:
         return read_one(self.session.request("GET", path_of("workflows", workflow_id)), "workflow", Workflow)
 
-    def run_workflow(
-        self, workflow_id: str, data: Fields | None = None, *, watch: AttemptObserver | None = None
-    ) -> tuple[WorkflowStart, str | None]:
-        """Return the acknowledgement, which names no run, and its Date header. `watch` hears of every attempt before it is sent."""
+    def run_workflow(self, workflow_id: str, data: Fields | None = None) -> tuple[WorkflowStart, str | None]:
+        """Return the acknowledgement, which names no run, and its Date header."""
         body = None if data is None else {"data": data}
-        answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body, watch=watch)
+        answer = self.session.request("POST", path_of("workflows", workflow_id, "run"), body=body)
         return read_loose(answer, WorkflowStart, "workflowId", "workflowName", "message"), answer.headers.get("date")
 
     def list_workflow_runs(self, workflow_id: str, *, limit: int = 20, offset: int = 0) -> Page[WorkflowRun]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from crmctl.client.answers import Page, iterate
 from crmctl.client.crm import Crm, Fields
-from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import NetworkError, RateLimitedError, ServiceError
 from crmctl.models.resources import ReportRun, Resource, WorkflowRun, WorkflowStart
-from crmctl.values.moments import seconds_of
+from crmctl.values.moments import MICROS, micros_of_date, seconds_of
 
 R = TypeVar("R", bound=Resource)
 
@@ -40,51 +38,13 @@ def newest_pages(fetch: Callable[[int, int], Page[R]], age: Callable[[R], float 
             return
 
 
-SUCCEEDED = frozenset({"completed", "complete", "succeeded", "success", "successful", "finished", "done", "ok"})
-FAILED = frozenset(
-    {"failed", "failure", "error", "errored", "cancelled", "canceled", "aborted", "terminated", "killed", "rejected"}
-    | {"timed_out", "timedout", "timeout", "timed-out", "timed out", "expired", "crashed"}
-)
+SUCCEEDED = frozenset({"completed", "succeeded", "success", "finished", "done"})
+FAILED = frozenset({"failed", "error", "cancelled", "canceled", "aborted", "terminated", "rejected", "timed_out", "timeout", "expired"})
 GAPS = Backoff(longest=5.0, growth=1.5, jitter=0.0)
 """Seconds between two looks at the list; each gap is half as long again."""
 
-SKEW = 2.0
-"""Seconds by which a run's time may precede our request: clocks differ."""
-
 STRANGE_CLOCK = 15.0
 """Seconds after which a new run that seems too early is accepted if no other has come."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A span of the service's time, in Unix seconds."""
-
-    start: float = -math.inf
-    end: float = math.inf
-
-    def distance(self, created: float | None, precision: float) -> float:
-        """Return by how much a moment known to `precision` seconds lies outside, at least; 0 for an unknown one."""
-        return 0.0 if created is None else max(self.start - (created + precision), created - self.end, 0.0)
-
-
-@dataclass
-class ServerClock:
-    """How far the service's clock is ahead of ours. Every Date, a whole second rounded down, narrows it."""
-
-    least: float = -math.inf
-    most: float = math.inf
-
-    def saw(self, date: str | None, sent: float, received: float) -> None:
-        try:
-            second = parsedate_to_datetime(date or "").timestamp()
-        except (ValueError, TypeError, OverflowError):
-            return
-        least, most = second - received, second + 1 - sent
-        agrees = least <= self.most and most >= self.least
-        self.least, self.most = (max(self.least, least), min(self.most, most)) if agrees else (least, most)
-
-    def span(self, sent: float, received: float) -> Span:
-        return Span(sent + self.least, received + self.most)
 
 
 @dataclass(frozen=True)
@@ -106,7 +66,7 @@ def outcome_of(run: WorkflowRun) -> bool | None:
 
 
 @dataclass
-class RunFollower(AttemptObserver):
+class RunFollower:
     """Follow a run: call `look` (existing runs), `start`, `follow`. `note` takes remarks, `tell` the state at each look."""
 
     crm: Crm
@@ -117,10 +77,9 @@ class RunFollower(AttemptObserver):
     tell: Callable[[str], None]
     _known: set[str] = field(default_factory=set)
     _new: dict[str, WorkflowRun] = field(default_factory=dict)
-    _server: ServerClock = field(default_factory=ServerClock)
     _titles: set[str] = field(default_factory=set)
-    _span: Span = field(default_factory=Span)
-    _sent: float = 0.0
+    _earliest: float = -math.inf
+    _latest: float = math.inf
     _noted: frozenset[str] = frozenset()
 
     def look(self) -> None:
@@ -129,10 +88,11 @@ class RunFollower(AttemptObserver):
 
     def start(self, data: Fields | None) -> WorkflowStart:
         """Start the run and remember when, by the service's clock."""
-        started, date = self.crm.run_workflow(self.workflow_id, data, watch=self)
-        received = self.clock.monotonic()
-        self._server.saw(date, self._sent, received)
-        self._span = self._server.span(self._sent, received)
+        sent = self.clock.monotonic()
+        started, date = self.crm.run_workflow(self.workflow_id, data)
+        if (micros := micros_of_date(date)) is not None:  # rounded down to a second, as times of runs may be
+            second = micros / MICROS
+            self._earliest, self._latest = second - (self.clock.monotonic() - sent) - 1, second + 1
         names = {name.strip() for name in (self.name, started.workflow_name) if name}
         self._titles = {f"API: {name}" for name in names}
         return started
@@ -156,10 +116,6 @@ class RunFollower(AttemptObserver):
             looks += 1
             self.clock.sleep(min(GAPS.gap(looks), left))
 
-    def sending(self) -> None:
-        """Take the time of this attempt: refused attempts do not count."""
-        self._sent = self.clock.monotonic()
-
     def _refresh(self, seconds: float, ours: Sequence[WorkflowRun]) -> None:
         """Read the list. A passing failure ends nothing, because the run continues."""
         try:
@@ -177,10 +133,7 @@ class RunFollower(AttemptObserver):
         """Return the runs that may be new, and the wanted ones wherever they are in the list."""
 
         def fetch(limit: int, offset: int) -> Page[WorkflowRun]:
-            sent = self.clock.monotonic()
-            page = crm.list_workflow_runs(self.workflow_id, limit=limit, offset=offset)
-            self._server.saw(page.date, sent, self.clock.monotonic())
-            return page
+            return crm.list_workflow_runs(self.workflow_id, limit=limit, offset=offset)
 
         runs = [run for page in newest_pages(fetch, _created) for run in page]
         missing = set(wanted) - {run.id for run in runs}
@@ -200,14 +153,14 @@ class RunFollower(AttemptObserver):
 
     def _ours(self, *, patient: bool) -> tuple[WorkflowRun, ...]:
         """Return the new runs nearest to our request; several if they cannot be told apart."""
-        candidates = [run for run in self._new.values() if self._distance(run) <= SKEW or not self._is_early(run)]
-        if not candidates and not patient:
-            candidates = list(self._new.values())
+        runs = list(self._new.values())
+        candidates = [run for run in runs if self._distance(run) >= 0] or ([] if patient else runs)
         if not candidates:
             return ()
-        nearest = min(map(self._distance, candidates))
-        # inside the span runs cannot be told apart; outside it a second is not much
-        chosen = sorted((run for run in candidates if self._distance(run) <= nearest + (1.0 if nearest else 0.0)), key=_order)
+        nearest = min(abs(self._distance(run)) for run in candidates)
+        # runs of the span cannot be told apart; outside it a second is not much
+        limit = nearest + (1.0 if nearest else 0.0)
+        chosen = sorted((run for run in candidates if abs(self._distance(run)) <= limit), key=_order)
         if len(candidates) > 1 and self._noted != (ids := frozenset(run.id for run in candidates)):
             self._noted = ids
             if len(chosen) == 1:
@@ -218,21 +171,13 @@ class RunFollower(AttemptObserver):
         return tuple(chosen)
 
     def _distance(self, run: WorkflowRun) -> float:
-        return self._span.distance(_created(run), _precision(run))
-
-    def _is_early(self, run: WorkflowRun) -> bool:
+        """Return the seconds between our request and the run: negative for an earlier one, 0 if the run may be ours or has no time."""
         created = _created(run)
-        return created is not None and created < self._span.start
+        return 0.0 if created is None else min(created - self._earliest, 0.0) or max(created - self._latest, 0.0)
 
 
 def _created(run: WorkflowRun) -> float | None:
     return next((found for text in (run.created_at, run.started_at) if (found := seconds_of(text)) is not None), None)
-
-
-def _precision(run: WorkflowRun) -> float:
-    """Return the precision of a run's time in seconds."""
-    text = run.created_at if seconds_of(run.created_at) is not None else run.started_at
-    return 0.001 if text and "." in text else 1.0
 
 
 def _order(run: WorkflowRun) -> tuple[float, str]:
