@@ -77,7 +77,7 @@ REFUSED = [
     (["--excel-safe"], "--excel-safe is for csv and tsv"),
     (["--excel-safe", "-O", "a.parquet"], "--excel-safe is for csv and tsv"),
     (["--excel-safe", "-O", "a.csv", "--format", "json"], "--excel-safe is for csv and tsv"),
-    (["--resume"], "-O FILE"),
+    (["--restart"], "-O FILE"),
     (["--dry-run"], "--dry-run"),
 ]
 

@@ -180,10 +180,7 @@ def test_what_was_gathered_for_another_export_or_long_ago_is_not_gone_on_with(tm
     server = BulkServer()
     server.seed([{"n": n} for n in range(150)])
     page = server.page
-    with pytest.raises(UsageError, match="no interrupted export"):
-        to_file(server, target, resume=True)
-    assert list(tmp_path.iterdir()) == []
-    for options in ({"prune": True}, {"resume": False}):
+    for options in ({"prune": True}, {"restart": True}):
         server.page = lambda query: page(query) if len(server.reads) < 2 else {"nothing": 1}  # type: ignore[method-assign]
         server.reads.clear()
         with pytest.raises(ServiceError):

@@ -202,61 +202,41 @@ def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     return replacements
 
 
-def read_map_file(path: Path) -> dict[str, str]:
-    """Return targets by column from a JSON or YAML object in a file. Raises UsageError for other content."""
-    return _pairs(path, [(column, _entry(path, column, entry)[0]) for column, entry in _map_entries(path)])
+def read_map_file(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return targets by column, and values and what replaces them by column, from a JSON or YAML object. Raises UsageError.
 
-
-def read_map_values(path: Path) -> dict[str, dict[str, str]]:
-    """Return values and what replaces them, by column, from the `values` of a map file. Raises UsageError."""
-    return {column: values for column, entry in _map_entries(path) if (values := _entry(path, column, entry)[1])}
-
-
-def _entry(path: Path, column: Any, entry: Any) -> tuple[Any, dict[str, str]]:
-    """Return the target and the values of an entry: a slug, or an object with `to` and `values`."""
-    if not isinstance(entry, dict):
-        return entry, {}
-    values = entry.get("values") or {}
-    is_map = isinstance(values, dict) and all(isinstance(text, str) and text for pair in values.items() for text in pair)
-    if not {*entry} <= {"to", "values"} or not is_map:
-        hint = "Status: {to: status, values: {Software: technology}}"
-        raise UsageError(f"{path}: {column!r} is neither a slug nor an object of to and values", hint=hint)
-    return entry.get("to", column), values
+    An entry is a slug, or an object with `to` and `values`.
+    """
+    targets: dict[str, str] = {}
+    replacements: dict[str, dict[str, str]] = {}
+    for column, entry in _map_entries(path):
+        target, values = (entry.get("to", column), entry.get("values") or {}) if isinstance(entry, dict) else (entry, {})
+        is_map = isinstance(values, dict) and all(isinstance(text, str) and text for pair in values.items() for text in pair)
+        if not is_map or (isinstance(entry, dict) and not {*entry} <= {"to", "values"}):
+            hint = "Status: {to: status, values: {Software: technology}}"
+            raise UsageError(f"{path}: {column!r} is neither a slug nor an object of to and values", hint=hint)
+        if not isinstance(column, str) or not (target is None or isinstance(target, str)):
+            hint = "both are text; an empty slug leaves the column out"
+            raise UsageError(f"{path}: {column!r}: {target!r} is not a column name and a slug", hint=hint)
+        targets[column] = (target or "").strip()
+        if values:
+            replacements[column] = values
+    return targets, replacements
 
 
 def _map_entries(path: Path) -> list[tuple[Any, Any]]:
+    from crmctl.values import yaml_text  # imported here because only map files need it
+
     try:
         text = path.read_text(encoding="utf-8-sig")
+        is_json = path.suffix.lower() == ".json" or text.lstrip().startswith("{")
+        document = jsontext.loads(text, unique_keys=True) if is_json else yaml_text.loads(text)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {reason(error)}", code="unreadable_file") from error
     except UnicodeError as error:
         raise UsageError(f"{path} is not UTF-8", code="undecodable") from error
-    document = _document(path, text, is_json=path.suffix.lower() == ".json" or text.lstrip().startswith("{"))
+    except ValueError as error:
+        raise UsageError(f"{path} is neither JSON nor YAML: {reason(error)}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{path} must hold an object of column names and slugs", hint='for example {"Work Email": "email", "Notes": ""}')
     return list(document.items())
-
-
-def _document(path: Path, text: str, *, is_json: bool) -> Any:
-    if is_json:
-        try:
-            return jsontext.loads(text, unique_keys=True)
-        except ValueError as error:
-            raise UsageError(f"{path} is not JSON: {reason(error)}") from error
-    from crmctl.values import yaml_text  # imported here because only YAML map files need it
-
-    try:
-        return yaml_text.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{path} is not YAML: {reason(error)}") from error
-
-
-def _pairs(path: Path, items: Iterable[tuple[Any, Any]]) -> dict[str, str]:
-    mapped: dict[str, str] = {}
-    for column, target in items:
-        if not isinstance(column, str) or not (target is None or isinstance(target, str)):
-            raise UsageError(
-                f"{path}: {column!r}: {target!r} is not a column name and a slug", hint="both are text; an empty slug leaves the column out"
-            )
-        mapped[column] = (target or "").strip()
-    return mapped

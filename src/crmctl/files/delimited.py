@@ -143,16 +143,12 @@ class _Scan:
         """Return the record. With an unpaired quote, it takes all remaining lines, because they may belong to a cell."""
         problem = self.problem or problem
         unpaired = sum(line.count(QUOTE) for line in self.raw) % 2 == 1
-        if problem is None and unpaired and any(_opens_late(cell) for cell in self.cells):
+        if problem is None and unpaired and any(cell[:1].isspace() and cell.lstrip().startswith(QUOTE) for cell in self.cells):
             problem = _late_quote(self.number)
         if problem is not None and (unpaired or self.is_torn):
             for line in self.lines:
                 self._go_on(line, self.first)
         return QuotedRecord(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
-
-
-def _opens_late(cell: str) -> bool:
-    return cell[:1].isspace() and cell.lstrip().startswith(QUOTE)
 
 
 def _late_quote(line: int) -> Finding:

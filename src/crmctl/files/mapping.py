@@ -144,7 +144,7 @@ def build_mapping(
     """
     names = attributes if isinstance(attributes, Names) else Names(attributes)
     mode = Mode.CREATE if options.keys else options.mode  # with a key, the mapping ignores ids in the file
-    declared = {**(read_map_file(options.map_file) if options.map_file else {}), **parse_pairs(options.map_pairs)}
+    declared = {**(read_map_file(options.map_file)[0] if options.map_file else {}), **parse_pairs(options.map_pairs)}
     by_position, absent = _positions(header, declared)
     if absent and header_complete:
         raise UsageError(

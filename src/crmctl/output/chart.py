@@ -98,7 +98,9 @@ def draw_chart(rows: Sequence[Row], streams: Streams) -> str:
     if not numeric:
         why = "the results are empty" if not rows else f"none of {', '.join(names)} holds numbers"
         raise UsageError(f"there is nothing to chart: {why}", hint="leave --chart out to see the results", code="nothing_to_chart")
-    labels_from = [name for name in names if name not in numeric and any(_is_word(row.get(name)) for row in rows)]
+    labels_from = [
+        name for name in names if name not in numeric and any(isinstance(row.get(name), str | bool | Mapping | list) for row in rows)
+    ]
     if not labels_from and len(numeric) > 1:
         labels_from = [numeric.pop(0)]
     labels = [_label(row, labels_from, number) for number, row in enumerate(rows, 1)]
@@ -127,10 +129,6 @@ def is_utf8(streams: Streams) -> bool:
 def _is_numeric(name: str, rows: Sequence[Row]) -> bool:
     present = [row[name] for row in rows if row.get(name) is not None]
     return bool(present) and name not in _IDENTITIES and all(number_of(value) is not None for value in present)
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str | bool | Mapping | list)
 
 
 def _label(row: Row, names: Sequence[str], number: int) -> str:

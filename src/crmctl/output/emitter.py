@@ -11,7 +11,6 @@ from typing import Any
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS, OutputFormat
 from crmctl.errors import UsageError
-from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, narrow
 from crmctl.models.ids import suggestion
 from crmctl.output import formats
@@ -21,8 +20,7 @@ from crmctl.output.value_text import Rendering
 from crmctl.output.views import View, generic_view
 
 SHOWN_EXPRESSION = 200
-SHOWN_VALUE = 60
-"""Most characters of an expression and of a value in a message."""
+"""Most characters of an expression in a message."""
 
 _TYPES = {"str": "string", "dict": "object", "list": "array", "int": "number", "float": "number", "bool": "boolean", "NoneType": "null"}
 
@@ -82,29 +80,16 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
 
 
 def _why(error: Exception) -> str:
-    """Return the error in an expression and its position. The library's own texts repeat it and print whole values."""
-    from jmespath.exceptions import ArityError, IncompleteExpressionError, JMESPathError, JMESPathTypeError, LexerError, ParseError
-
-    if isinstance(error, JMESPathTypeError):
-        wanted = " or ".join(error.expected_types)
-        actual = _TYPES.get(error.actual_type, error.actual_type)
-        return f"{error.function_name}() takes {wanted}, not {actual}: {_cut(_as_json(error.current_value), SHOWN_VALUE)}"
-    if isinstance(error, IncompleteExpressionError):
-        return "the expression is not complete"
-    if isinstance(error, LexerError):
-        return f"{_cut(str(error.message), SHOWN_VALUE)}, at character {error.lexer_position + 1}"
-    if isinstance(error, ParseError) and not isinstance(error, ArityError):
-        return f"unexpected {_cut(str(error.token_value), SHOWN_VALUE)!r} at character {error.lex_position + 1}"
-    if isinstance(error, JMESPathError):
-        return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
-    return "values of different kinds are compared" if isinstance(error, TypeError) else "a number that nothing can be done with"
-
-
-def _as_json(value: Any) -> str:
-    try:
-        return jsontext.dumps(value)
-    except (TypeError, ValueError):
-        return repr(value)
+    """Return what is wrong in an expression, and where. The library's own texts repeat it and print whole values."""
+    if wanted := getattr(error, "expected_types", None):  # of a JMESPathTypeError
+        actual = getattr(error, "actual_type", "")
+        return f"{getattr(error, 'function_name', '')}() takes {' or '.join(wanted)}, not {_TYPES.get(actual, actual)}"
+    place = getattr(error, "lex_position", None)
+    if place is not None:
+        return f"it cannot be read from character {place + 1} on"
+    if isinstance(error, TypeError | ArithmeticError):
+        return "values of different kinds are compared, or a number that nothing can be done with"
+    return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
 
 
 def _cut(text: str, length: int) -> str:

@@ -87,7 +87,7 @@ def _moment(micros: int | None) -> str | None:
 
 
 RESUMED_WITHIN = 24 * 3600.0
-"""Age in seconds from which an interrupted export continues only with `--resume`: its file could contain records deleted since."""
+"""Age in seconds from which an interrupted export starts again: its file could contain records deleted since."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +112,14 @@ class Further:
 class ExportOptions:
     """Options of an export.
 
-    `increments` limits it to records that changed since the last run. `resume`: True continues an interrupted export, False starts again,
-    and None continues only a recent one.
+    `increments` limits it to records that changed since the last run. `restart`: do not continue an interrupted export.
     """
 
     layout: Layout = field(default_factory=Layout)
     conditions: Sequence[Condition] = ()
     prune: bool = False
     increments: Increments | None = None
-    resume: bool | None = None
+    restart: bool = False
     further: Further = Further()
 
 
@@ -165,7 +164,7 @@ class ExportRequest:
     shape: str = "columns"
     prune: bool = False
     since_last: bool = False
-    resume: bool | None = None
+    restart: bool = False
     replace: bool = False
     further: Further = Further()
 
@@ -184,8 +183,8 @@ class ExportRequest:
         """Raise UsageError for options that exclude each other."""
         if self.prune and self.since_last:
             raise UsageError("--since-last gives changes, which say nothing of deletions", hint="leave --prune-deleted out")
-        if self.resume is not None and self.path is None:
-            raise UsageError("only an export into a file can be resumed", hint="-O FILE")
+        if self.restart and self.path is None:
+            raise UsageError("only an export into a file is ever continued", hint="-O FILE")
 
 
 def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:
@@ -199,7 +198,7 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
     layout = Layout(request.chosen_format(), attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
     subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
     increments = _increments(context, subject, request) if request.since_last else None
-    options = ExportOptions(layout, request.conditions, request.prune, increments, request.resume, request.further)
+    options = ExportOptions(layout, request.conditions, request.prune, increments, request.restart, request.further)
     run = Export(context, subject, options)
     return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
 
@@ -300,15 +299,7 @@ class Export:
         staging = Staging(place)
         noted, begun = staging.noted("request"), staging.noted("begun")
         fits = noted == self._request and staging.noted("gathering") is not None
-        wanted = self._options.resume
-        if wanted and not fits:
-            staging.close()
-            if noted is None:
-                place.unlink(missing_ok=True)
-            raise UsageError(
-                f"there is no interrupted export of this to go on with: {place}", hint="leave --resume out", code="nothing_to_resume"
-            )
-        if fits and (wanted or (wanted is None and self._clock.now() - begun < RESUMED_WITHIN)):
+        if fits and not self._options.restart and self._clock.now() - begun < RESUMED_WITHIN:
             self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
             return staging, True
         if noted is not None:

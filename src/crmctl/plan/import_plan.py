@@ -170,7 +170,7 @@ class ImportPlan:
 
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """Return a plan that can be stored: the map file is inlined, and sample records are reduced to their form."""
-        declared = {**(read_map_file(self.mapping.map_file) if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
+        declared = {**(read_map_file(self.mapping.map_file)[0] if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
         pairs = tuple(f"{column}={target}" for column, target in declared.items())
         forms = {one.slug: learn_form(one, self.values.samples) for one in attributes if one.type in COMPOSITE_TYPES}
         objects = {slug: dict.fromkeys(form.keys, "") for slug, form in forms.items() if form.keys}

@@ -12,7 +12,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.client.directory import active_ones
 from crmctl.errors import DeniedError, UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
-from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks, parse_replacements, read_map_values
+from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks, parse_replacements, read_map_file
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import is_stream
@@ -188,7 +188,7 @@ class ImportRequest(RunRequest, ReadRequest):
 
     def _replacements(self) -> dict[str, dict[str, str]]:
         """Return the replaced values of the map file and of --value, which wins."""
-        replacements = read_map_values(Path(self.map_file)) if self.map_file else {}
+        replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
         return replacements

@@ -160,19 +160,15 @@ class Merger:
             return None
         if attribute.type == AttributeType.CURRENCY and list(_usual(attribute, parts)) == ["amount"]:
             (amount,) = parts.values()
-            if not self._is_money_object(attribute):
+            if form.plain or not form.keys:
                 return amount
-            if form.keys and any(usual_name(attribute, key) == "currency" for key in form.keys):
+            if any(usual_name(attribute, key) == "currency" for key in form.keys):
                 raise RejectedError(
                     f"{attribute.slug}: an amount without a currency, and records here have one",
                     hint="say it in the value, 12.50 EUR, or for all of them with --currency EUR",
                     code="missing_currency",
                 )
         return compose(attribute, {part_name(attribute, part, form): value for part, value in parts.items()}, form)
-
-    def _is_money_object(self, attribute: Attribute) -> bool:
-        form = self.form(attribute.slug)
-        return bool(form.keys) and not form.plain
 
     def _money(self, attribute: Attribute, parts: Parts, current: Any) -> tuple[Any, Parts]:
         """Return current money as an object if necessary, and add the currency of `--currency`."""

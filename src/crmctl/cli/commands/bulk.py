@@ -169,12 +169,9 @@ def export_records(
     strict: StrictOption = False,
     prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice and leave out records deleted meanwhile.")] = False,
     since_last: Annotated[bool, typer.Option("--since-last", help="Only changes since the last run; at first all.")] = False,
-    resume: Annotated[
-        bool | None,
-        typer.Option(
-            "--resume/--restart", help="Continue an interrupted export, or start over. By default continue one from the last 24 hours."
-        ),
-    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start over instead of continuing an interrupted export of the last 24 hours.")
+    ] = False,
 ) -> None:
     """Export all or matching records of an object, each once.
 
@@ -187,7 +184,7 @@ def export_records(
     path = Path(file) if file is not None and file != "-" else None
     request = ExportRequest(
         object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), shape=ctx.obj.shape, prune=prune,
-        since_last=since_last, resume=resume,
+        since_last=since_last, restart=restart,
     )  # fmt: skip
     export_records(ctx.obj, request, filters, strict=strict)
 

@@ -110,7 +110,8 @@ class _By(NamedTuple):
             elements = parts_of(self.attribute, value, self.path) if is_part else list(values_along(value, self.path))
         if self.unit:
             elements = [period(element, UNITS[self.unit]) for element in elements]
-        return list(dict.fromkeys(_hashable(element) for element in elements if element not in (None, "", {}))) or [None]
+        filled = [element for element in elements if element not in (None, "", {})]
+        return list(dict.fromkeys(jsontext.dumps(one) if isinstance(one, dict | list) else one for one in filled)) or [None]
 
 
 def period(value: Any, unit: Callable[[date], str]) -> str | None:
@@ -286,10 +287,6 @@ class RecordGroups:
 
 def _json_number(number: Decimal | None) -> int | Decimal | None:
     return None if number is None else as_number(number)
-
-
-def _hashable(value: Any) -> Any:
-    return jsontext.dumps(value) if isinstance(value, dict | list) else value
 
 
 def as_number(number: Decimal) -> int | Decimal:
