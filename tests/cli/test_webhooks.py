@@ -10,17 +10,15 @@ import signal
 import socket
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from crmctl.client.webhook_receiver import MAX_BODY
-from crmctl.models.signatures import new_secret, sign
+from crmctl.models.signatures import new_secret
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.fakecrm import FakeCrm
 from tests.support.listener import PAYLOAD, SECRET, Listener, Senders, signed
 from tests.support.patience import PATIENCE
-from tests.support.receiver import Receiver
 
 
 def test_event_types_and_the_portal() -> None:
@@ -107,42 +105,6 @@ def test_an_event_that_comes_again_is_printed_once() -> None:
         assert [event["id"] for event in listener.stop(signal.SIGTERM)] == ["evt_1", "evt_2"]
 
 
-def test_only_the_wanted_types_and_those_that_do_not_say() -> None:
-    with Listener("--events", "record.created, workflow.failed") as listener:
-        assert listener.send("a", kind="record.created") == 204
-        assert listener.send("b", kind="record.deleted") == 204
-        assert listener.send("c", b'{"type": "workflow.failed", "data": {}}', kind=None) == 204
-        assert listener.send("d", b'{"type": "workflow.completed"}', kind=None) == 204
-        assert listener.send("e", b"not json \xff", kind=None) == 204
-        assert [(event["id"], event["type"]) for event in listener.stop()] == [
-            ("a", "record.created"), ("c", "workflow.failed"), ("e", None),
-        ]  # fmt: skip
-
-
-def test_forwards_carry_the_original_bytes_and_headers_and_the_sender_does_not_wait() -> None:
-    body = b'{ "odd":  "spacing", "n": 1.00 }'
-    with Receiver(answer=lambda request, number: 200) as target, Listener("-v", "--forward", target.url) as listener:
-        assert listener.post(body, signed("evt_1", body) | {"X-Extra": "yes", "User-Agent": "provider/2"}) == 204
-        received = target.wait_for(1)
-        assert {request.body for request in received} == {body}
-        headers = received[0].headers
-        assert {name: headers[name] for name in ("webhook-id", "x-extra", "user-agent")} == {
-            "webhook-id": "evt_1", "x-extra": "yes", "user-agent": "provider/2",
-        }  # fmt: skip
-        assert headers["webhook-signature"] == sign([SECRET], "evt_1", int(headers["webhook-timestamp"]), body).signatures
-        assert headers["host"] == urlsplit(target.url).netloc
-        assert [event["id"] for event in listener.stop()] == ["evt_1"]
-        assert "evt_1 forwarded: 200" in listener.err
-
-
-def test_a_forward_that_is_refused_is_said_and_does_no_harm() -> None:
-    with Receiver(answer=lambda request, number: 404) as target, Listener("--forward", target.url) as listener:
-        assert listener.send("evt_1") == 204
-        target.wait_for(1)
-        assert len(listener.stop()) == 1
-        assert "evt_1 forwarded: 404" in listener.err
-
-
 def test_bodies_are_bounded_and_may_come_in_chunks() -> None:
     with Listener() as listener:
         assert listener.post(bytes(MAX_BODY + 1), signed("big", b"")) == 413
@@ -172,7 +134,6 @@ def test_silent_connections_do_not_keep_others_waiting() -> None:
         ([], "CRMCTL_WEBHOOK_SECRET"),
         (["--secret", "whsec_!!!"], "base64"),
         (["--secret", SECRET, "--port", "70000"], "--port"),
-        (["--secret", SECRET, "--forward", "localhost:3000"], "--forward"),
         (["--secret", SECRET, "--tolerance", "0"], "--tolerance"),
         (["--secret", SECRET, "--host", "192.0.2.1", "--port", "0"], "cannot listen"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def test_verify_a_saved_delivery(tmp_path: Path, age: float) -> None:
 
 def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
     body, headers = saved(tmp_path, time.time() - 1000)
-    (tmp_path / "h").write_text(json.dumps(headers))
+    (tmp_path / "h").write_text("".join(f"{name}: {value}\n" for name, value in headers.items()))
     with_age = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / "h", "--tolerance", "300").exits(9)
     assert "seconds old" in with_age.error()["message"]
     missing = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--id", "x").exits(9)
@@ -52,15 +51,8 @@ def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
     run_crmctl("webhooks", "verify", body, *odd, env={"CRMCTL_WEBHOOK_SECRET": None}).exits(2)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "HTTP/1.1 200\r\nWebhook-Id: a:b\r\nX: y\r\n",
-        '{"Webhook-Id": "a:b", "x": "y"}',
-    ],
-)
-def test_saved_headers_in_any_common_form(text: str) -> None:
-    assert parse_saved_headers(text) == {"webhook-id": "a:b", "x": "y"}
+def test_saved_headers_are_lines_after_the_first_of_a_message() -> None:
+    assert parse_saved_headers("HTTP/1.1 200\r\nWebhook-Id: a:b\r\nX: y\r\n") == {"webhook-id": "a:b", "x": "y"}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-"""Receive webhooks locally, and forward each delivery."""
+"""Receive webhooks locally."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import socket
 import threading
 from collections import OrderedDict
@@ -15,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from crmctl.client.transport import HttpTransport, Request
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, UsageError, reason
+from crmctl.errors import UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
@@ -38,12 +35,11 @@ _TYPE_HEADER = "webhook-event-type"
 
 @dataclass(frozen=True)
 class ReceivedEvent:
-    """One verified delivery with its original headers and body. `type` is None if the sender does not name it."""
+    """One verified delivery. `type` is None if the sender does not name it."""
 
     id: str
     type: str | None
     timestamp: int
-    headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def to_document(self) -> Json:
@@ -137,7 +133,7 @@ class Receiver:
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
         if is_new:
-            self.accept(ReceivedEvent(headers.id, event_type(pairs, body), int(headers.timestamp), pairs, body), outcome)
+            self.accept(ReceivedEvent(headers.id, event_type(pairs, body), int(headers.timestamp), body), outcome)
         try:
             return outcome.result(ANSWER_SECONDS)
         except TimeoutError:
@@ -150,9 +146,7 @@ def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:
     if named is not None:
         return named
     content = _content(body)
-    kind = (
-        next((content.get(key) for key in ("type", "eventType", "event") if content.get(key)), None) if isinstance(content, dict) else None
-    )
+    kind = content.get("type") if isinstance(content, dict) else None
     return kind if isinstance(kind, str) else None
 
 
@@ -293,60 +287,3 @@ class _Unacceptable(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-WAITING = 1000
-"""Events that may wait; further ones are refused."""
-
-TIMEOUT = 10.0
-
-_OWN = frozenset(
-    "host content-length connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"  # noqa: SIM905
-    " upgrade expect".split()
-)
-"""Headers that belong to a connection, not to the delivery."""
-
-
-class Forwarder:
-    """Forwards events. `say` hears of every event that did not arrive, `detail` of every one that did."""
-
-    def __init__(self, url: str, transport: HttpTransport, *, say: Callable[[str], None], detail: Callable[[str], None]) -> None:
-        self._url = url
-        self._transport = transport
-        self._say = say
-        self._detail = detail
-        self._events: queue.Queue[ReceivedEvent | None] = queue.Queue(WAITING)
-        self._thread = threading.Thread(target=self._work, name="forwarder", daemon=True)
-        self._thread.start()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more event may wait."""
-        return not self._events.full()
-
-    def forward(self, event: ReceivedEvent) -> None:
-        """Queue an event; ask for room first."""
-        self._events.put_nowait(event)
-
-    def close(self, seconds: float) -> None:
-        """Give waiting events so many seconds to leave."""
-        with contextlib.suppress(queue.Full):
-            self._events.put_nowait(None)
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            self._say(f"{self._events.qsize() + 1} events were not forwarded")
-        else:
-            self._transport.close()
-
-    def _work(self) -> None:
-        while (event := self._events.get()) is not None:
-            self._deliver(event)
-
-    def _deliver(self, event: ReceivedEvent) -> None:
-        headers = tuple((name, value) for name, value in event.headers if name.lower() not in _OWN)
-        try:
-            status = self._transport.send(Request("POST", self._url, headers, event.body, TIMEOUT)).status
-        except CrmctlError as error:
-            self._say(f"{event.id} could not be forwarded: {error.message}")
-        else:
-            (self._detail if 200 <= status < 300 else self._say)(f"{event.id} forwarded: {status}")

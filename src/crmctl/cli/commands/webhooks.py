@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
-from crmctl.output.streams import ClosedPipe
+from crmctl.output.streams import ClosedPipe, Streams
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.webhook_receiver import Forwarder, Outcome, ReceivedEvent
+    from crmctl.client.webhook_receiver import Outcome, ReceivedEvent
     from crmctl.models.jsontext import Json
 
     Events = queue.SimpleQueue[tuple[ReceivedEvent, Outcome] | None]
@@ -93,7 +92,7 @@ def replay_delivery(
     "listen",
     examples=[
         "CRMCTL_WEBHOOK_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLw== crmctl webhooks listen",
-        "crmctl webhooks listen --port 0 --forward http://localhost:3000/hooks --events record.created,record.updated",
+        "crmctl webhooks listen --port 0",
     ],
 )
 def listen_for_events(
@@ -101,15 +100,12 @@ def listen_for_events(
     secret: SecretOption = None,
     port: Annotated[int, typer.Option("--port", metavar="PORT", help="Listen on this port; 0 takes a free one.")] = PORT,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Listen on this address.")] = "127.0.0.1",
-    forward: Annotated[str | None, typer.Option("--forward", metavar="URL", help="Forward every event to this address.")] = None,
-    events: Annotated[str | None, typer.Option("--events", metavar="EVENT,...", help="Only events of these types.")] = None,
     tolerance: Annotated[float, typer.Option("--tolerance", metavar="SECONDS", help="Largest accepted age of a signature.")] = TOLERANCE,
 ) -> None:
     """Receive deliveries, check signatures and print one JSON line per event.
 
     crmctl prints deliveries signed with webhook-* or svix-* headers once and answers 204 after writing the line. It answers 401 to other
-    deliveries, and 503 if it cannot write, so that the service sends the event again. --forward passes events on in the background,
-    unchanged. Events without a type pass every filter. Ctrl-C or a closed pipe ends the command with exit 0.
+    deliveries, and 503 if it cannot write, so that the service sends the event again. Ctrl-C or a closed pipe ends the command with exit 0.
     """
 
     runtime: Runtime = ctx.obj
@@ -117,16 +113,7 @@ def listen_for_events(
         raise UsageError(f"--port must be from 0 to 65535, not {port}")
     if not 0 < tolerance < 1e9:
         raise UsageError("--tolerance must be a number of seconds above 0")
-    names = frozenset(name.strip() for name in (events or "").split(",") if name.strip())
-    listen(runtime, Listening(host, port, signing_secret(runtime, secret), tolerance, _checked_address(forward), names))
-
-
-def _checked_address(url: str | None, option: str = "--forward") -> str | None:
-    from crmctl.config.settings import is_web_address
-
-    if url is not None and not is_web_address(url, may_have_query=True):
-        raise UsageError(f"{option} {url!r} is no web address", hint=f"for example {option} http://localhost:3000/hooks")
-    return url
+    listen(runtime, (host, port), signing_secret(runtime, secret), tolerance)
 
 
 @app.command(
@@ -151,6 +138,7 @@ def trigger_event(
     from uuid import uuid4
 
     from crmctl.client.transport import HttpTransport, Request
+    from crmctl.config.settings import is_web_address
     from crmctl.models import jsontext
     from crmctl.models.ids import suggestion
     from crmctl.models.resources import EVENT_TYPES as KNOWN
@@ -161,7 +149,8 @@ def trigger_event(
         raise UsageError(f"there is no event {event!r}", hint=suggestion(event, KNOWN, f"events: {', '.join(KNOWN)}"))
     if record is not None and (data is not None or not event.startswith("record.")):
         raise UsageError("--record is for record events without --data")
-    url = str(_checked_address(to, "--to"))
+    if not is_web_address(to, may_have_query=True):
+        raise UsageError(f"--to {to!r} is no web address", hint="for example --to http://localhost:3000/hooks")
     secret = signing_secret(runtime, None, secret_env)
     payload = _sample(event) if record is None else _record_payload(runtime, record)
     body = jsontext.dumps(payload).encode() if data is None else _json_object(runtime, data)
@@ -170,7 +159,7 @@ def trigger_event(
     headers = {"Content-Type": "application/json", **signed, "webhook-event-type": event, "webhook-attempt": "1"}
     transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
     runtime.at_end(transport.close)
-    status = transport.send(Request("POST", url, tuple(headers.items()), body)).status
+    status = transport.send(Request("POST", to, tuple(headers.items()), body)).status
     if not 200 <= status < 300:
         raise ServiceError(f"{to} answered with status {status}", code="refused_delivery", details={"id": event_id, "status": status})
     runtime.emitter.emit_result({"id": event_id, "event": event, "status": status}, text=f"{event} {event_id}: status {status}")
@@ -233,9 +222,7 @@ def verify_delivery(
     message_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Value of the header webhook-id.")] = None,
     timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="T", help="Value of the header webhook-timestamp.")] = None,
     signature: Annotated[str | None, typer.Option("--signature", metavar="SIG", help="Value of the header webhook-signature.")] = None,
-    headers: Annotated[
-        str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value', or a JSON object.")
-    ] = None,
+    headers: Annotated[str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value'.")] = None,
     tolerance: Annotated[
         float | None, typer.Option("--tolerance", metavar="SECONDS", help="Refuse older signatures; by default any age is valid.")
     ] = None,
@@ -283,21 +270,6 @@ TICK = 0.5
 LAST_ANSWERS = 5.0
 """Seconds to answer deliveries received before the end."""
 
-LAST_FORWARDS = 5.0
-"""Seconds to forward waiting events at the end."""
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Options of `webhooks listen`; empty `events` means all."""
-
-    host: str
-    port: int
-    secret: str
-    tolerance: float
-    forward: str | None
-    events: frozenset[str]
-
 
 def signing_secret(runtime: Runtime, given: str | None, variable: str = SECRET_VARIABLE) -> str:
     """Return the secret from --secret or the environment. Raises UsageError for a missing or malformed one."""
@@ -314,7 +286,7 @@ def signing_secret(runtime: Runtime, given: str | None, variable: str = SECRET_V
     return secret
 
 
-def listen(runtime: Runtime, asked: Listening) -> None:
+def listen(runtime: Runtime, address: tuple[str, int], secret: str, tolerance: float) -> None:
     """Receive until Ctrl-C, SIGTERM or a closed pipe, then shut down cleanly.
 
     The receiver confirms an event only after its line is written; the service sends unconfirmed events again.
@@ -333,35 +305,24 @@ def listen(runtime: Runtime, asked: Listening) -> None:
     def say(text: str) -> None:  # at once in every format: scripts wait for the address
         runtime.streams.write_err(f"{clean(text)}\n")
 
-    address = (asked.host, asked.port)
-    receiver = Receiver(address, asked.secret, runtime.clock, tolerance=asked.tolerance, accept=accept, refuse=say)
-    forwarder = _forwarder(runtime, asked, say)
-    taker = _Taker(runtime, asked.events, forwarder)
+    receiver = Receiver(address, secret, runtime.clock, tolerance=tolerance, accept=accept, refuse=say)
+    taker = _Taker(runtime.streams)
     receiver.start()
-    try:
-        with _signals_end(events):
-            say(f"listening on {receiver.url}" + (f", forwarding to {asked.forward}" if asked.forward else "") + "; Ctrl-C ends it")
-            taker.take_until_told(events)
-            receiver.close()
+    with _signals_end(events):
+        say(f"listening on {receiver.url}; Ctrl-C ends it")
+        taker.take_until_told(events)
+        receiver.close()
+        taker.take_rest(events)
+        until = runtime.clock.monotonic() + LAST_ANSWERS
+        while not receiver.await_answers(TICK) and runtime.clock.monotonic() < until:
             taker.take_rest(events)
-            until = runtime.clock.monotonic() + LAST_ANSWERS
-            while not receiver.await_answers(TICK) and runtime.clock.monotonic() < until:
-                taker.take_rest(events)
-    finally:
-        if forwarder is not None:
-            forwarder.close(LAST_FORWARDS)
 
 
 class _Taker:
-    """Prints events and passes them to the forwarder, in the main thread, which signals interrupt between lines.
+    """Prints events in the main thread, which signals interrupt between lines. After the pipe closes it takes no more."""
 
-    After the pipe closes it takes no more events.
-    """
-
-    def __init__(self, runtime: Runtime, wanted: frozenset[str], forwarder: Forwarder | None) -> None:
-        self._streams = runtime.streams
-        self._wanted = wanted
-        self._forwarder = forwarder
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self._is_over = False
 
     def take_until_told(self, events: Events) -> None:
@@ -383,25 +344,17 @@ class _Taker:
                 self._settle(*pair)
 
     def _settle(self, event: ReceivedEvent, outcome: Outcome) -> None:
+        from crmctl.models import jsontext
+
         taken = False
         try:
-            taken = not self._is_over and self._take(event)
+            if not self._is_over:
+                self._streams.write_out(jsontext.dumps(event.to_document()) + "\n")
+                taken = True
         except ClosedPipe:
             self._is_over = True
         finally:
             outcome.set_result(taken)
-
-    def _take(self, event: ReceivedEvent) -> bool:
-        from crmctl.models import jsontext
-
-        if self._wanted and event.type is not None and event.type not in self._wanted:
-            return True
-        if self._forwarder is not None and not self._forwarder.has_room:
-            return False
-        self._streams.write_out(jsontext.dumps(event.to_document()) + "\n")
-        if self._forwarder is not None:
-            self._forwarder.forward(event)
-        return True
 
 
 @contextmanager
@@ -423,33 +376,7 @@ def _signals_end(events: Events) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _forwarder(runtime: Runtime, asked: Listening, say: Callable[[str], None]) -> Forwarder | None:
-    if asked.forward is None:
-        return None
-    from crmctl.client.transport import HttpTransport
-    from crmctl.client.webhook_receiver import Forwarder
-
-    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
-
-    def detail(text: str) -> None:
-        if runtime.flags.get("verbose"):
-            say(text)
-
-    return Forwarder(asked.forward, transport, say=say, detail=detail)
-
-
 def parse_saved_headers(text: str) -> dict[str, str]:
-    """Return headers from `Name: value` lines or a JSON object. Raises UsageError."""
-    from crmctl.models import jsontext
-
-    if not text.lstrip().startswith(("{", "[")):
-        pairs = [line.partition(":") for line in text.splitlines() if ":" in line and not line.startswith(("POST ", "HTTP/"))]
-        return {name.strip().lower(): value.strip() for name, _, value in pairs}
-    hint = "lines of 'Name: value', or a JSON object"
-    try:
-        saved = jsontext.loads(text)
-    except ValueError as error:
-        raise UsageError(f"the headers are not JSON: {reason(error)}", hint=hint) from error
-    if not isinstance(saved, dict) or not all(isinstance(value, str) for value in saved.values()):
-        raise UsageError("the headers cannot be read: they are no object of names and values", hint=hint)
-    return {name.lower(): value for name, value in saved.items()}
+    """Return headers from lines of `Name: value`."""
+    pairs = [line.partition(":") for line in text.splitlines() if ":" in line and not line.startswith(("POST ", "HTTP/"))]
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
