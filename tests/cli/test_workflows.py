@@ -158,7 +158,7 @@ def test_a_person_sees_how_things_stand() -> None:
     with Service(after=after) as fake:
         code, shown = expect_exit(spawn("workflows", "run", NAME, "--wait", env={**fake.env, "NO_COLOR": "1"}))
     assert code == 0
-    assert re.search(r"run mine: running \(\d+ s\)", shown)
+    assert "run mine: running" in shown
     assert re.search(r"status +completed", shown)
 
 

@@ -165,30 +165,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-_FIRST_STATUS, _LONGEST_STATUS_GAP = 5.0, 60.0
-
-
-class StatusLine:
-    """A callable for frequent status texts; it prints changes on a terminal, else only every few seconds."""
-
-    def __init__(self, streams: Streams, clock: Clock, *, quiet: bool = False) -> None:
-        self._streams = streams
-        self._clock = clock
-        self._quiet = quiet
-        self._last = ""
-        self._gap = _FIRST_STATUS
-        self._started = clock.monotonic()
-        self._due = self._started + self._gap
-
-    def __call__(self, text: str) -> None:
-        now = self._clock.monotonic()
-        changed, due = text != self._last, now >= self._due
-        if self._quiet or not (due or (changed and self._streams.stderr_is_terminal)):
-            return
-        if due:
-            self._gap = min(self._gap * 2, _LONGEST_STATUS_GAP)
-            self._due = now + self._gap
-        self._last = text
-        self._streams.write_err(f"{clean(text)} ({now - self._started:.0f} s)\n")

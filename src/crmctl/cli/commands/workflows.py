@@ -84,10 +84,16 @@ def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
 def run_and_wait(runtime: Runtime, workflow: Workflow, data: Json | None, seconds: float) -> None:
     """Run a workflow and show the run. Raises ServiceError if it failed, PendingError if it did not end in time."""
     from crmctl.client.runs import RunFollower
-    from crmctl.output.progress import StatusLine
 
-    standing = StatusLine(runtime.streams, runtime.clock, quiet=bool(runtime.flags.get("quiet")))
-    follower = RunFollower(runtime.crm, workflow.id, workflow.name, runtime.clock, note=runtime.messages.note, tell=standing)
+    told = ""
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if text != told and runtime.streams.stderr_is_terminal:
+            runtime.messages.note(text)
+        told = text
+
+    follower = RunFollower(runtime.crm, workflow.id, workflow.name, runtime.clock, note=runtime.messages.note, tell=tell)
     if not runtime.dry_run:
         follower.look()
     follower.start(data)
