@@ -21,7 +21,7 @@ from crmctl.service.http import bodies
 from crmctl.write.jobs import JobStore, ObjectLock
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
-from tests.support.service import RunningService
+from tests.support.service import RunningService, opened
 
 ROWS = 500
 IMPORT = ("bulk", "import", "companies", "firms.csv", "--key", "name")
@@ -97,6 +97,17 @@ def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningSe
     assert len(run_crmctl("bulk", "jobs").ok().json()) == 2
     run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").ok()
     assert names() == Counter({"Other": 1, **{f"Firm {n}": 1 for n in range(ROWS)}})
+
+
+def test_an_import_that_still_reads_its_input_holds_up_no_other(firms: RunningService) -> None:
+    with opened(firms) as client:
+
+        def rows() -> Iterator[dict[str, str]]:
+            yield {"Name": "First"}
+            client.bulk.import_records("companies", [{"Name": "Second"}], key="name", lock_wait=0).raise_for_error()
+
+        client.bulk.import_records("companies", rows(), key="name").raise_for_error()
+    assert names() == Counter({"First": 1, "Second": 1})
 
 
 def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: RunningService, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
 from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
-from crmctl.plan.import_records import ApplyRequest, Prepared, opened_plan, prepared
+from crmctl.plan.import_records import ApplyRequest, Prepared, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
 from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
@@ -346,8 +346,9 @@ def preview_import(context: BulkContext, request: ImportRequest) -> ImportPrevie
     if request.plan_path is not None:
         _check_plan_place(context, request, request.plan_path)
     mirror = mirror_of(context, request.mirror)
-    with prepared(context, request, plan, resolve_target(context, request.object, mirror), mirror) as ready:
-        found = _predict(context, request, ready)
+    target = resolve_target(context, request.object, mirror)
+    with given_input(context, request) as given:
+        found = _predict(context, request, prepared(context, request, Prepared(target, given, plan), mirror))
     note_if_empty(context, request.file, found.predicted.report.rows)
     return found
 

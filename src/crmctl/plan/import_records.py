@@ -46,8 +46,9 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
     with ExitStack() as stack:
+        given = stack.enter_context(given_input(context, request))  # reading stdin to its end may take long
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(request.keys)))
-        ready = stack.enter_context(prepared(context, request, plan, target, mirror))
+        ready = prepared(context, request, Prepared(target, given, plan), mirror)
         target = ready.target
         if _has_waited(context, target, ready.plan):
             target = replace(target, newest=None)  # the newest page is outdated
@@ -74,10 +75,9 @@ class Prepared:
     plan: ImportPlan
 
 
-@contextmanager
-def prepared(
-    context: BulkContext, request: ImportRequest, plan: ImportPlan, target: ImportTarget, mirror: MirroredRecords | None
-) -> Iterator[Prepared]:
+def prepared(context: BulkContext, request: ImportRequest, draft: Prepared, mirror: MirroredRecords | None) -> Prepared:
+    """Return an import with its sample records and the objects that its rows refer to. Raises UsageError for an unreadable input."""
+    target, given, plan = draft.target, draft.given, draft.plan
     if plan.feed is not None:
         from crmctl.plan.three_way import Policy
 
@@ -90,20 +90,20 @@ def prepared(
         found = resolve_target(context, name, mirror)
         return found.object_id, found.attributes
 
-    with _given(context, request) as given:
-        header = open_source(given.path, plan.source, name=request.file).header
-        references: tuple[Reference, ...] = ()
-        if request.references or any("." in column for column in header):
-            from crmctl.match.references import parse_references, references_in
+    header = open_source(given.path, plan.source, name=request.file).header
+    references: tuple[Reference, ...] = ()
+    if request.references or any("." in column for column in header):
+        from crmctl.match.references import parse_references, references_in
 
-            named = tuple(request.references)
-            named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
-            references = parse_references(named, target.attributes, object_of)
-        yield Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references))
+        named = tuple(request.references)
+        named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
+        references = parse_references(named, target.attributes, object_of)
+    return Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references))
 
 
 @contextmanager
-def _given(context: BulkContext, request: ImportRequest) -> Iterator[GivenInput]:
+def given_input(context: BulkContext, request: ImportRequest) -> Iterator[GivenInput]:
+    """Provide the file, or a temporary copy of stdin or of the rows given."""
     store = store_of(context)
     opened = temporary_table(store, request.file, partial(spool_rows, request.rows)) if request.rows is not None else None
     with opened or temporary_input(store, request.file, context.stdin) as given:
