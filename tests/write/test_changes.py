@@ -87,6 +87,14 @@ PLAYS = {
         resumes=False,
         seed=1324,
     ),
+    "a resumed job sends rows again whose refused request was carried out, and the lists are late": ChangePlay(
+        "keyed",
+        "alters the unique attribute",
+        answers=((2, "403, applied all"), (5, "401, applied all")),
+        lists="5 s late",
+        kill=("after begin", 2),
+        seed=920,
+    ),
     "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
         "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
     ),

@@ -190,7 +190,7 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
             evidence.note_lag(clock.now() - started)
     batches = journal.batches()
     is_repeated = any(map(_is_repeated, batches))
-    is_suspicious = is_repeated and (count.is_conclusive or any(_was_refused(journal, batch) for batch in batches))
+    is_suspicious = is_repeated and (count.is_conclusive or any(map(_was_refused, batches)))
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
     left = max((batch.sent_at for batch in batches), default=0.0) + LATE_FACTOR * lag - clock.now()
     if lag and left > 0:
@@ -241,11 +241,9 @@ def _is_whole_refusal(batch: SentBatch) -> bool:
     return batch.size > 1 and batch.created + batch.updated == 0
 
 
-def _was_refused(journal: Journal, batch: SentBatch) -> bool:
-    """Whether all rows of a batch were refused, or rows were abandoned after the service refused the batch for now."""
-    if batch.state is BatchState.PLANNED:
-        return any(entry.state is RowState.FAILED for entry in journal.rows(batch.first, batch.last).values())
-    return batch.state is BatchState.CONFIRMED and _is_whole_refusal(batch)
+def _was_refused(batch: SentBatch) -> bool:
+    """Whether all rows of a batch were refused, or an earlier run ended after the refusal of the batch."""
+    return batch.state is BatchState.PLANNED or (batch.state is BatchState.CONFIRMED and _is_whole_refusal(batch))
 
 
 def refused_later(journal: Journal) -> set[int]:

@@ -81,6 +81,9 @@ CLOCK_MARGIN = 5.0
 CLOCKS_APART = 900.0
 """Extra seconds of creation time to read if the count shows unread records: the clocks of one service may differ."""
 
+LAGS = 5
+"""How many times the measured delay of the lists crmctl waits before it believes that they omit nothing."""
+
 NOTHING_NEWER = "the service's lists show nothing that was created since, and may be old"
 TOO_FEW = "the service lists fewer records than there must be: its lists are old, or somebody deletes records"
 TOO_MANY = "the service has more new records than can be accounted for"
@@ -293,9 +296,11 @@ class Evidence:
     def believes_refusal(self, sent: Sent) -> bool:
         """Whether the service did not carry out a batch that it refused as a whole.
 
-        True if none of its rows exist and the number of records is unchanged. Usually takes one request.
+        True if none of its rows exist and the number of records is unchanged. Usually takes one request; none while the lists may be late.
         """
         with self.lock:
+            if self._clock.now() < sent.known_at + LAGS * self.lag:
+                return False
             made, is_parked = self.count.made, sent.number in self.count.found
             try:
                 page = self._reader.page()
@@ -445,10 +450,12 @@ class Evidence:
             pages = count(1)
 
             def enough(news: Sequence[Record], total: int | None) -> bool:
-                if next(pages) >= LONG_READ and not thoroughly:
+                is_long = next(pages) >= LONG_READ
+                if is_long and not thoroughly:
                     return True
-                # Without usable times, only the count tells whether to keep reading.
-                left = None if thoroughly and method.ahead is not None else self.count.left(total, made, sent.sent_at)
+                # Without usable times, only the count tells whether to keep reading. It also ends a long read.
+                is_timed = thoroughly and method.ahead is not None
+                left = None if is_timed and not is_long else self.count.left(total, made, sent.sent_at)
                 return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= 0)
 
             return read_newest(self._reader, self._baseline, since, enough)

@@ -13,7 +13,7 @@ from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
-from crmctl.write.evidence import Evidence, Sent
+from crmctl.write.evidence import LAGS, Evidence, Sent
 from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, Gate, SendContext, Stopped
 from crmctl.write.journal import BEFORE, DOUBTED
 from crmctl.write.methods import CONTROL_SECONDS
@@ -26,8 +26,6 @@ LOOKS = Backoff(longest=30.0, jitter=0.0)
 
 LONG_WAIT = 5.0
 """Shortest wait in seconds that crmctl announces."""
-
-LAGS = 5
 
 ALIKE = "other rows are just like them"
 TAKEN = "records that have their key hold something else, and another client may have created them"
