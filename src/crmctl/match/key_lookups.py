@@ -17,6 +17,7 @@ from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
 from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
+from crmctl.read.read_back import LONG_READ
 from crmctl.read.records import PAGE_STEP, scan
 from crmctl.read.stable_pages import AnchoredPass, Listing, PassStatistics, SeenIds, Unsorted
 from crmctl.values.attribute_types import Trait, types_with
@@ -225,8 +226,10 @@ class Lookup:
         for field in ("updated_at", "created_at"):
             listing = Listing(self.object_id, field=field, descending=True, until=since)
             try:
-                for records in AnchoredPass(self, listing, PassStatistics()).pages():
+                for number, records in enumerate(AnchoredPass(self, listing, PassStatistics()).pages(), 1):
                     see(records)
+                    if number == LONG_READ:
+                        self.tell(f"reading more than {LONG_READ} pages of records that changed lately")
                     moments = (micros_of(record.updated_at) or 0 for record in records)
                     self.as_of = max(self.as_of, *moments, 0)
                 if (begun - self._known[1]) * MICROS > MARGIN:
