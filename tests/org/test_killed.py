@@ -6,13 +6,20 @@ import json
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
+from crmctl.double_client import TestService
+from crmctl.errors import PartialError
+from crmctl.org.jobs import raise_unfinished
 from crmctl.org.replacement import finish_replacement, new_content, replace_content, sibling
+from crmctl.plan.results import ImportResult
+from crmctl.write.database import RowState
+from crmctl.write.jobs import Summary
 from tests.org.test_apply import at, by_new_ids, other
+from tests.org.test_diff import lines_of
 from tests.org.test_pull import content
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.organizations import furnish
@@ -75,3 +82,31 @@ def test_an_apply_killed_after_some_writes_continues(crm: RunningService, other:
     shutil.rmtree("second", ignore_errors=True)
     run_crmctl("org", "pull", "second", env=at(other)).ok()
     assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
+
+
+def test_an_activity_with_a_lost_answer_is_neither_doubled_nor_forgotten(crm: RunningService) -> None:
+    person = crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "ada@acme.com"}}).json()["id"]
+    link = {"objectId": crm.object_id("people"), "recordId": person}
+    crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [link], "participants": []})
+    run_crmctl("org", "pull", "crm").ok()
+    double = TestService()
+    try:
+        double.faults("POST /api/v1/activities [nth=1] -> drop=after")
+        run_crmctl("org", "apply", "crm", env=dict(double.env)).exits(6)
+        done = run_crmctl("org", "apply", "crm", "--settle", "0", "--map", "map.json", env=dict(double.env)).ok().json()
+        [activity] = run_crmctl("activities", "list", env=dict(double.env)).ok().json()
+        assert json.loads(Path("map.json").read_text())[lines_of(Path("crm/activities.jsonl"))[0]["id"]] == activity["id"]
+        run_crmctl("bulk", "undo", done["job"], "--yes", env=dict(double.env)).ok()
+        assert run_crmctl("activities", "list", env=dict(double.env)).ok().json() == []
+    finally:
+        double.close()
+
+
+@pytest.mark.parametrize(("state", "stops"), [(RowState.IN_DOUBT, True), (RowState.FAILED, False)])
+def test_rows_in_doubt_end_an_apply_and_refused_ones_do_not(state: RowState, stops: bool) -> None:
+    counts = dict.fromkeys(RowState, 0) | {state: 2}
+    summary = Summary(job="j", object="people", mode="create", counts=counts, requests=1, elapsed=0, files={})
+    result = ImportResult("records/people.jsonl", summary, error=PartialError("2 rows were not written"))
+    with pytest.raises(PartialError) if stops else nullcontext() as error:
+        raise_unfinished(result, "crm")
+    assert not stops or error.value.hint == "crmctl org apply crm continues"

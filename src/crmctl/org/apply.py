@@ -16,7 +16,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import OrgComparison, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of
-from crmctl.org.jobs import OrgJob, OrgStep, known_ids, settle, steps_of, unfinished
+from crmctl.org.jobs import OrgJob, OrgStep, known_ids, raise_unfinished, settle, steps_of, unfinished
 from crmctl.org.pull import source_digest
 from crmctl.org.sections import read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
@@ -274,6 +274,7 @@ class _Run:
             self._send_entries(section)
         if "members" in self.plan.others and self.plan.others["members"].create:
             self.compared.match_users(read_sections(self.context, ("members",))[0]["members"].values())
+        self._name_doubtful_activities()
         self._send_entries("activities")
         for slug in reversed(order) if request.prune else ():
             self._delete(slug)
@@ -317,9 +318,7 @@ class _Run:
             object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
             mirror="never", on_error="continue", capture_ids=True, settle=settle, keeps_overwritten=step.kind == "update",
         )  # fmt: skip
-        result = import_records(step.context(self.context), request)
-        with suppress(PartialError, RejectedError):
-            result.raise_for_error()
+        raise_unfinished(import_records(step.context(self.context), request), str(self.plan.folder))
         return self._conclude(step)
 
     def _delete(self, slug: str) -> None:
@@ -349,8 +348,6 @@ class _Run:
         if section not in self.plan.others or not wanted:
             return
         step = self.job.begin_step("entries", section)
-        if section == "activities":
-            self._name_doubtful_activities()
         for source, known in wanted:
             data, left_out = self.compared.translated(kind, tables.data(Side.RIGHT, kind, source), strict=True)
             for name in left_out:

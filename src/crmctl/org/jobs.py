@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from crmctl.bulk_context import BulkContext
 from crmctl.clock import Clock
-from crmctl.errors import NotFoundError, PartialError, UsageError
+from crmctl.errors import NotFoundError, PartialError, RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.sections import take_back
 from crmctl.plan.requests import store_of
+from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import ResumeRequest, check_service, choose_job, resume
 from crmctl.plan.undo import UndoRequest, undo
 from crmctl.schema.schema_document import read_service
@@ -180,12 +181,26 @@ def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
     Raises the error that ends it early.
     """
     for step in steps_of(job.folder):
+        if step.object == "activities" and any(note["id"] is None for note in step.notes().values()):
+            wait = (step.folder / NOTES).stat().st_mtime + seconds - context.clock.now()
+            if wait > 0:
+                context.listener.note(f"an activity may still arrive: waiting {wait:.0f} s")
+                context.clock.sleep(wait)
         info = step.job(context.clock)
         if info is not None and info.is_resumable:
             result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
-            with suppress(PartialError):
-                result.raise_for_error()
+            raise_unfinished(result, job.journal.header.input)
             job.count(step)
+
+
+def raise_unfinished(result: ImportResult, folder: str) -> None:
+    """Raise the error of a step that ended early or left rows in doubt. Refused rows are no reason to stop."""
+    try:
+        result.raise_for_error()
+    except (PartialError, RejectedError) as error:
+        if result.summary.counts[RowState.IN_DOUBT]:
+            error.hint = f"crmctl org apply {folder} continues"
+            raise
 
 
 # -- undo ----------------------------------------------------------------------------------------------------------------------------
