@@ -118,7 +118,7 @@ class TestClock:
         self._service = service
 
     def set(self, moment: str) -> str:
-        """Move the clock: `2026-05-01T09:00:00Z`, or `+2h` from now. Returns its new time."""
+        """Move the clock: `2026-05-01T09:00:00Z`, or `in 2h` from now. Returns its new time."""
         return str(self._service.control("PUT", "/clock", {"now": moment})["now"])
 
     def now(self) -> str:

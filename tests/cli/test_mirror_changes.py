@@ -95,3 +95,10 @@ def test_files(crm: RunningService, mirrored: list[str]) -> None:
     done = run_crmctl("mirror", "changes", "-O", "people.jsonl").ok().json()
     lines = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]
     assert (len(lines), lines[-1]["token"]) == (121, done["token"])
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    assert run_crmctl("mirror", "changes", "-O", "people.parquet").ok().json()["token"] == done["token"]
+    table = parquet.read_table("people.parquet").to_pylist()
+    assert len(table) == 120
+    assert json.loads(table[0]["after"])["email"] == "person001@acme.com"

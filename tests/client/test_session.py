@@ -205,17 +205,25 @@ ERRORS: list[tuple[Reply, type[CrmctlError], int, str | None, str]] = [
     (Reply(403, json={"error": "forbidden", "message": "standard object"}), DeniedError, 4, "forbidden", "standard object"),
     (Reply(404, text="nope"), NotFoundError, 3, "not_found", "nope"),
     (Reply(404, text="<html>", content_type="text/html"), NotFoundError, 3, "not_found", "nothing"),
-    (Reply(409, json={"error": "conflict", "message": "exists"}), RejectedError, 9, "conflict", "exists"),
+    (Reply(409, json={"error": {"code": "conflict", "message": "exists"}}), RejectedError, 9, "conflict", "exists"),
     (Reply(413, text="too big"), RejectedError, 9, "rejected", "too big"),
     (Reply(422, json={"detail": [{"loc": ["body"], "msg": "field required"}]}), RejectedError, 9, "rejected", "field required"),
     (Reply(400, json={"detail": "no"}), RejectedError, 9, "rejected", "no"),
-    (Reply(400, json={"error": "wrong"}), RejectedError, 9, "wrong", "wrong"),
-    (Reply(400, json={"errors": ["a", "b c"]}), RejectedError, 9, "rejected", "errors: a; errors: b c"),
+    (Reply(400, json={"error": "Something is wrong here"}), RejectedError, 9, "rejected", "Something is wrong here"),
+    (Reply(400, json={"errors": ["a", {"message": "b"}]}), RejectedError, 9, "rejected", "a; b"),
     (Reply(422, json={"message": "Invalid.", "details": {"email": ["taken"]}}), RejectedError, 9, "rejected", "Invalid: email: taken"),
+    (
+        Reply(422, json={"message": "Invalid", "errors": [{"field": "a", "message": "x y"}]}),
+        RejectedError,
+        9,
+        "rejected",
+        "Invalid: a: x y",
+    ),
+    (Reply(422, json={"detail": [{"loc": ["body", "data", "a"], "msg": "x"}]}), RejectedError, 9, "rejected", "a: x"),
     (Reply(409, json={"error": "e", "message": "a is taken", "details": {"a": "is taken"}}), RejectedError, 9, "e", "a is taken"),
     (Reply(400, json={"error": "e", "message": "no", "details": {"traceId": "a1", "limit": 3}}), RejectedError, 9, "e", "no"),
     (
-        Reply(422, json={"details": dict.fromkeys("abcdefg", "is bad")}),
+        Reply(422, json={"errors": [{"field": f, "message": "is bad"} for f in "abcdefg"]}),
         RejectedError,
         9,
         "rejected",
@@ -256,6 +264,7 @@ def test_details_of_the_service_are_kept(scene: Play) -> None:
     [
         {"error": "insufficient_scope", "message": "missing", "details": {"requiredScope": "objects:read"}},
         {"error": "insufficient_scope", "message": "This key needs the 'objects:read' scope"},
+        {"error": {"code": "insufficient_scope", "message": "x", "details": {"requiredScope": "objects:read"}}},
     ],
 )
 def test_a_missing_scope_is_named(scene: Play, body: Any) -> None:
@@ -276,12 +285,19 @@ def test_the_key_does_not_follow_a_redirect_to_another_origin(scene: Play, statu
         assert other.requests == []
 
 
-def test_no_redirect_is_followed(scene: Play) -> None:
-    with scene(Reply(308, headers={"Location": "/api/v1/objects/"}), Reply(307, headers={"Location": "/x"})) as here:
-        for call in (here.crm.list_objects, lambda: here.crm.create_object({})):
-            with pytest.raises(ServiceError) as caught:
-                call()
-            assert (caught.value.code, caught.value.outcome_unknown) == ("redirected", False)
+def test_a_get_follows_within_the_origin_and_a_post_does_not(scene: Play) -> None:
+    with scene(Reply(308, headers={"Location": "/api/v1/objects/"}), EMPTY, Reply(307, headers={"Location": "/x"})) as here:
+        assert here.crm.list_objects() == []
+        assert [request.path for request in here.server.requests] == ["/api/v1/objects", "/api/v1/objects/"]
+        with pytest.raises(ServiceError) as caught:
+            here.crm.create_object({})
+        assert (caught.value.code, caught.value.outcome_unknown) == ("redirected", False)
+
+
+def test_a_ring_of_redirects_ends(scene: Play) -> None:
+    ring = [Reply(302, headers={"Location": f"/{number}"}) for number in range(6)]
+    with scene(*ring) as here, pytest.raises(ServiceError):
+        here.crm.list_objects()
 
 
 def test_the_key_is_never_said(scene: Play) -> None:

@@ -62,6 +62,7 @@ ONE: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "data": lambda name, raw: {"data": raw},
     "data and own name": lambda name, raw: {"data": {name: raw}},
     "own name beside other fields": lambda name, raw: {"success": True, name: raw, "meta": {"took": 3}},
+    "unknown wrapper": lambda name, raw: {"result": raw},
     "unknown fields": lambda name, raw: {**raw, "brandNew": {"a": [1]}},
 }
 
@@ -95,6 +96,10 @@ def test_one_resource(name: str, key: str, model: type[Resource], raw: dict[str,
 def test_a_list(name: str, key: str, model: type[Resource], raw: dict[str, Any], shape: str, length: int) -> None:
     items = [{**raw, "id": f"{ID[:-1]}{index}"} for index in range(length)]
     assert [resource.wire for resource in read_list(answer(MANY[shape](key, items)), key, model)] == items
+
+
+def test_a_list_of_nothing_written_as_null_is_empty() -> None:
+    assert read_list(answer({"records": None}), "records", Record) == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +147,11 @@ def test_what_is_not_json_shows_status_type_and_start(content: bytes) -> None:
     ("extra", "total", "limit", "offset"),
     [
         ({"pagination": {"total": 7, "limit": 2, "offset": 4}}, 7, 2, 4),
-        ({"pagination": {"total": 7}}, 7, 100, 10),
+        ({"pagination": {"total": "7", "limit": "2", "offset": "4"}}, 7, 2, 4),
+        ({"total": 7}, 7, 100, 10),
+        ({"totalCount": 7}, 7, 100, 10),
+        ({"meta": {"total": 7}}, 7, 100, 10),
+        ({"meta": {"pagination": {"total": 7, "offset": 3}}}, 7, 100, 3),
         ({"pagination": None}, None, 100, 10),
         ({"pagination": {"total": -1, "limit": True}}, None, 100, 10),
         ({}, None, 100, 10),
@@ -197,8 +206,8 @@ def test_missing_bulk_counts_read_as_nothing_written() -> None:
 
 
 def test_bulk_failures_with_structured_errors_keep_their_words() -> None:
-    result = read_bulk(answer({"failed": [{"index": 0, "error": {"message": "bad email"}}, {"index": 4}]}))
-    assert [(each.index, each.error) for each in result.failed] == [(0, '{"message":"bad email"}'), (4, "")]
+    result = read_bulk(answer({"failed": [{"index": 0, "error": {"message": "bad email"}}, {"index": 4, "message": "gone"}]}))
+    assert [(each.index, each.error) for each in result.failed] == [(0, "bad email"), (4, "gone")]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'"ok"', b"null"])
@@ -213,6 +222,8 @@ def test_a_bulk_answer_without_counts_leaves_the_outcome_unknown(content: bytes)
     [
         ({"deleted": 3}, 3),
         ({"data": {"deleted": 3}}, 3),
+        ({"deleted": [ID, ID]}, 2),
+        ({"deletedCount": 4}, 4),
         ({"ok": True}, None),
         ([], None),
     ],
@@ -247,8 +258,11 @@ def test_acknowledgements_and_holders() -> None:
     assert read_loose(Answer(202), WorkflowStart, "workflowId").workflow_id is None
     assert read_loose(answer({"data": {"workflowId": ID}}), WorkflowStart, "workflowId").workflow_id == ID
     assert read_loose(answer({"message": "started"}), WorkflowStart, "workflowId", "message").message == "started"
-    wrapped = answer({"data": {"signedUrl": "https://x/y", "publicUrl": "https://z"}})
-    assert read_holder(wrapped, UploadUrl, "signedUrl").signed_url == "https://x/y"
+    for wrap in ("data", "upload"):
+        assert (
+            read_holder(answer({wrap: {"signedUrl": "https://x/y", "publicUrl": "https://z"}}), UploadUrl, "signedUrl").signed_url
+            == "https://x/y"
+        )
     assert (
         read_holder(answer({"eventTypes": [{"name": "record.created"}]}), Webhooks, "portalUrl", "eventTypes").event_types[0].name
         == "record.created"

@@ -57,6 +57,7 @@ def test_every_value_carries_its_source(paths: Paths) -> None:
         "no_input": (True, "CRMCTL_NO_INPUT"),
         "read_only": (False, "default"),
         "protected": (True, "[profiles.work]"),
+        "pager": (None, "default"),
         "auth": ("key", "default"),
         "key_command": (None, "default"),
     }

@@ -151,7 +151,7 @@ def test_the_commands_of_backup_and_restore_do_what_they_say(tmp_path: Path) -> 
         made = client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "ada@example.com"}}).json()
         lines = [line for text in blocks("sh", "crmctl service") for line in text.splitlines()]
         lines += re.findall(r"`(crmctl service [^`]* --dry-run|crmctl service (?:requests|audit)[^`]*)`", PAGE)
-        ran = [line for line in lines if line.startswith("crmctl service ")]
+        ran = [line for line in lines if "s3://" not in line and line.startswith("crmctl service ")]
         assert len(ran) >= 6
         for line in ran:
             words = [word.replace("/backups", str(tmp_path)).replace("./", f"{tmp_path}/") for word in shlex.split(line)]

@@ -97,6 +97,21 @@ def test_money_beside_names_of_any_script(width: int) -> None:
     assert len(ends) == 1 or width == 30
 
 
+LIST = """
+import sys
+from crmctl.output.emitter import Emitter
+from crmctl.output.streams import Streams
+Emitter(Streams.of_process(), "table", pager=sys.argv[1] if len(sys.argv) > 1 else PAGER).emit_items([{"id": "1", "n": 2}])
+"""
+
+
+def test_a_list_goes_through_the_pager_that_was_asked_for() -> None:
+    assert "1   2" in on_terminal(LIST.replace("PAGER", "None")).out
+    paged = on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
+    assert paged.out.splitlines() == ["> id  n", "> 1   2"]
+    assert on_terminal(LIST.replace("PAGER", repr("true"))).code == 0
+
+
 LONG_IMPORT = """
 from crmctl.output.progress import ProgressDisplay
 from crmctl.output.streams import Streams

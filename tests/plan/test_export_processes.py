@@ -45,7 +45,7 @@ def seed(double: TestService, scores: range) -> None:
     """Create people a day ago."""
     done = double.client.bulk.import_records("people", ({"score": score} for score in scores))
     assert done.summary.to_document()["created"] == len(scores)
-    double.clock.set("+1d")
+    double.clock.set("in 1d")
 
 
 def pages(double: TestService) -> int:

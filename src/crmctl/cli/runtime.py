@@ -276,6 +276,7 @@ class Runtime:
             fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
             query=self.flags.get("query"),
             excel_safe=bool(self.flags.get("excel_safe")),
+            pager=self.settings.pager.value,
             raw=bool(self.flags.get("raw_output")),
             messages=self.messages,
             clock=self.clock,

@@ -24,9 +24,12 @@ MOST_REASONS = 5
 """Reasons of an answer that its message shows; the details have all."""
 
 INVALID = (400, 409, 422)
-"""Statuses of answers that refuse content. Their details may hold reasons for single fields, which the specification leaves open."""
+"""Statuses of answers that refuse content."""
 
 WEB_PAGE = "this looks like a web page, perhaps a proxy's or a login page: check the base URL"
+FIELD = ("field", "attributeSlug", "attribute", "slug", "path", "property", "loc", "name", "key", "pointer", "param")
+REASONS = ("errors", "details", "fields", "fieldErrors", "field_errors", "formErrors", "validationErrors", "violations", "issues", "detail")
+"""Names under which services explain refusals of single fields, and name the fields. The specification leaves them open."""
 
 
 @dataclass(frozen=True)
@@ -116,49 +119,85 @@ def _redirected(answer: Answer) -> ServiceError:
 
 
 def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
-    """Return code, message and details of an error body; other fields serve as details if there are none."""
+    """Return code, message and details of an error body of any shape; unknown fields serve as details if there are none."""
     try:
         body = jsontext.loads(answer.content)
     except ValueError:
         return None, _plain_text(answer), None
+    if isinstance(body, str):
+        return None, body or None, None
     if not isinstance(body, dict):
         return None, None, body
-    code, message = (" ".join(text.split()) if isinstance(text := body.get(name), str) else None for name in ("error", "message"))
+    inner = body.get("error")
+    if isinstance(inner, dict):
+        body = {**inner, **{key: value for key, value in body.items() if key != "error"}}
+        code = text_of(inner.get("code") or inner.get("error") or inner.get("type"))
+    else:
+        code = text_of(inner if inner is not None else body.get("code"))
+    told = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors")]
+    if is_invalid := answer.status in INVALID:
+        told = [value for value in told if not isinstance(value, list)]
+    message = next((text for value in told if (text := text_of(value))), None)
+    if code and " " in code:
+        # a sentence in the place of the code is the message
+        code, message = None, message or code
     details = body.get("details")
     if details is None:
-        details = {key: value for key, value in body.items() if key not in ("error", "message")} or None
-    return code or None, (_with_reasons(message, details) if answer.status in INVALID else message) or code or None, details
+        details = {key: value for key, value in body.items() if key not in ("error", "message", "code")} or None
+    return code, (with_reasons(message, body) if is_invalid else message) or code, details
 
 
-def _with_reasons(message: str | None, details: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """Return the words in a value of any shape: the text, an object's message, or a list's items."""
+    if isinstance(value, str):
+        return " ".join(value.split()) or None
+    if isinstance(value, dict):
+        return next((text for key in ("message", "msg", "detail", "error", "reason") if (text := text_of(value.get(key)))), None)
+    if isinstance(value, list):
+        return "; ".join(text for item in value if (text := text_of(item))) or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
     """Return the message with the reasons for single fields that it lacks."""
     said = (message or "").casefold()
     try:
-        found = dict.fromkeys(_reasons(details, "", sure=False))
+        found = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
     except RecursionError:
         return message
     new = [f"{field}: {why}" if field else why for field, why in found if why.casefold() not in said or field.casefold() not in said]
+    if len(new) == 1 and new[0].endswith(f": {message}"):
+        return new[0]
     more = [f"and {len(new) - MOST_REASONS:,} more"] if len(new) > MOST_REASONS else []
     return ": ".join(filter(None, [(message or "").rstrip(".: "), "; ".join(new[:MOST_REASONS] + more)])) if new else message
 
 
-def _reasons(value: Any, field: str, *, sure: bool) -> Iterator[tuple[str, str]]:
-    """Yield fields and their reasons. Unless `sure`, a single word is not a reason."""
+def _reasons(value: Any, field: str = "", *, sure: bool) -> Iterator[tuple[str, str]]:
+    """Yield fields and their reasons in a value of any shape. Unless `sure`, a single word is not a reason."""
     if isinstance(value, str):
-        if sure or " " in value.strip():
+        if field == "" or sure or " " in value.strip():
             yield field, " ".join(value.split())
     elif isinstance(value, list):
         for item in value:
             yield from _reasons(item, field, sure=True)
     elif isinstance(value, dict):
-        for key, item in value.items():
-            if key != "valid":  # the message names the choices
-                yield from _reasons(item, f"{field}.{key}" if field else key, sure=sure)
+        why = next((text for key in ("message", "msg", "error", "reason") if isinstance(text := value.get(key), str)), None)
+        if why is None:
+            for key, item in value.items():
+                inner = field if key in REASONS else f"{field}.{key}" if field else str(key)
+                if key != "valid":  # the message names the choices
+                    yield from _reasons(item, inner, sure=sure or key in REASONS)
+            return
+        named = next((value[key] for key in FIELD if value.get(key) not in (None, "", [])), field)
+        path = [str(part) for part in named] if isinstance(named, list) else [str(named)]
+        yield ".".join(path[2:] if path[:2] == ["body", "data"] else path), " ".join(why.split())
 
 
 def _required_scope(message: str | None, details: Any) -> str | None:
-    if isinstance(details, dict) and isinstance(scope := details.get("requiredScope"), str) and scope:
-        return scope
+    if isinstance(details, dict):
+        for key in ("requiredScope", "required_scope", "scope"):
+            if isinstance(details.get(key), str) and details[key]:
+                return str(details[key])
     words = re.findall(r"[a-z_]+:[a-z_]+", message or "")
     return next((word for word in words if word in SCOPES), None)
 
@@ -183,6 +222,7 @@ def _excerpt(content: bytes) -> str:
 R = TypeVar("R", bound=Resource)
 
 _DEPTH = 4
+_TOTALS = ("total", "totalCount", "total_count")
 
 
 @dataclass(frozen=True)
@@ -227,12 +267,12 @@ def read_list(answer: Answer, key: str, model: type[R]) -> list[R]:
 
 
 def read_page(answer: Answer, key: str, model: type[R], limit: int, offset: int) -> Page[R]:
-    """Read a list with its pagination, which may be missing."""
+    """Read a list with its pagination, which may be missing or have another name."""
     items, around = _find_items(answer.json(), key, answer)
-    numbers: Json = next((inner for document in around if isinstance(inner := document.get("pagination"), dict)), {})
+    numbers = _pagination(around)
     return Page(
         items=_parse_items(model, items, answer),
-        total=_count(numbers, "total"),
+        total=_count(numbers, *_TOTALS),
         limit=_count(numbers, "limit") or limit,
         offset=offset if (said := _count(numbers, "offset")) is None else said,
         date=answer.headers.get("date"),
@@ -258,8 +298,20 @@ def read_bulk(answer: Answer) -> BulkResult:
 
 def read_deleted(answer: Answer) -> int | None:
     """Return how many records a bulk delete reports, or None."""
-    path = None if answer.is_empty else _locate(answer.json(), "result", _has_any("deleted"), _DEPTH)
-    return None if path is None else _count(path[0], "deleted")
+    if answer.is_empty:
+        return None
+    document = answer.json()
+    for _ in range(_DEPTH):
+        if not isinstance(document, dict):
+            return None
+        deleted = document.get("deleted")
+        if isinstance(deleted, list):
+            return len(deleted)
+        count = _count(document, "deleted", "deletedCount", "deleted_count", "count")
+        if count is not None:
+            return count
+        document = document.get("data", document.get("result"))
+    return None
 
 
 def read_loose(answer: Answer, model: type[R], *fields: str) -> R:
@@ -304,6 +356,9 @@ def _locate(document: Any, name: str, is_it: Callable[[Json], bool], depth: int)
     if is_it(document):
         return [document]
     key = next((key for key in (name, "data") if isinstance(document.get(key), dict)), None)
+    if key is None:
+        wrapped = [key for key, value in document.items() if isinstance(value, dict) and is_it(value)]
+        key = wrapped[0] if len(wrapped) == 1 else None
     inner = _locate(document[key], name, is_it, depth - 1) if key is not None else None
     return None if inner is None else [*inner, document]
 
@@ -317,6 +372,8 @@ def _find_items(document: Any, key: str, answer: Answer) -> tuple[list[Any], lis
         if not isinstance(document, dict):
             break
         around.insert(0, document)
+        if key in document and document[key] is None:
+            return [], around  # some languages write an empty list so
         arrays = [value for value in document.values() if isinstance(value, list)]
         named = next((document[name] for name in (key, "data") if isinstance(document.get(name), list | dict)), None)
         document = named if named is not None else arrays[0] if len(arrays) == 1 else None
@@ -353,15 +410,32 @@ def _attributes_of(raw: Json) -> list[Attribute] | None:
 
 
 def _failure(entry: Any) -> Any:
-    """Return a failed item with its error as text."""
-    error = entry.get("error") if isinstance(entry, dict) else None
-    return entry if error is None or isinstance(error, str) else {**entry, "error": jsontext.dumps(error)}
+    if not isinstance(entry, dict) or isinstance(entry.get("error"), str):
+        return entry
+    inner = entry.get("error")
+    return {**entry, "error": with_reasons(text_of(entry), inner if isinstance(inner, dict) else entry) or ""}
 
 
-def _count(document: Mapping[str, Any], name: str) -> int | None:
-    """Return this field if it is a natural number."""
-    value = document.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+def _pagination(around: list[Json]) -> Json:
+    """Return the object with the paging numbers: `pagination`, `meta` or the like, else the top level."""
+    for document in around:
+        for name in ("pagination", "meta", "paging", "page"):
+            inner = document.get(name)
+            if isinstance(inner, dict):
+                nested = inner.get("pagination")
+                return nested if isinstance(nested, dict) else inner
+    return next((document for document in around if _count(document, *_TOTALS) is not None), {})
+
+
+def _count(document: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these fields that is a natural number, or its digits."""
+    for name in names:
+        value = document.get(name)
+        if isinstance(value, str) and value.isascii() and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
 
 
 _DEFAULT_PAGES = (50, 20)

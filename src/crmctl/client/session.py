@@ -132,6 +132,7 @@ Query = Iterable[tuple[str, str]]
 Say = Callable[[str], None]
 
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MAX_REDIRECTS = 5
 _LOGGED_BODY = 4000
 
 
@@ -367,8 +368,7 @@ class Session:
         try:
             if watch is not None:
                 watch.sending()
-            self._sent.append(None)
-            response = self.transport.send(call.request)
+            response = self._follow(call, self._send(call.request))
         except (NetworkError, ServiceError) as error:
             never_sent = not error.outcome_unknown
             self._budget.lost(slot, never_sent=never_sent)
@@ -388,6 +388,23 @@ class Session:
         if response.status not in RETRIED_STATUSES:
             return _Outcome(answer)
         return _Outcome(answer, Failure(status=response.status, retry_after=retry_after(response.headers, self.clock.now())))
+
+    def _follow(self, call: _Call, response: Response) -> Response:
+        """Follow redirects of a GET within the origin; no others, so that the key stays with the service."""
+        request, hops = call.request, 0
+        while request.method == "GET" and response.status in (301, 302, 303, 307, 308) and hops < _MAX_REDIRECTS:
+            target = urljoin(request.url, response.headers.get("location", "")).partition("#")[0]
+            if target == request.url or not _ABSOLUTE.match(target) or _origin_or_none(target) != self.origin:
+                break
+            hops += 1
+            self._debug(f"< {response.status}, on to {urlsplit(target).path}")
+            request = Request("GET", target, request.headers, None, request.timeout)
+            response = self._send(request)
+        return response
+
+    def _send(self, request: Request) -> Response:
+        self._sent.append(None)
+        return self.transport.send(request)
 
     def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())
@@ -443,3 +460,10 @@ def encode_json(value: Any) -> bytes:
         return jsontext.dumps(value).encode()
     except ValueError as error:
         raise RejectedError(f"a value cannot be sent as JSON: {reason(error)}", code="invalid_value") from error
+
+
+def _origin_or_none(url: str) -> str | None:
+    try:
+        return origin_of(url)
+    except ValueError:
+        return None

@@ -181,6 +181,7 @@ KEYS: dict[str, SettingKey] = {
         SettingKey("ca_bundle", _text, "file with the certificate authorities to trust"),
         SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
         SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
+        SettingKey("pager", _text, "command that shows lists on a terminal, for example less", "CRMCTL_PAGER"),
         SettingKey("auth", _choice("key", "oidc"), "a stored key, or the identity token of a CI job", None, "key"),
         SettingKey("key_command", parse_command, "command that prints the API key of the profile's base_url"),
         SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
@@ -200,10 +201,7 @@ def find_key(name: str) -> SettingKey:
     return key
 
 
-OTHER_KEYS = dict.fromkeys(("api_key", "apikey", "key", "token"), "crmctl auth login stores a key") | {
-    "url": "did you mean base_url?",
-    "pager": "remove the line, and pipe lists into a pager: crmctl records list people | less",
-}
+OTHER_KEYS = dict.fromkeys(("api_key", "apikey", "key", "token"), "crmctl auth login stores a key") | {"url": "did you mean base_url?"}
 """Options that look like settings, and the way to set them."""
 
 
@@ -407,6 +405,7 @@ class Settings:
     no_input: Sourced[bool]
     read_only: Sourced[bool]
     protected: Sourced[bool]
+    pager: Sourced[str | None]
     auth: Sourced[str]
     key_command: Sourced[list[str] | None]
     file: ConfigFile

@@ -9,10 +9,13 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.errors import DifferenceError, NotFoundError
+from crmctl.files.whole_files import require_files_extra, whole_bytes
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, quoted
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -20,6 +23,8 @@ from crmctl.values.moments import MICROS, micros_of, timestamp, to_timestamp
 
 KEPT_SECONDS = 30 * 24 * 3600
 IDENTITY, TRIMMED = "changes-identity", "changes-trimmed"
+COLUMNS = ("op", "object", "id", "into", "before", "after", "at")
+BATCH = 1000
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS _changes (
@@ -128,3 +133,16 @@ def _change(row: tuple[Any, ...], survivors: Mapping[str, str]) -> Json:
 
 def _forgotten(problem: str, hint: str = "leave --since out and begin again", code: str = "too_old") -> DifferenceError:
     return DifferenceError(problem, hint=hint, code=code)
+
+
+def write_parquet(path: Path, changes: Iterator[Json]) -> str:
+    """Write the changes as Parquet, with records as JSON text; return the token."""
+    pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
+    schema, token = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS]), ""
+    with whole_bytes(path, mode=0o600) as raw, parquet.ParquetWriter(raw, schema) as writer:
+        while rows := list(islice(changes, BATCH)):
+            token = rows[-1].get("token", token)
+            for row in rows:
+                row |= {name: jsontext.dumps(row[name]) for name in ("before", "after") if row.get(name) is not None}
+            writer.write_batch(pyarrow.RecordBatch.from_pylist([row for row in rows if "op" in row], schema=schema))
+    return token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
@@ -41,15 +42,24 @@ def _text(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _Unusable from None
+    if not isinstance(value, int | float | Decimal | str) or (not isinstance(value, str) and number != value):
         raise _Unusable
-    return int(value)
+    return number
+
+
+_TRUTH = dict.fromkeys(("true", "1", "yes", "y", "t", "on"), True) | dict.fromkeys(("false", "0", "no", "n", "f", "off"), False)
 
 
 def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
+    if isinstance(value, bool):
+        return value
+    if (truth := _TRUTH.get(str(value).lower())) is None:
         raise _Unusable
-    return value
+    return truth
 
 
 def _document(value: Any) -> Json:

@@ -15,13 +15,20 @@ from crmctl.output.table import pad
 
 Row = Json
 
-_METADATA = {
-    *("id", "status", "resultCount", "startedAt", "completedAt", "createdAt", "updatedAt", "error", "duration", "durationMs", "type"),
-    *("reportId", "report", "name", "description", "creator", "createdBy", "organizationId"),
-    *("columns", "truncated", "pagination", "total", "limit", "offset"),
-}
-_HOLDERS = ("results", "data", "rows", "items")
-_NAMES = ("key", "slug", "field", "name", "label")
+_METADATA = frozenset(
+    {
+        *("id", "status", "resultCount", "startedAt", "completedAt", "createdAt", "updatedAt", "error", "duration", "durationMs", "type"),
+        *("reportId", "report", "name", "description", "creator", "createdBy", "organizationId"),
+        *("pagination", "meta", "metadata", "total", "count", "limit", "offset"),
+    }
+)
+_HOLDERS = ("results", "result", "data", "rows", "items", "records", "values", "groups", "buckets", "series", "output")
+_LABELS = ("labels", "categories")
+_HEADINGS = ("columns", "headers", "header", "fields", "columnNames", *_LABELS)
+_POINTS = ("data", "points", "values")
+_GROUPED = ("data", "values", "measures", "metrics", "aggregates", "group", "groups", "key", "keys")
+_NAMES = ("key", "slug", "field", "name", "id", "label", "title", "header")
+_DEPTH = 6
 
 
 def results_of(run: Mapping[str, Any]) -> Any:
@@ -29,40 +36,143 @@ def results_of(run: Mapping[str, Any]) -> Any:
 
     They are under one of the usual names, else all that is not known to describe the run itself.
     """
-    key = next((key for key in _HOLDERS if run.get(key) is not None), None)
-    if key is not None:
-        is_bare = _is_list(run[key]) and not any(isinstance(line, Mapping) for line in run[key])
-        return {"columns": run["columns"], key: run[key]} if is_bare and _is_list(run.get("columns")) else run[key]
-    rest = {key: value for key, value in run.items() if key not in _METADATA and value is not None}
+    beside = next((key for key in _HEADINGS if _is_list(run.get(key))), None)
+    lines = next((key for key in _HOLDERS if _is_list(run.get(key))), None)
+    if beside is not None and lines is not None and not any(isinstance(line, Mapping) for line in run[lines]):
+        return {beside: run[beside], lines: run[lines]}  # rows of bare cells mean nothing without their columns
+    for key in _HOLDERS:
+        if run.get(key) is not None:
+            return run[key]
+    rest = {key: value for key, value in run.items() if key not in _METADATA and key not in _HOLDERS and value is not None}
     return None if not rest else next(iter(rest.values())) if len(rest) == 1 else rest
 
 
 def rows_of(results: Any) -> list[Row]:
-    """Return results as rows: objects, lists of cells below their `columns`, single values, or the entries of one object."""
-    columns: Sequence[Any] = ()
-    while isinstance(results, Mapping) and (key := next((key for key in _HOLDERS if key in results), None)) is not None:
-        columns, results = results.get("columns") or columns, results[key]
-    if results is None:
+    """Return results of any shape as rows of named values."""
+    return _rows(results, _DEPTH)
+
+
+def _rows(value: Any, depth: int) -> list[Row]:
+    if value is None:
         return []
-    if isinstance(results, Mapping):
-        return [{"name": name, "value": value} for name, value in results.items()]
-    lines = results if _is_list(results) else [results]
-    names = _column_names(columns, max((len(line) for line in lines if _is_list(line)), default=0))
-    return [
-        dict(line) if isinstance(line, Mapping) else dict(zip(names, line, strict=False)) if _is_list(line) else {"value": line}
-        for line in lines
-    ]
+    if isinstance(value, Mapping):
+        return _rows_of_mapping(value, depth)
+    if not _is_list(value):
+        return [{"value": value}]
+    if value and all(_is_list(line) for line in value):
+        heading = _first_line_as_heading(value)
+        return _named(value[1:], heading) if heading else _named(value, [])
+    if value and all(isinstance(item, Mapping) and _points(item) is not None for item in value):
+        return _long(value)
+    return [_flat(item) if isinstance(item, Mapping) else {"value": item} for item in value]
 
 
-def _column_names(columns: Sequence[Any], width: int) -> list[str]:
-    """Return a name for each column: the one given, if it is the first of its kind, else its number."""
-    names: list[str] = []
-    for number in range(max(len(columns), width)):
-        column = columns[number] if number < len(columns) else None
-        if isinstance(column, Mapping):
-            column = next((column[key] for key in _NAMES if isinstance(column.get(key), str)), None)
-        names.append(str(column) if column not in (None, "", *names) else str(number + 1))
-    return names
+def _points(series: Mapping[str, Any]) -> Sequence[Any] | None:
+    return next((series[key] for key in _POINTS if _is_list(series.get(key))), None)
+
+
+def _long(series: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return a list of named series as one row per point."""
+    rows: list[Row] = []
+    for number, one in enumerate(series, 1):
+        front = {"series": _name({key: one[key] for key in one if key in _NAMES}, number, "label")}
+        rows += [{**front, **row} for row in _rows(_points(one), 1)]
+    return rows
+
+
+def _flat(item: Mapping[str, Any]) -> Row:
+    """Flatten a row whose groups, measures or data are one level deeper."""
+    row: Row = {}
+    for name, value in item.items():
+        inside = value if name in _GROUPED and isinstance(value, Mapping) else {name: value}
+        clash = any(key in row or (key in item and key != name) for key in inside)
+        row |= {name: value} if clash else inside
+    return row
+
+
+def _rows_of_mapping(value: Mapping[str, Any], depth: int) -> list[Row]:
+    cells = _cells(value)
+    if cells is not None:
+        return cells
+    inner = _inner(value) if depth else None
+    if inner is not None:
+        return _rows(inner, depth - 1)
+    if not value:
+        return []
+    if all(_is_list(column) for column in value.values()):
+        return _columns(value)
+    if all(isinstance(item, Mapping) for item in value.values()):
+        key = next(name for name in ("name", "key", "group", "") if not any(name in item for item in value.values()))
+        return [{key or "#": name, **item} for name, item in value.items()]
+    return [{"name": name, "value": item} for name, item in value.items()]
+
+
+def _cells(value: Mapping[str, Any]) -> list[Row] | None:
+    """Return the rows of `{columns, rows}` or `{labels, series}` in their many spellings."""
+    heading = next((value[key] for key in _HEADINGS if _is_list(value.get(key))), None)
+    if heading is None:
+        return None
+    labelled = any(heading is value.get(key) for key in _LABELS)
+    lines = next((value[key] for key in ("rows", "data", "values", "results", "records", "items") if _is_list(value.get(key))), None)
+    if lines is not None and all(_is_list(line) for line in lines):
+        return _named(lines, [_name(item, number) for number, item in enumerate(heading, 1)])
+    if lines is not None and all(isinstance(line, Mapping) for line in lines) and not labelled:
+        names = [_name(item, number) for number, item in enumerate(heading, 1)]
+        return [{**{name: line[name] for name in names if name in line}, **line} for line in lines]
+    series = next((value[key] for key in ("datasets", "series") if _is_list(value.get(key))), None)
+    if series is None and labelled and lines is not None and len(lines) == len(heading):
+        return [{"label": label, "value": line} for label, line in zip(heading, lines, strict=True)]
+    if series is None or not all(isinstance(one, Mapping) for one in series):
+        return None
+    columns: Json = {"label": heading}
+    for number, one in enumerate(series, 1):
+        columns[_name({key: one[key] for key in one if key in _NAMES}, number, "label")] = _points(one) or []
+    return _columns(columns)
+
+
+def _inner(value: Mapping[str, Any]) -> Any:
+    """Return the content of a wrapper: the value under a usual name, or its only array of rows."""
+    for key in _HOLDERS:
+        if isinstance(value.get(key), list | tuple | Mapping):
+            others = [item for name, item in value.items() if name != key and name not in _METADATA]
+            if not any(isinstance(item, list | tuple | Mapping) for item in others):
+                return value[key]
+    arrays = [item for item in value.values() if _is_list(item)]
+    if len(arrays) == 1 and len(value) > 1 and arrays[0] and all(isinstance(line, list | tuple | Mapping) for line in arrays[0]):
+        return arrays[0]
+    return arrays[0] if len(arrays) == len(value) == 1 and any(isinstance(line, Mapping) for line in arrays[0]) else None
+
+
+def _named(lines: Sequence[Any], heading: Sequence[str]) -> list[Row]:
+    width = max([len(heading), *(len(line) for line in lines)])
+    names = [*heading, *(str(number) for number in range(len(heading) + 1, width + 1))]
+    unique: list[str] = []
+    for name in names:
+        copies = sum(other == name or other.startswith(f"{name} (") for other in unique)
+        unique.append(name if name not in unique else f"{name} ({copies + 1})")
+    return [dict(zip(unique, [*line, *[None] * (width - len(line))], strict=True)) for line in lines]
+
+
+def _first_line_as_heading(lines: Sequence[Sequence[Any]]) -> list[str] | None:
+    """Return the first line if it is a header: distinct texts above lines with other values."""
+    first, rest = lines[0], lines[1:]
+    texts = [item for item in first if isinstance(item, str) and item]
+    if not rest or len(texts) != len(first) or len(set(texts)) != len(texts):
+        return None
+    return texts if all(any(not isinstance(item, str) for item in line) for line in rest) else None
+
+
+def _columns(value: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Return columns of values as rows; short columns end in None."""
+    height = max((len(column) for column in value.values()), default=0)
+    return [{name: column[number] if number < len(column) else None for name, column in value.items()} for number in range(height)]
+
+
+def _name(item: Any, number: int, first: str | None = None) -> str:
+    if isinstance(item, Mapping):
+        keys = _NAMES if first is None else (first, *_NAMES)
+        item = next((item[key] for key in keys if isinstance(item.get(key), str) and item[key]), None)
+    return str(item) if item not in (None, "") else str(number)
 
 
 def _is_list(value: Any) -> bool:

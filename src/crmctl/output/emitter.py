@@ -15,7 +15,7 @@ from crmctl.models.field_paths import Path, narrow
 from crmctl.models.ids import suggestion
 from crmctl.output import formats
 from crmctl.output.messages import Messages
-from crmctl.output.streams import ClosedPipe, Streams
+from crmctl.output.streams import ClosedPipe, Streams, paged
 from crmctl.output.value_text import Rendering
 from crmctl.output.views import View, generic_view
 
@@ -117,6 +117,7 @@ class Emitter:
         fields: Sequence[str] | None = None,
         query: str | None = None,
         excel_safe: bool = False,
+        pager: str | None = None,
         *,
         raw: bool = False,
         messages: Messages | None = None,
@@ -132,6 +133,7 @@ class Emitter:
         self.format = format
         self.fields = list(fields) if fields is not None else None
         self.excel_safe = excel_safe
+        self.pager = pager
         self.raw = raw
         self.messages = messages or Messages(streams, machine=format != "table")
         self.clock: Clock = clock or SystemClock()
@@ -178,13 +180,15 @@ class Emitter:
         first = next(items, [])
         chosen, view = self._narrow_view(view, first[0] if first else None)
         everything = chain([first] if first else [], items)
-        if self._query is not None:
-            whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-            self._write([self._value(self._query(whole))])
-        else:
-            narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
-            chunks = self._writer.items(narrowed, view, self.rendering())
-            self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
+        with paged(self.streams, self.pager if count else None):
+            if self._query is not None:
+                whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
+                self._write([self._value(self._query(whole))])
+            else:
+                narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
+                chunks = self._writer.items(narrowed, view, self.rendering())
+                self._write(self._spooled(chunks) if self._writer.row.is_document else chunks)
+        self._tell_remarks()
         if not count:
             self.messages.note(f"no {view.noun if view else 'results'} found")
         return count
@@ -243,7 +247,12 @@ class Emitter:
     def _write(self, chunks: Iterable[str]) -> None:
         for chunk in chunks:
             self.streams.write_out(chunk)
-        for remark in self._remarks:  # below their data
+        if self.streams.sink is None:
+            self._tell_remarks()
+
+    def _tell_remarks(self) -> None:
+        """Print remarks below their data."""
+        for remark in self._remarks:
             self.messages.note(remark)
         self._remarks.clear()
 

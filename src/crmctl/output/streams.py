@@ -1,4 +1,4 @@
-"""The standard streams, and text made safe for a terminal."""
+"""The standard streams, the pager, and text made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import errno
 import io
 import os
 import re
+import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Literal, TextIO
 
 from crmctl.errors import UsageError, reason
 
@@ -36,6 +39,8 @@ class Streams:
         self.color_mode = "auto"
         self.above: Callable[[str], None] | None = None
         """While a progress bar is on stderr: prints lines above it."""
+        self.sink: IO[bytes] | None = None
+        """The pager that takes the data instead of stdout."""
 
     @classmethod
     def of_process(cls) -> Streams:
@@ -98,10 +103,17 @@ class Streams:
 
         Raises ClosedPipe when the reader has gone, UsageError when the disk is full.
         """
+        if (sink := self.sink) is None:
+            try:
+                _write(self.stdout, text)
+            except OSError as error:
+                self._lost(error)
+            return
         try:
-            _write(self.stdout, text)
-        except OSError as error:
-            self._lost(error)
+            sink.write(text.encode("utf-8", "backslashreplace"))
+            sink.flush()
+        except OSError:
+            raise ClosedPipe from None  # the user left the pager
 
     def write_err(self, text: str) -> None:
         """Write to the user. Never fails: a closed stderr must not stop a run that writes records."""
@@ -180,6 +192,43 @@ def _silence(stream: Any) -> None:
         os.close(nothing)
     except (OSError, ValueError, AttributeError):
         pass
+
+
+LESS = "FRX"
+"""Default options of less: exit if the text fits, keep colours, leave the text on the screen."""
+
+
+@contextmanager
+def paged(streams: Streams, command: str | None) -> Iterator[None]:
+    """Send output through the pager if stdout is a terminal. Raises UsageError when the pager cannot run."""
+    if not command or not streams.stdout_is_terminal:
+        yield
+        return
+    try:
+        environ = {"LESS": LESS, **streams.environ}
+        process = subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, env=environ)  # noqa: S603 - the user's own pager
+    except (OSError, ValueError) as error:
+        hint = "CRMCTL_PAGER=less, or crmctl config unset pager"
+        raise UsageError(f"cannot run the pager {command!r}: {reason(error)}", hint=hint, code="no_pager") from error
+    streams.sink = process.stdin
+    try:
+        yield
+    finally:
+        streams.sink = None
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        _wait(process)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the pager, which handles Ctrl-C itself."""
+    while True:
+        try:
+            process.wait()
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 # CSI sequences, OSC and other strings up to their end, two-character escapes.

@@ -6,10 +6,44 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
-_NAME_ORDER = "title prefix full fullName full_name first firstName first_name given middle middleName middle_name last lastName last_name"
-_ADDRESS_ORDER = "name line1 street address line2 street2 city state region postalCode postal_code zip country countryCode country_code"
-_NAME_RANK = {part: rank for rank, part in enumerate([*_NAME_ORDER.split(), "family", "suffix"])}
-_ADDRESS_RANK = {part: rank for rank, part in enumerate(_ADDRESS_ORDER.split())}
+_NAME = (
+    "title",
+    "prefix",
+    "full",
+    "fullName",
+    "full_name",
+    "first",
+    "firstName",
+    "first_name",
+    "given",
+    "middle",
+    "middleName",
+    "middle_name",
+    "last",
+    "lastName",
+    "last_name",
+    "family",
+    "suffix",
+)
+_ADDRESS = (
+    "name",
+    "line1",
+    "street",
+    "address",
+    "line2",
+    "street2",
+    "city",
+    "state",
+    "region",
+    "postalCode",
+    "postal_code",
+    "zip",
+    "country",
+    "countryCode",
+    "country_code",
+)
+_NAME_RANK = {part: rank for rank, part in enumerate(_NAME)}
+_ADDRESS_RANK = {part: rank for rank, part in enumerate(_ADDRESS)}
 
 
 def fold(text: str) -> str:
@@ -52,12 +86,16 @@ def word_patterns(text: str, quote: Callable[[str], str]) -> list[tuple[str, str
 
 def name_text(parts: Mapping[str, str | None]) -> str:
     """Return a name as one text, its parts in the order people write them."""
-    return " ".join([text for part in _name_order(tuple(parts)) if (text := parts[part])])
+    return _joined(parts, _name_order, " ")
 
 
 def address_text(parts: Mapping[str, str | None]) -> str:
     """Return an address as one text, its parts in the order people write them."""
-    return ", ".join([text for part in _address_order(tuple(parts)) if (text := parts[part])])
+    return _joined(parts, _address_order, ", ")
+
+
+def _joined(parts: Mapping[str, str | None], order: Callable[[tuple[str, ...]], tuple[str, ...]], separator: str) -> str:
+    return separator.join([text for part in order(tuple(parts)) if (text := parts[part])])
 
 
 @lru_cache(1024)

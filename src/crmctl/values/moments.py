@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,17 +9,25 @@ from typing import NamedTuple
 
 from crmctl.errors import UsageError
 
-FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, 31.12.2026, today, 'yesterday 15:30', -2h, 2y, +1w"
+FORMS = "2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00:00+02:00, today, 'yesterday 15:30', 14:00, -2h, 2y, 'in 3 days', '1 May 2026'"
 
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _IN_DAYS = {"d": 1, "w": 7}
 _MONTHS = {"mo": 1, "y": 12}
-_DISTANCE = re.compile(r"([-+]?) ?(\d{1,6}) ?(s|m|h|d|w|mo|y)")
-_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr": "h", "day": "d", "week": "w"} | {
+    "month": "mo",
+    "year": "y",
+    "yr": "y",
+    **{unit: unit for unit in (*_SECONDS, *_IN_DAYS, *_MONTHS)},
+}
+_OF_DAYS = frozenset({*_IN_DAYS, *_MONTHS})
+_AMOUNT = r"(\d{1,6})\s*([a-z]+)"
+_DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
+_TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
 _AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
 _SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})(?!\d)")
-_WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y")
+_WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
 
 
 class Moment(NamedTuple):
@@ -62,9 +69,8 @@ def read_moment(text: str, now: float) -> Moment:
         moment = next((found for read in (_iso, _relative, _named) if (found := read(words, present)) is not None), None)
         if moment is not None:
             _wire(moment)  # beyond the calendar this fails
-            distance = _DISTANCE.fullmatch(words)
-            counts_days = distance is not None and distance[3] not in _SECONDS
-            return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=counts_days)
+            unit = _unit(words)
+            return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=unit in _OF_DAYS)
     except (ValueError, OverflowError, OSError):
         pass
     if (only := _only_reading(words)) is not None:
@@ -88,7 +94,13 @@ def _only_reading(words: str) -> str | None:
 
 def _is_day(words: str, moment: datetime) -> bool:
     """Whether a text names a day without a time."""
-    return moment.tzinfo is None and moment.time() == time() and not re.search(r"[:Tt]\d", words)
+    return moment.tzinfo is None and moment.time() == time() and not re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
+
+
+def _unit(words: str) -> str | None:
+    """Return the unit of a distance from now; None for any other text."""
+    match = _DISTANCE.fullmatch(words.lower())
+    return (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))) if match else None
 
 
 def _wire(moment: datetime) -> str:
@@ -108,14 +120,15 @@ def _iso(text: str, _present: datetime) -> datetime | None:
 
 
 def _relative(text: str, present: datetime) -> datetime | None:
-    """Read `now`, `-2h`, `2y` and `+1d`; without a sign it is past."""
+    """Read `now`, `-2h`, `2y`, `+1d`, `3 days ago`, `in 2 weeks`."""
+    lowered = text.lower()
     now = present.replace(microsecond=0)
-    if text.lower() == "now":
+    if lowered == "now":
         return now
-    match = _DISTANCE.fullmatch(text)
-    if match is None:
+    match, unit = _DISTANCE.fullmatch(lowered), _unit(text)
+    if match is None or unit is None or (match[0].startswith(("-", "+", "in ")) and match[3]):
         return None
-    count, unit = int(match[2]) * (1 if match[1] == "+" else -1), match[3]
+    count = int(match[1]) * (1 if match[0].startswith(("+", "in ")) else -1)
     if unit in _SECONDS:
         return now + timedelta(seconds=count * _SECONDS[unit])
     # Days and months are local: the time of day stays the same when the clocks change.
@@ -136,27 +149,52 @@ def _months_from(here: datetime, months: int) -> datetime:
 
 
 def _named(text: str, present: datetime) -> datetime | None:
-    """Read `today`, `yesterday 15:30`, `31.12.2026 14:00`."""
+    """Read `today`, `yesterday 15:30`, `14:00`, `1 May 2026 9am`."""
+    here = present.astimezone().date()
+    if ":" in text or text[-1:].lower() == "m":
+        clock = _clock(text)
+        if clock is not None:
+            return datetime.combine(here, clock)
 
     def day(word: str) -> date:
         if word.lower() in _DAYS:
-            return present.astimezone().date() + timedelta(days=_DAYS[word.lower()])
-        for form in _WRITTEN:
-            with contextlib.suppress(ValueError):
-                return datetime.strptime(word, form).date()  # noqa: DTZ007 - a day has no zone
-        raise ValueError(word)
+            return here + timedelta(days=_DAYS[word.lower()])
+        plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", word.replace(",", " "), flags=re.IGNORECASE)
+        return next(found for form in _WRITTEN if (found := _parsed(" ".join(plain.split()), form)))
 
     return _on_day(text, day)
 
 
 def _on_day(text: str, day: Callable[[str], date]) -> datetime | None:
     """Read a day, alone or followed by a time. A day alone begins at midnight."""
-    word, _, rest = text.partition(" ")
-    match = _TIME.fullmatch(rest)
-    if rest and match is None:
+    words = text.split(" ")
+    for split in range(len(words), 0, -1):
+        clock = time() if split == len(words) else _clock(" ".join(words[split:]))
+        try:
+            if clock is not None:
+                return datetime.combine(day(" ".join(words[:split])), clock)
+        except (ValueError, StopIteration):
+            continue
+    return None
+
+
+def _clock(text: str) -> time | None:
+    match = _TIME.fullmatch(text)
+    if match is None or (match[2] is None and match[4] is None):
         return None
-    clock = time(int(match[1]), int(match[2]), int(match[3] or 0)) if match else time()
-    return datetime.combine(day(word), clock)
+    hour, half = int(match[1]), (match[4] or "").lower()
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    return time(hour, int(match[2] or 0), int(match[3] or 0))
+
+
+def _parsed(text: str, form: str) -> date | None:
+    try:
+        return datetime.strptime(text, form).date()  # noqa: DTZ007 - a day has no zone
+    except ValueError:
+        return None
 
 
 MICROS = 1_000_000

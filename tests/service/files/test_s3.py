@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -14,8 +16,11 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from crmctl.errors import ConfigError
+from crmctl.service.backup.backup import RemotePlace, unpack
 from crmctl.service.context import S3Settings, ServiceSettings
 from crmctl.service.files.storage import open_storage
+from tests.support.cli import run_crmctl, start_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 REGION = "eu-west-1"
@@ -109,3 +114,109 @@ def test_without_credentials_the_service_does_not_start(monkeypatch: pytest.Monk
         monkeypatch.delenv(name)
     with pytest.raises(ConfigError, match="no credentials"):
         open_storage(ServiceSettings(files_s3=S3Settings()))
+
+
+def test_a_backup_goes_to_a_storage_and_comes_back(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with running_service(tmp_path / "data", background=False) as crm:
+        made = run_crmctl("service", "backup", "s3://crm-public/daily/crm.backup", "--data", crm.data_dir, "-o", "json").ok().json()
+        unknown = run_crmctl("service", "backup", "s3://missing/crm.backup", "--data", crm.data_dir, "-o", "json").exits(7).error()
+    assert "s3://missing/crm.backup" in unknown["message"]
+    httpx.put(f"{s3}/crm-public/damaged.backup", content=b"Dear diary", trust_env=False).raise_for_status()
+    for mode in ((), ("--dry-run",)):
+        place = ("s3://crm-public/damaged.backup", "--data", tmp_path / "new")
+        refused = run_crmctl("service", "restore", *place, *mode, "-o", "json").exits(9).error()
+        assert refused["code"] == "damaged_backup"
+        assert "s3://crm-public/damaged.backup" in refused["message"]
+    back = run_crmctl("service", "restore", "s3://crm-public/daily/crm.backup", "--data", tmp_path / "new", "-o", "json").ok().json()
+    assert (back["records"], back["bytes"]) == (made["records"], made["bytes"])
+    run_crmctl("service", "restore", "s3://crm-public/none", "--data", tmp_path / "other").exits(7)
+    run_crmctl("service", "restore", "s3://crm-public", "--data", tmp_path / "other").exits(2)
+
+
+class Gate:
+    """In front of a storage: the request of this number is not answered until `release`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._count = app, 0
+        self.stop_at, self.reached, self._released = 0, threading.Event(), threading.Event()
+
+    def close_at(self, number: int) -> None:
+        self._count, self.stop_at = 0, number
+        self.reached.clear()
+        self._released.clear()
+
+    def release(self) -> None:
+        self.stop_at = 0
+        self._released.set()
+
+    def __call__(self, environ: Any, start: Any) -> Any:
+        self._count += 1
+        if self._count == self.stop_at:
+            self.reached.set()
+            assert self._released.wait(PATIENCE)
+            start("500 Internal Server Error", [])
+            return []
+        return self._app(environ, start)
+
+
+@pytest.fixture
+def gated() -> Iterator[tuple[str, Gate]]:
+    """A storage of its own behind a gate, with the bucket backups, which everybody may read."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    gate = Gate(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, gate, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.port}"
+    httpx.put(f"{address}/backups", trust_env=False).raise_for_status()
+    yield address, gate
+    gate.release()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.long
+def test_a_backup_that_is_killed_at_any_request_leaves_the_one_before(
+    gated: tuple[str, Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large enough to be sent in parts; the next backup takes away what is left of them."""
+    address, gate = gated
+    for name, value in (("AWS_ENDPOINT_URL", address), ("NO_PROXY", "127.0.0.1"), ("TMPDIR", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    place, found = "s3://backups/crm.backup", tmp_path / "found"
+    storage = RemotePlace(place)
+
+    def parts() -> int:
+        return len(storage._client.list_multipart_uploads(Bucket="backups").get("Uploads", []))
+
+    with running_service(tmp_path / "data", background=False) as crm:
+        (tmp_path / "data" / "files" / "aa").mkdir(parents=True)
+        (tmp_path / "data" / "files" / "aa" / "file").write_bytes(b"{}\n" + os.urandom(9_000_000))
+        backup = ("service", "backup", place, "--data", str(crm.data_dir), "-o", "json")
+        run_crmctl(*backup).ok()
+        killed, left = 0, set()
+        while True:
+            gate.close_at(killed + 1)
+            with start_crmctl(*backup) as process:
+                while not gate.reached.wait(0.02) and process.poll() is None:
+                    pass
+                if not gate.reached.is_set():
+                    break
+                process.kill()
+                process.wait()
+            gate.release()
+            killed += 1
+            storage.get(found)
+            assert unpack(found, None)["files"] == 1, "what has the name is whole"
+            left.add(parts())
+        gate.release()
+        assert killed >= 6, "list, begin, two parts, complete, read back"
+        assert left == {0, 1}, "never more than what the last one left"
+        assert parts() == 0
+        back = run_crmctl("service", "restore", place, "--data", tmp_path / "new", "-o", "json").ok().json()
+        assert back["files"] == 1

@@ -179,7 +179,7 @@ def sql(
     examples=[
         "crmctl mirror changes people -O people.jsonl",
         "crmctl mirror changes --since 2h",
-        'crmctl mirror changes --since "$(cat token)" -O changes.jsonl',
+        'crmctl mirror changes --since "$(cat token)" -O changes.parquet',
     ],
 )
 def changes(
@@ -188,7 +188,7 @@ def changes(
     since: Annotated[
         str | None, typer.Option("--since", metavar="MOMENT", help="A moment, or the token of the last call; by default everything.")
     ] = None,
-    file: Annotated[str | None, typer.Option("-O", "--out", metavar="FILE", help="Write to a file.")] = None,
+    file: Annotated[str | None, typer.Option("-O", "--out", metavar="FILE", help="Write to a .jsonl or .parquet file.")] = None,
     no_sync: Annotated[bool, typer.Option("--no-sync", help="Emit what the mirror already knows, without a request.")] = False,
 ) -> None:
     """Emit inserts, updates, deletions and merges as JSON lines, each once.
@@ -197,7 +197,7 @@ def changes(
     that far. Without --since, every record is an insert.
     """
     from crmctl.files.whole_files import whole_file
-    from crmctl.mirror.changes import read_changes
+    from crmctl.mirror.changes import read_changes, write_parquet
     from crmctl.mirror.sync import SyncRequest, sync_mirror
     from crmctl.models import jsontext
     from crmctl.plan.merge_records import survivors_of
@@ -212,6 +212,9 @@ def changes(
         if file is None:
             for change in found:
                 runtime.streams.write_out(jsontext.dumps(change) + "\n")
+        elif file.endswith(".parquet"):
+            token = write_parquet(Path(file), found)
+            runtime.done({"file": file, "token": token}, token)
         else:
             with whole_file(Path(file), mode=0o600) as text:
                 for change in found:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,7 +125,7 @@ SHOWN = 20
 
 def backup(
     ctx: typer.Context,
-    target: Annotated[str, typer.Argument(metavar="FILE", help="Where the backup goes.")],
+    target: Annotated[str, typer.Argument(metavar="FILE|s3://BUCKET/NAME", help="Where the backup goes.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -132,6 +134,8 @@ def backup(
     The file holds the database as of one moment, from either engine, and the files uploaded to the service (not those in an S3-compatible
     storage). It is read back before it gets its name, so that a file with the name is complete. It also holds the keys that sign links:
     keep it as safe as API keys.
+
+    s3:// needs pip install 'crmctl[s3]' and uses the credentials, region and AWS_ENDPOINT_URL of the AWS tools.
     """
     runtime: Runtime = ctx.obj
     settings = settings_for(runtime, data, database_url)
@@ -140,13 +144,23 @@ def backup(
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.backup.backup import make_backup
 
-        made = make_backup(engine, settings, Path(target), runtime.clock)
+        if _is_remote(target):
+            from crmctl.service.backup.backup import RemotePlace
+
+            place = RemotePlace(target)
+            with tempfile.TemporaryDirectory(prefix="crmctl-backup-") as folder:
+                made = make_backup(engine, settings, Path(folder) / "backup", runtime.clock)
+                place.put(Path(folder) / "backup")
+        else:
+            made = make_backup(engine, settings, Path(target), runtime.clock)
     _show(runtime, {"file": target}, made.wire())
 
 
 def restore(
     ctx: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="FILE|OBJECT", help="A backup; with --as-of, the slug of an object.")],
+    what: Annotated[
+        str, typer.Argument(metavar="FILE|OBJECT", help="A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")
+    ],
     as_of: Annotated[str | None, typer.Option("--as-of", metavar="MOMENT", help="A moment, such as 'yesterday 15:30'.")] = None,
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -164,19 +178,28 @@ def restore(
     if as_of is not None:
         restore_records(runtime, what, as_of, data, database_url)
         return
-    source = Path(what)
-    if not source.is_file():
+    if not _is_remote(what) and not Path(what).is_file():
         raise UsageError(f"there is no backup {what}", hint=f"for the records of an object: crmctl service restore {what} --as-of MOMENT")
     runtime.guard_read_only()
-    with service_libraries():
+    with service_libraries(), contextlib.ExitStack() as stack:
         from crmctl.service.backup.backup import restore_backup, unpack
 
+        source = Path(what)
+        if _is_remote(what):
+            from crmctl.service.backup.backup import RemotePlace
+
+            source = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crmctl-restore-"))) / "backup"
+            RemotePlace(what).get(source)
         if runtime.dry_run:
-            manifest = unpack(source, None)
+            manifest = unpack(source, None, what)
             _show(runtime, {"dryRun": True, "file": what}, {name: manifest[name] for name in ("createdAt", "records", "files")})
             return
-        restored = restore_backup(source, settings_for(runtime, data, database_url))
+        restored = restore_backup(source, settings_for(runtime, data, database_url), what)
     _show(runtime, {"file": what}, restored.wire())
+
+
+def _is_remote(place: str) -> bool:
+    return place.startswith("s3://")
 
 
 def _show(runtime: Runtime, about: Json, found: Json) -> None:

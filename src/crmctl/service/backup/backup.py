@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -14,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, RejectedError, UsageError, reason, storage_error
+from crmctl.errors import CrmctlError, RejectedError, ServiceError, UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, ServiceSettings
-from crmctl.service.files.storage import sync_folder
+from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, S3Settings, ServiceSettings
+from crmctl.service.files.storage import open_client, sync_folder
 from crmctl.service.store.engine import Engine, has_data, load_copy
 from crmctl.service.store.tx import to_micros, to_wire
 from crmctl.version import __version__
@@ -40,10 +42,14 @@ def add_member(archive: tarfile.TarFile, name: str, source: Path) -> None:
         archive.addfile(entry, content)
 
 
-def unpack(path: Path, folder: Path | None) -> Json:
-    """Write the members below the folder, if any, and return the manifest. Raises RejectedError unless the backup is whole."""
+def unpack(path: Path, folder: Path | None, name: str = "") -> Json:
+    """Write the members below the folder, if any, and return the manifest. Raises RejectedError unless the backup is whole.
+
+    `name` is what messages call the backup when it is not the path.
+    """
+    name = name or str(path)
     manifest: Json | None = None
-    with _reading(path) as tar:
+    with _reading(path, name) as tar:
         for entry in tar:
             content = tar.extractfile(entry) if entry.isreg() else None
             if content is not None and entry.name == MANIFEST:
@@ -51,9 +57,9 @@ def unpack(path: Path, folder: Path | None) -> Json:
             elif content is not None and folder is not None:
                 _copy(content, _place(folder, entry.name))
     if manifest is None:
-        raise RejectedError(f"{path} is not a whole backup: it ends too early", code="damaged_backup")
+        raise RejectedError(f"{name} is not a whole backup: it ends too early", code="damaged_backup")
     if manifest.get("format") != FORMAT:
-        raise RejectedError(f"{path} is a backup of a format that this crmctl does not know", hint="upgrade crmctl")
+        raise RejectedError(f"{name} is a backup of a format that this crmctl does not know", hint="upgrade crmctl")
     return manifest
 
 
@@ -73,7 +79,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tarfile.TarFile]:
+def _reading(path: Path, name: str) -> Iterator[tarfile.TarFile]:
     try:
         with gzip.open(path) as content, tarfile.open(fileobj=content, mode="r|") as tar:
             yield tar
@@ -81,11 +87,11 @@ def _reading(path: Path) -> Iterator[tarfile.TarFile]:
             while content.read(CHUNK):
                 pass
     except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
-        raise RejectedError(f"{path} is not a whole backup of a service", code="damaged_backup") from error
+        raise RejectedError(f"{name} is not a whole backup of a service", code="damaged_backup") from error
     except OSError as error:
         # A file that is not compressed raises an OSError without a number.
         problem = reason(error) if error.errno else "it is not a backup of a service"
-        raise RejectedError(f"cannot read {path}: {problem}", code="damaged_backup" if not error.errno else None) from error
+        raise RejectedError(f"cannot read {name}: {problem}", code="damaged_backup" if not error.errno else None) from error
 
 
 DATABASE = "database"
@@ -118,14 +124,14 @@ def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: 
     return backup
 
 
-def restore_backup(source: Path, settings: ServiceSettings) -> Backup:
+def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> Backup:
     """Restore into an empty place. Raises RejectedError for a damaged backup, UsageError where there is data already."""
     data = settings.data_dir
     if settings.database_url is None and (data / DATABASE_FILE).exists():
         raise UsageError(f"there is a service's data in {data} already", hint="--data DIR, where there is none yet")
     try:
         with _beside(data / DATABASE_FILE) as folder:
-            manifest = unpack(source, folder)
+            manifest = unpack(source, folder, name)
             placed = _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
             try:
                 # Last: the data exists once the database does.
@@ -205,3 +211,49 @@ def _beside(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".partial", dir=target.parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+class RemotePlace:
+    """An object `s3://BUCKET/KEY`. Credentials, region and endpoint are found as the AWS tools find them."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UsageError for an address that names no object, and what open_client raises."""
+        parts = urlsplit(url)
+        self.bucket, self.key = parts.netloc, parts.path.lstrip("/")
+        if not self.bucket or not self.key or self.key.endswith("/"):
+            raise UsageError(f"{url} names no object", hint="s3://BUCKET/NAME")
+        self.url = url
+        self._client, self._failures = open_client(S3Settings())
+
+    def put(self, path: Path) -> None:
+        """Upload the file. Its name holds the previous object, or none, until everything has arrived. Raises ServiceError."""
+        try:
+            self._drop_unfinished()
+            self._client.upload_file(str(path), self.bucket, self.key)
+            body = self._client.get_object(Bucket=self.bucket, Key=self.key)["Body"]
+            stored = hashlib.sha256()
+            for piece in iter(lambda: body.read(CHUNK), b""):
+                stored.update(piece)
+        except self._errors() as error:
+            raise ServiceError(f"cannot write {self.url}: {reason(error)}", hint="the bucket must exist and be writable") from error
+        with path.open("rb") as file:
+            if stored.digest() != hashlib.file_digest(file, "sha256").digest():
+                raise ServiceError(f"what {self.url} gives back is not what was written")
+
+    def _drop_unfinished(self) -> None:
+        """Delete the parts that killed backups of this name left, if the account may list them."""
+        with contextlib.suppress(*self._failures):
+            for upload in self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=self.key).get("Uploads", []):
+                if upload["Key"] == self.key:
+                    self._client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload["UploadId"])
+
+    def get(self, path: Path) -> None:
+        try:
+            self._client.download_file(self.bucket, self.key, str(path))
+        except self._errors() as error:
+            raise ServiceError(f"cannot read {self.url}: {reason(error)}") from error
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
+
+        return (*self._failures, Boto3Error)
