@@ -25,13 +25,12 @@ SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥", "CNY": "CN¥", "I
 class ListCell:
     """One value. `kind`: text, number, time (the day), moment (day and time), lines, code or chips.
 
-    `path` is a link in this area, `url` one elsewhere; `badge` stands before the text, `note` below it; `more` unfolds.
+    `path` is a link in this area; `badge` stands before the text, `note` below it; `more` unfolds.
     """
 
     text: str = ""
     kind: str = "text"
     path: str = ""
-    url: str = ""
     badge: str = ""
     note: str = ""
     links: Sequence[tuple[str, str]] = ()

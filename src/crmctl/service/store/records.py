@@ -24,20 +24,7 @@ from crmctl.values.operators import Kind, Operator
 from crmctl.values.projection import project
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
-__all__ = [
-    "Paging",
-    "PartOfList",
-    "bulk_delete",
-    "bulk_write",
-    "count_records",
-    "create_record",
-    "delete_record",
-    "get_record",
-    "list_part",
-    "list_records",
-    "update_record",
-    "version_of",
-]
+__all__ = ["Paging", "PartOfList", "count_records", "list_part", "list_records"]
 
 UPSERT = "upsert"
 
