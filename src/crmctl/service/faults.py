@@ -165,9 +165,15 @@ def check_shape(model: type[T], document: Any) -> T:
         raise BadRequest(f"{field} {saying}", {"field": field}) from None
 
 
+_TYPES = ("str", "bool", "int", "float")
+"""What pydantic adds to the place of a value that may have several types."""
+
+
 def _path(location: tuple[int | str, ...]) -> str:
     """Return `("records", 3, "data")` as `records[3].data`."""
     text = ""
     for part in location:
+        if part in _TYPES:
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text

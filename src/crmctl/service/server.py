@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Router
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Match, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
@@ -31,7 +31,7 @@ from crmctl.service.faults import Busy
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
-from crmctl.service.http.edge import READY_PATH, Edge, Metrics, stranger
+from crmctl.service.http.edge import READY_PATH, Edge, Metrics, is_page, stranger
 from crmctl.service.http.endpoint import NamedRoute, build_document, route
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
@@ -46,11 +46,9 @@ if TYPE_CHECKING:
     from crmctl.service.testdouble.double import TestDouble
 
 
-def create_app(
-    context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None, *, has_pages: bool = True
-) -> Starlette:
+def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Starlette:
     """Return the service as an ASGI application on an opened engine, which answers unknown paths and methods in the service's own form. It
-    counts in `metrics`; `keep` feeds the request log. Its pages take long to import."""
+    counts in `metrics`; `keep` feeds the request log."""
     metrics = metrics or Metrics()
     # A service whose storage does not work must not start.
     open_storage(context.settings)
@@ -65,22 +63,49 @@ def create_app(
         serving.router(context),
         oidc.router(context),
     ]
-    if has_pages:
-        from crmctl.service.console.routing import routers as page_routers
-
-        routers += page_routers(context, document)
-    routes = [route for router in routers for route in router.routes]
+    routes = [*_joined(routers), _Pages(context, document)]
 
     async def refuse(request: Request, error: Exception) -> Response:
         answer = answer_for(error)
         if isinstance(error, HTTPException) and error.status_code == 405:
-            answer.headers["Allow"] = ", ".join(_allowed_methods(routes, request))
+            answer.headers["Allow"] = ", ".join(_allowed_methods(request.scope.get(PAGE_ROUTES, routes), request))
         return answer
 
     edge = Middleware(Edge, context=context, metrics=metrics, keep=keep)
     app = Starlette(routes=routes, middleware=[edge], exception_handlers={HTTPException: refuse})
     app.router.redirect_slashes = False
     return app
+
+
+PAGE_ROUTES = "crmctl.page_routes"
+"""Entry of a request's scope: the routes of the pages, where one of them answers."""
+
+
+class _Pages(BaseRoute):
+    """All pages of the console and the portal. They take long to import, so the first visit loads them."""
+
+    def __init__(self, context: Context, document: Callable[[], Json]) -> None:
+        self._context = context
+        self._document = document
+        self._router: Router | None = None
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if is_page(scope["path"]) else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._router is None:
+            self._router = await asyncio.to_thread(self._load)
+        scope[PAGE_ROUTES] = self._router.routes
+        await self._router(scope, receive, send)
+
+    def _load(self) -> Router:
+        from crmctl.service.console.routing import routers
+
+        return Router(_joined(routers(self._context, self._document)), redirect_slashes=False)
+
+
+def _joined(routers: list[Router]) -> list[BaseRoute]:
+    return [route for router in routers for route in router.routes]
 
 
 def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
@@ -222,7 +247,7 @@ class Server:
         self._context = Context(settings, self.engine, clock, ids)
         self._metrics = Metrics()
         self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
-        app = create_app(self._context, self._metrics, self._requests.add if self._requests else None, has_pages=double is None)
+        app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
         self._double = double
         self._app: ASGIApp = app if double is None else double.around(self._context, app, create_app)
         self._uvicorn: ListeningServer | None = None

@@ -92,6 +92,11 @@ ASSETS = "/console/static/{name}"
 """Files that browsers fetch along with a page are kept only when refused."""
 
 
+def is_page(path: str) -> bool:
+    """Whether a page may have this path: the front door, or one below the console or the portal."""
+    return path == "/" or path.startswith(("/console", "/portal"))
+
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,99}")
 
 _ADDRESS = re.compile(rb"https?://[^/]*", re.IGNORECASE)

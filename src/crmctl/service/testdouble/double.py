@@ -27,6 +27,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
 from crmctl.service.faults import BadRequest, Fault, NotFound
+from crmctl.service.http.edge import is_page
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
@@ -99,9 +100,6 @@ PREFIX = "/_test"
 SINK = "http://crmctl-test.invalid/"
 """URL of the endpoint that a double has from the start: every event is delivered there, and to no network."""
 
-PAGES = ("/console", "/portal")
-"""Paths of the pages, which are imported when the first one is asked for."""
-
 MOST_RECORDED = 10_000
 MOST_WAIT = 600.0
 SHOWN_HEADERS = ("content-type", "user-agent", "if-match", "idempotency-key", "x-request-id")
@@ -140,10 +138,9 @@ class TestDouble:
         self._released = asyncio.Event()
 
     def around(self, context: Context, app: ASGIApp, apps: Apps) -> ASGIApp:
-        """Return the application with faults and controls. `apps` makes one with all pages on other data."""
+        """Return the application with faults and controls. `apps` makes one on other data."""
         assert isinstance(context.engine, SqliteEngine)
         self._context, self._engine, self._app, self._apps = context, context.engine, app, apps
-        self._pages: ASGIApp | None = None
         self._engine.forget_safety()
         self._engine.write(lambda tx: webhooks.create_endpoint(tx, url=SINK, ids=self.ids, now=self.clock.now()))
         return self
@@ -169,10 +166,8 @@ class TestDouble:
         if scope["path"].startswith(f"{PREFIX}/"):
             await self._control(scope, body, receive, send)
             return
-        if scope["path"] == "/" or scope["path"].startswith(PAGES):
-            if self._pages is None:
-                self._pages = await asyncio.to_thread(self._apps, self._context)
-            await self._pages(scope, _replay(body, receive), send)
+        if is_page(scope["path"]):
+            await self._app(scope, _replay(body, receive), send)
             return
         self.clock.tick()
         fault = self.faults.take(scope["method"], scope["path"]) if self._is_ready else None
