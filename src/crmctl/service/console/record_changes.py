@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import BULK_LIMIT, AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
@@ -33,7 +33,7 @@ from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import MAX_IN, Stamp, Tx, micros_of, to_micros, to_wire
+from crmctl.service.store.tx import Stamp, Tx, micros_of, to_micros, to_wire
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.values.value_readers import parse_instant
@@ -87,10 +87,9 @@ def _undo(tx: Tx, visit: Visit, at: str) -> ConsolePage | Redirect:
         # Backwards: a merged record gets its unique values back from the survivor.
         restored = [record_id for record_id, _, is_newest in reversed(changes) if is_newest]
         before = Candidates(int(at) - 1, (), frozenset(record_id for record_id, kind, _ in changes if kind == CREATED))
-        for start in range(0, len(restored), MAX_IN):
-            done = restore_batch(tx, object_id, restored[start : start + MAX_IN], before, **stamp)
-            failed |= done.failed
-            left_out |= done.left_out
+        done = restore_batch(tx, object_id, restored, before, **stamp)
+        failed |= done.failed
+        left_out |= done.left_out
     deleted, changed = ([record_id for record_id, kind, _ in own if kind == each] for each in (DELETED, UPDATED))
     unlink_activities(tx, known, deleted, changed, int(at), stamp)
     if not failed and not left_out:
@@ -166,8 +165,7 @@ def _ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
 def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
     fresh = [record["id"] for record in selected if is_as_seen(visit, record)]
     stamp = visit.stamp()
-    for start in range(0, len(fresh), BULK_LIMIT):
-        records.bulk_delete(tx, known["id"], fresh[start : start + BULK_LIMIT], **stamp)
+    records.bulk_delete(tx, known["id"], fresh, **stamp)
     return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
 
 
@@ -194,12 +192,10 @@ def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redi
     wanted = _wanted(visit, selected, attribute["slug"], data)
     fresh = [record for record in selected if record["id"] in wanted and is_as_seen(visit, record)]
     stamp = visit.stamp()
-    for start in range(0, len(fresh), BULK_LIMIT):
-        batch = fresh[start : start + BULK_LIMIT]
-        items = [{"id": record["id"], "data": {attribute["slug"]: wanted[record["id"]]}} for record in batch]
-        if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
-            [label] = labels_of_records(tx, known, [batch[failed[0]["index"]]])
-            raise BadRequest(f"nothing was changed: {label}: {failed[0]['error']}")
+    items = [{"id": record["id"], "data": {attribute["slug"]: wanted[record["id"]]}} for record in fresh]
+    if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
+        [label] = labels_of_records(tx, known, [fresh[failed[0]["index"]]])
+        raise BadRequest(f"nothing was changed: {label}: {failed[0]['error']}")
     return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(wanted) else "records-skipped")
 
 
@@ -318,9 +314,8 @@ def _move_references(tx: Tx, visit: Visit, known: Json, survivors: Mapping[str, 
                 change[slug] = _joined(moved) if isinstance(moved, list) else moved
     for owner, by_id in changes.items():
         items = [{"id": record_id, "data": data} for record_id, data in by_id.items()]
-        for start in range(0, len(items), BULK_LIMIT):
-            if failed := records.bulk_write(tx, owner, "upsert", items[start : start + BULK_LIMIT], **stamp)["failed"]:
-                raise BadRequest(f"a linked record cannot be changed: {failed[0]['error']}")
+        if failed := records.bulk_write(tx, owner, "upsert", items, **stamp)["failed"]:
+            raise BadRequest(f"a linked record cannot be changed: {failed[0]['error']}")
 
 
 def _link_activities(tx: Tx, known: Json, losers: Sequence[str], survivor: str, stamp: Stamp) -> None:

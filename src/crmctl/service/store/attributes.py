@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import BULK_LIMIT, AttributeType
+from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs, record_tables, records, removals
 from crmctl.service.store.preferences import option_colours, set_option_colours
@@ -225,9 +225,8 @@ def change_options(tx: Tx, attribute: Json, options: Sequence[str], renamed: Map
     held = {name for item in items for value in item["data"].values() for name in (value if isinstance(value, list) else [value])}
     # A record may hold retired options beside a renamed one; it keeps them.
     _allow(tx, changed, [*options, *sorted(held.difference(options))])
-    for start in range(0, len(items), BULK_LIMIT):
-        if failed := records.bulk_write(tx, object_id, records.UPSERT, items[start : start + BULK_LIMIT], **stamp)["failed"]:
-            raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
+    if failed := records.bulk_write(tx, object_id, records.UPSERT, items, **stamp)["failed"]:
+        raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
     _allow(tx, changed, options)
     return changed
 

@@ -92,7 +92,7 @@ def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[st
 
 
 def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp: Unpack[Stamp]) -> Json:
-    """Create records, or update the items that have an id (`upsert`), at most BULK_LIMIT of them. A bad item fails alone; later items see
+    """Create records, or update the items that have an id (`upsert`). A bad item fails alone; later items see
     earlier ones. Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
@@ -123,7 +123,7 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp:
 
 
 def bulk_delete(tx: Tx, object_id: str, record_ids: Sequence[str], **stamp: Unpack[Stamp]) -> int:
-    """Delete at most BULK_LIMIT records and return how many existed. Raises NotFound for the object."""
+    """Delete records and return how many existed. Raises NotFound for the object."""
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
     canonical = (canonical_uuid(record_id) for record_id in record_ids)
