@@ -70,7 +70,7 @@ class Writer(threading.Thread):
         self.ids[data["email"]] = made["id"]
 
     def bulk(self, client: httpx.Client) -> None:
-        several = [self.fresh() for _ in range(25)]
+        several = [self.fresh() for _ in range(10)]
         after = {**self.known, **{data["email"]: data for data in several}}
         self.attempt(after, client, "POST", f"{self.path}/bulk", {"records": [{"data": data} for data in several]})
 

@@ -42,7 +42,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         run = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{service.base_url}/openapi.json"),
-                *("--header", f"Authorization: Bearer {service.key}", "--phases", "coverage,fuzzing", "--max-examples", "5"),
+                *("--header", f"Authorization: Bearer {service.key}", "--phases", "coverage,fuzzing", "--max-examples", "2"),
                 *("--seed", "20270115", "--continue-on-failure", "--generation-database", "none", "--no-color"),
             ],
             capture_output=True,

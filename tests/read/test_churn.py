@@ -36,11 +36,11 @@ def random_service(seed: int, ties: str) -> ChurningService:
     )
 
 
-@pytest.mark.parametrize("block", range(4))
 @pytest.mark.parametrize("ties", TIES)
-def test_nothing_that_existed_throughout_is_lost_or_stale(ties: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_existed_throughout_is_lost_or_stale(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """benchmarks/export_churn.py plays many more."""
     monkeypatch.setattr(anchoring, "REBASE", 150)
-    for seed in range(block * 20, block * 20 + 20):
+    for seed in range(30):
         service = random_service(seed, ties)
         outcome = export_under_churn(service, prune=seed % 4 == 0)
         assert complete(outcome), (seed, outcome)

@@ -59,9 +59,8 @@ def test_a_wrong_answer_is_found_out_before_the_job_ends(answer: str, recognitio
         assert outcome.is_right, outcome
 
 
-@pytest.mark.parametrize("lists", ["current", "5 s late", "every second read late"])
+@pytest.mark.parametrize(("lists", "alteration"), [("current", None), ("5 s late", "escapes text"), ("every second read late", None)])
 @pytest.mark.parametrize("answer", ["429, applied all", "401, applied all", "403, applied all", "404, applied all"])
-@pytest.mark.parametrize("alteration", [None, "escapes text"])
 def test_rows_refused_the_second_time_are_created_if_the_first_request_created_them(
     answer: str, lists: str, alteration: str | None
 ) -> None:

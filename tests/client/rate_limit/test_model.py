@@ -49,8 +49,8 @@ def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> No
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
     """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""
-    for step in range(30):
-        phase = step * 0.1
+    for step in range(10):
+        phase = step * 0.3
         world = World(FixedWindow(100, 3.0, aligned=True), workers=workers, latency=0.01, jitter=0.002, start=START + phase).run(
             requests=102
         )
@@ -59,7 +59,7 @@ def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int
         assert world.accepted[-1] - world.start <= max(1.1 * least, least + (0.05 if workers == 8 else 0.0)), phase
 
 
-@pytest.mark.parametrize(("window", "every"), [(60.0, 15.0), (60.0, 6.0), (3.0, 3.7)])
+@pytest.mark.parametrize(("window", "every"), [(60.0, 6.0), (3.0, 3.7)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_people_wait_less_than_two_seconds(kind: str, window: float, every: float) -> None:
     """Two imports saturate the key; somebody lists records now and then. Short windows are then found out later."""

@@ -208,7 +208,7 @@ def fill(store: Store) -> str:
     return store.object("things", *definitions)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.data())
 @pytest.mark.parametrize(("type", "many"), SHAPES, ids=str)
 def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: str, many: bool, drawn: st.DataObject) -> None:
