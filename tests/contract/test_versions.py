@@ -51,6 +51,17 @@ def test_what_names_no_version_changes_nothing(crm: RunningService, people: str)
     assert crm.client.get(path).headers["etag"] == tag
 
 
+def test_if_none_match_spares_a_record_that_is_known(crm: RunningService, people: str) -> None:
+    record, made = make(crm, people)
+    etag = made.headers["etag"]
+    for text in (etag, f'"other", W/{etag}', "*"):
+        answer = crm.client.get(record, headers={"If-None-Match": text})
+        assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
+    assert crm.client.get(record, headers={"If-None-Match": '"other"'}).status_code == 200
+    crm.client.patch(record, json={"data": {"notes": "new"}})
+    assert crm.client.get(record, headers={"If-None-Match": etag}).status_code == 200
+
+
 def test_a_write_that_changes_no_value_is_a_new_version(crm: RunningService, people: str) -> None:
     path, made = make(crm, people)
     crm.clock.sleep(1)

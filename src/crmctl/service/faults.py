@@ -99,21 +99,23 @@ class Failures:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, str, int], float] = {}
+        self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
         """Write the traceback, or `briefly` one line, and what it is `about`. Errors of stderr are ignored."""
-        if self._was_told(error):
+        skipped = self._skipped(error)
+        if skipped is None:
             return
         text = f"{type(error).__name__}: {error}\n" if briefly else "".join(traceback.format_exception(error))
+        more = f"(the same {skipped} times more since it was last told)\n" if skipped else ""
         text = f"{about}: {text}" if about else text
         # sys.stderr is None without a console.
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(text)
+            sys.stderr.write(text + more)
             sys.stderr.flush()
 
-    def _was_told(self, error: BaseException) -> bool:
-        """Whether one of this kind and place was told within a minute."""
+    def _skipped(self, error: BaseException) -> int | None:
+        """Return how many repetitions were skipped since the last report; None to skip this one."""
         frames = traceback.extract_tb(error.__traceback__, limit=-1)
         place = (frames[0].filename, frames[0].lineno or 0) if frames else ("", 0)
         kind = (type(error).__name__, *place)
@@ -121,10 +123,12 @@ class Failures:
         with self._lock:
             if len(self._told) >= _MOST_KINDS:
                 self._told.clear()
-            if now - self._told.get(kind, -QUIET_SECONDS) < QUIET_SECONDS:
-                return True
-            self._told[kind] = now
-            return False
+            since, count = self._told.get(kind, (None, 0))
+            if since is not None and now - since < QUIET_SECONDS:
+                self._told[kind] = (since, count + 1)
+                return None
+            self._told[kind] = (now, 0)
+            return count
 
 
 FAILURES = Failures()

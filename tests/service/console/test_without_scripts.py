@@ -79,6 +79,9 @@ def work_with_records(reader: PlainReader) -> None:
     assert "Acme" in reader.text
     reader.follow("Edit").press("Save", {"Job title": "Engineer"})
     assert "Analyst" in reader.text, "the history shows what was there"
+    assert re.search(r"Job title</dt><dd><span[^>]*>Analyst", reader.follow("Restore").press("Save").text)
+    reader.follow("Restore").press("Save", {"Phone": "+49 30 901820"})
+    assert re.search(r"Job title</dt><dd><span[^>]*>Engineer", reader.text)
     reader.press("Add", {"Title": "Call", "Summary": "Wants a quote"})
     assert "Engineer" in reader.follow("People").press("Filter", {"Attribute": "Job title", "Value": "engin"}).text
     reader.follow("Activities").follow("Call").press("Save", {"Title": "Meeting"})

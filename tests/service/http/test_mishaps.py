@@ -102,4 +102,6 @@ def test_a_failure_that_comes_again_is_told_once_a_minute(capsys: pytest.Capture
     assert capsys.readouterr().err == "ValueError: another\n"
     now = 61.0
     fail()
-    assert capsys.readouterr().err.count("RuntimeError: the disk") == 1
+    told = capsys.readouterr().err
+    assert told.count("RuntimeError: the disk") == 1
+    assert "the same 4 times more" in told

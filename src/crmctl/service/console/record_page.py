@@ -14,7 +14,7 @@ from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import form_attributes, labels_of_records, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
-from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
+from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import activities, attributes, records
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
@@ -25,7 +25,8 @@ from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
 
 MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
-PER_PAGE = 25
+PER_PAGE, MOST_LOOKED_THROUGH = 25, 10_000
+RECORD_UPDATED = "record.updated"
 
 Attributes = Sequence[Mapping[str, Any]]
 
@@ -103,9 +104,12 @@ def _add_edit(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
         known, record = _opened(tx, visit)
-        _, stored = _stored(tx, visit, record)
+        found, stored = _stored(tx, visit, record)
         only = visit.query.get("only")
-        return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
+        if not visit.query.get("back"):
+            return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
+        data = record["data"] | _before(tx, known, record, visit.query["back"])
+        return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, [data])), base=stored)
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
@@ -139,6 +143,15 @@ def _add_edit(pages: Pages) -> None:
         except PreconditionFailed as error:
             raise Conflict(f"{saver_of(tx, known, record)} saved this record meanwhile") from error
         return Redirect(f"/records/{known['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
+
+
+def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
+    """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
+    history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
+    change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
+    if change is None:
+        raise NotFound("no change of this record at that moment is known any more")
+    return {each["attributeSlug"]: each["old"] for each in change["changes"]}
 
 
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
@@ -252,6 +265,7 @@ def _form(
         "version": records.version_of(record) if record else "",
         "form_id": visit.form_id(),
         "error": error,
+        "back": visit.query.get("back", ""),
         "only": visit.query.get("only", "") if len(fields) == 1 else "",
         "list": visit.query.get("list", ""),
     }

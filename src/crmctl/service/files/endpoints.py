@@ -16,7 +16,7 @@ from crmctl.errors import reason
 from crmctl.service.context import FILES_FOLDER, Context
 from crmctl.service.faults import NotFound, Unavailable
 from crmctl.service.files.storage import CHUNK, Disk, Incoming, Permit, Stored, read_permit, url_path, use_permit
-from crmctl.service.http.endpoint import NamedRoute, body_chunks
+from crmctl.service.http.endpoint import NamedRoute, body_chunks, is_known
 from crmctl.service.http.json_answers import JsonAnswer, bad_request
 
 DEFAULT_TYPE = "application/octet-stream"
@@ -102,7 +102,7 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
         "ETag": f'"{stored.version}"',
         "X-Content-Type-Options": "nosniff",
     }
-    if headers["ETag"] in request.headers.get("if-none-match", ""):
+    if is_known(request, headers["ETag"]):
         stored.file.close()
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     # Among the headers, because the framework adds a charset to a media type.

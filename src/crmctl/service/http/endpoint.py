@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from pydantic.alias_generators import to_snake
@@ -98,7 +99,7 @@ class Endpoint:
     is_addition: bool = False
     """Whether it extends the interface; the document marks it."""
     is_versioned: bool = False
-    """Whether the answer is a record with its version as ETag, which If-Match may name."""
+    """Whether the answer is a record with its version as ETag, which If-Match and If-None-Match may name."""
     is_short: bool = False
     """Whether a read takes little time unless its query says otherwise."""
     in_transaction: bool = True
@@ -144,7 +145,7 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
     """Return the route that admits, bounds and answers the requests of an endpoint."""
     allowed = max(context.settings.request_timeout, LONG_SECONDS if endpoint.is_long else 0)
 
-    def run(call: Call, is_alone: bool) -> Response:
+    def run(request: Request, call: Call, is_alone: bool) -> Response:
         if not endpoint.in_transaction:
             document = handler(call)
         elif endpoint.writes:
@@ -153,7 +154,10 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
             document = context.engine.read(lambda tx: handler(tx, call), within=call.within, helped=is_alone)
         if not endpoint.is_versioned or "updatedAt" not in document:
             return JsonAnswer(document, endpoint.status)
-        return JsonAnswer(document, endpoint.status, {"ETag": f'"{version_of(document)}"'})
+        etag = f'"{version_of(document)}"'
+        if not endpoint.writes and is_known(request, etag):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
+        return JsonAnswer(document, endpoint.status, {"ETag": etag})
 
     async def work(request: Request, query: Json, raw: bytes) -> Response:
         key = request.state.standing.key
@@ -165,7 +169,7 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
 
         def start(is_alone: bool, most: float = math.inf) -> Response:
             body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
-            return run(Call(context, key, request.path_params, query, body, min(left(), most), only_if), is_alone)
+            return run(request, Call(context, key, request.path_params, query, body, min(left(), most), only_if), is_alone)
 
         async with contextlib.AsyncExitStack() as places:
             if len(raw) > LARGE:
@@ -212,6 +216,12 @@ def read_versions(headers: Sequence[str]) -> Collection[str]:
         raise json_answers.bad_request("If-Match must be the ETag of an answer, with its quotation marks, or *", field="If-Match")
     # If-Match compares strongly, so that a weak ETag, W/"...", names no version; nor does "*" in quotation marks.
     return {version for weak, version in etags if not weak and version != ANY_VERSION}
+
+
+def is_known(request: Request, etag: str) -> bool:
+    """Whether If-None-Match names this ETag, so that a 304 answers the request."""
+    text = ",".join(request.headers.getlist("if-none-match")).strip()
+    return text == ANY_VERSION or etag in text
 
 
 async def read_body(request: Request, limit: int, timeout: float, count: Callable[[int], None] = lambda _: None) -> bytes:
@@ -264,14 +274,17 @@ RETRY_AFTER = {"Retry-After": {"description": "Whole seconds to wait.", "schema"
 ETAG = {"ETag": {"description": "The record's version, for If-Match. An addition to the interface.", "schema": {"type": "string"}}}
 
 
-IF_MATCH: Json = {
-    "name": "If-Match",
-    "in": "header",
-    "required": False,
-    "description": "Change the record only if it still has this version (the ETag of an answer), else 412. An addition to the interface.",
-    "schema": {"type": "string", "pattern": '^("[!#-~]*"|[*])$'},
-    "x-addition": True,
-}
+def _version_header(name: str, description: str, **schema: str) -> Json:
+    text = f"{description} An addition to the interface."
+    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"} | schema, "x-addition": True}
+
+
+IF_MATCH = _version_header(
+    "If-Match",
+    "Change the record only if it still has this version (the ETag of an answer), else 412.",
+    pattern='^("[!#-~]*"|[*])$',
+)
+IF_NONE_MATCH = _version_header("If-None-Match", "Answer 304 without a body if the record still has this version (the ETag of an answer).")
 _MEANINGS = {
     400: "Bad request: details.field names what is at fault",
     401: "No valid API key",
@@ -303,13 +316,17 @@ def describe(endpoint: Endpoint) -> Json:
     for status in sorted(refusals):
         headers = RATE_HEADERS | (RETRY_AFTER if status in (429, 503) else {})
         responses[str(status)] = {"content": _json(ERROR), "description": _MEANINGS[status], "headers": headers}
+    is_conditional = endpoint.is_versioned and not endpoint.writes
+    if is_conditional:
+        responses["304"] = {"description": "Not changed: the record still has the version in If-None-Match", "headers": RATE_HEADERS | ETAG}
     names = re.findall(r"\{(\w+)", endpoint.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}} for name in names]
+    versions = [IF_MATCH] if changes_version else [IF_NONE_MATCH] if is_conditional else []
     operation: Json = {
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
         "operationId": endpoint.name,
-        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters) + ([IF_MATCH] if changes_version else []),
+        "parameters": parameters + document_parameters(endpoint.query, endpoint.filters) + versions,
         "responses": responses,
         "security": [{"apiKey": []}],
         "x-required-scope": endpoint.scope,
