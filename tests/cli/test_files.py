@@ -152,6 +152,7 @@ def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
     ("body", "said"),
     [
         (b'{"statusCode": "409", "error": "Duplicate", "message": "It is there"}', "409: Duplicate: It is there"),
+        (b'{"error": {"code": "tooBig", "message": "at most 5 MB"}}', "409: tooBig: at most 5 MB"),
         (b"<?xml version='1.0'?><Error><Code>Taken</Code><Message>it&apos;s there</Message></Error>", "409: Taken: it's there"),
         (b"no room", "409: no room"),
         (b'{"x": 1}', "answered 409"),
@@ -209,7 +210,7 @@ def test_a_lost_answer_to_the_request_for_an_address_is_asked_for_again() -> Non
         assert len(calls) == 2
 
 
-@pytest.mark.parametrize("wrap", [lambda body: {"data": body}, lambda body: {**body, "expiresIn": 900}])
+@pytest.mark.parametrize("wrap", [lambda body: {"data": body}, lambda body: {**body, "expiresIn": 900}, lambda body: {"upload": body}])
 def test_other_legal_shapes_of_the_address(wrap: Callable[[Any], Any]) -> None:
     with Storage() as fake:
         sign = fake.routes["POST /files/upload-url"]
