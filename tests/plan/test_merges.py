@@ -259,6 +259,19 @@ def test_what_the_service_refuses_takes_the_group_back(service: RunningService, 
         assert newest_job(case.context).to_document()["failed"] == 1
 
 
+@pytest.mark.parametrize("refused", ["update_activity", "bulk_write"], ids=["links", "references"])
+def test_an_undo_names_what_the_service_refuses_and_goes_on_later(service: RunningService, tmp_path: Path, refused: str) -> None:
+    with Case(service, tmp_path, seed=ALL_KINDS) as case:
+        assert error_of(case.apply()) is None
+        case.context.service = RefusingWrites(case.crm, refused, case.world.tickets)
+        done = unmerge(case.context)
+        assert isinstance(error_of(done), PartialError)
+        assert {row["error"] for row in done.failed} == {"not today"}
+        assert (done.undone, done.to_document()["activities"] if refused == "update_activity" else 0) == (0, 0)
+        case.context.service = case.crm
+        case.undone()
+
+
 def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         case.context.service = Keeping(case.crm)
@@ -308,6 +321,24 @@ class Refusing(CrashingService):
             raise RejectedError("no deletion today", status=409)
 
         return refuse if name == "bulk_delete" else getattr(self._crm, name)
+
+
+class RefusingWrites(CrashingService):
+    """Refuses to change activities, or the records of one object."""
+
+    def __init__(self, crm: Any, name: str, object_id: str) -> None:
+        super().__init__(crm, 0, "after")
+        self._name, self._object_id = name, object_id
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._crm, name)
+
+        def refuse(target: str, *arguments: Any, **more: Any) -> Any:
+            if name == "bulk_write" and target != self._object_id:
+                return call(target, *arguments, **more)
+            raise RejectedError("not today", status=409)
+
+        return refuse if name == self._name else call
 
 
 class Keeping(CrashingService):

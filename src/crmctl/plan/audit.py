@@ -24,7 +24,7 @@ from crmctl.read.records import fetch
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
-from crmctl.write.journal import DOUBTED, DUPLICATE, UNDONE, Header, Journal, RowEntry, surplus_records
+from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, RowEntry, is_undone, surplus_records
 from crmctl.write.methods import Unexplained, explain, methods, recognitions
 
 CHUNK_ROWS = 500
@@ -99,14 +99,13 @@ def _recognition(journal: Journal) -> Recognition | None:
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
     entries = iter(again())
-    undone = journal.kept(UNDONE)
     while chunk := list(islice(entries, CHUNK_ROWS)):
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         for entry in chunk:
             row = known.get(entry.ordinal)
             if entry.id is not None or row is None or not _is_there(row):
                 continue
-            if (row.record_id or "").lower() in undone:
+            if row.record_id is not None and is_undone(journal, row.record_id):
                 continue
             data = entry.data
             key = form = slugs = None
@@ -457,7 +456,7 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
         edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
         gone = [one for one in extra if one not in there]
         is_gone = edited and own is not None and own not in there
-        if is_gone and own is not None and (is_provable(journal.header) or not journal.kept(UNDONE, own.lower(), own.lower())):
+        if is_gone and own is not None and (is_provable(journal.header) or not is_undone(journal, own)):
             own = max(edited, key=lambda one: edited[one])
             journal.name_rows({row: own}, replaces=True)
             del edited[own]

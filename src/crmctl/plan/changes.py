@@ -50,7 +50,7 @@ from crmctl.values.filters import Condition, format_condition
 from crmctl.write.database import JobKind, RowState
 from crmctl.write.deletion import DeleteSummary, read_ids
 from crmctl.write.in_flight import DeliveryOptions, write_requests
-from crmctl.write.jobs import JobInfo, Summary, effort, refusals
+from crmctl.write.jobs import JobInfo, Summary, effort
 from crmctl.write.journal import DOUBTED, Journal
 
 
@@ -296,7 +296,7 @@ def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
         error=error,
         job=journal.header.job,
         backup=backup.path if backup is not None else None,
-        refusals=tuple(refusals(journal)),
+        refusals=tuple(journal.refusals()),
     )
 
 

@@ -24,7 +24,7 @@ from crmctl.plan.import_plan import FeedPlan
 from crmctl.plan.three_way import Merge, Policy, ThreeWay
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import FeedCounts
-from crmctl.write.journal import UNDONE, Journal
+from crmctl.write.journal import UNDONE, Journal, is_undone
 from crmctl.write_ahead_log import begin_log
 
 FOLDER = "feeds"
@@ -152,13 +152,13 @@ class FeedBases:
             return
         job, last = journal.header.job, -1
         is_over = journal.state not in (JobState.CHECKING, JobState.OPEN)
-        undone = journal.kept(UNDONE)
+        was_undone = bool(journal.number_kept(UNDONE))
         may_be_written = bool(journal.header.plan.get("references"))  # a row that could not be linked counts as failed
         query = (
             "SELECT ordinal, row, hashes, before, is_old FROM written WHERE job = ? AND ordinal > ? AND (before IS NULL OR ?) "
             "ORDER BY ordinal LIMIT ?"
         )
-        while found := self._db.execute(query, (job, last, bool(undone), CHUNK_ROWS)).fetchall():
+        while found := self._db.execute(query, (job, last, was_undone, CHUNK_ROWS)).fetchall():
             known = journal.rows(found[0][0], found[-1][0])
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -166,7 +166,7 @@ class FeedBases:
                     entry = known.get(ordinal)
                     state = entry.state if entry is not None else RowState.UNSENT
                     if before is not None:
-                        if entry is not None and (entry.record_id or "").lower() in undone:
+                        if entry is not None and entry.record_id is not None and is_undone(journal, entry.record_id):
                             self._take_back(job, ordinal, (row, jsontext.loads(hashes), jsontext.loads(before)), is_old=bool(is_old))
                     elif state in _WRITTEN:
                         self._confirm(job, ordinal, (row, jsontext.loads(hashes)), is_old=bool(is_old))
@@ -176,7 +176,7 @@ class FeedBases:
                     elif is_over or state is not RowState.UNSENT:
                         self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
             last = found[-1][0]
-        if journal.state is JobState.UNDONE or not undone:
+        if journal.state is JobState.UNDONE or not was_undone:
             self._db.execute("UPDATE written SET undoing = 0 WHERE job = ?", (job,))
 
     def _confirm(self, job: str, ordinal: int, written: tuple[bytes, Hashes], *, is_old: bool) -> None:

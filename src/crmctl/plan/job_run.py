@@ -23,7 +23,7 @@ from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, 
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobInfo, JobStore, effort, exit_code, refusals, summarize
+from crmctl.write.jobs import JobInfo, JobStore, effort, exit_code, summarize
 from crmctl.write.journal import DOUBTED, RIVALS, Journal
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         copy = options.failed_copy if unwritten is None else None
-        return JobResult(summary, code, error, tuple(notes), resumable, rivals, refusals(journal), copy)
+        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
 
 
 def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | None:
@@ -188,7 +188,7 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
         code = ExitCode.REJECTED if job.state is JobState.REJECTED else exit_code(summary.counts)
         if code is ExitCode.OK and (summary.duplicates or rivals):
             code = ExitCode.PARTIAL
-        reasons = refusals(journal)
+        reasons = journal.refusals()
         notes = (f"rows failed{service_words(reasons)}",) if reasons else ()
         return JobResult(summary, code, notes=notes, rivals=rivals, refusals=reasons)
 

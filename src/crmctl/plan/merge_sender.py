@@ -118,6 +118,8 @@ class MergeSender(StepSender):
             self.service.update_activity(step.target, links)
         except RejectedError as error:
             self.journal.mark_steps([step.number], StepState.DONE if back else StepState.FAILED, error.message)
+            if back:
+                self.refused[step.number] = error.message
             return
         except NotFoundError:
             pass  # deleted since, so it links no record

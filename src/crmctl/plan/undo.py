@@ -304,7 +304,7 @@ def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], Non
     """
     journal, updates, parents = written.journal, written.updates, written.parents
     counts = journal.counts()
-    undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=len(journal.kept(UNDONE)))
+    undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.number_kept(UNDONE))
     undo.unsent = counts[RowState.UNSENT] if journal.state is JobState.OPEN else 0
     undo.was_written = bool(counts[RowState.CREATED] or counts[RowState.UPDATED])
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None

@@ -34,7 +34,7 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.effect import StepStanding, standing
-from crmctl.write.journal import BEFORE, FILE_NAME, UNDONE, WHOLE, Journal, RowEntry, entries_of, mark_undone
+from crmctl.write.journal import BEFORE, FILE_NAME, WHOLE, Journal, RowEntry, entries_of, is_undone, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, deletions, take_steps
 
 LEFT = {
@@ -139,9 +139,8 @@ class Updates(Spill):
 
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
         """Take the updated rows of the job that are not undone yet."""
-        undone = journal.kept(UNDONE)
         for entry, row in entries_of(journal, again()):
-            if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or entry.id.lower() in undone:
+            if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or is_undone(journal, entry.id):
                 continue
             before = journal.kept(BEFORE, entry.ordinal, entry.ordinal).get(entry.ordinal)
             if before is None:
@@ -354,11 +353,10 @@ class Parents:
     def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
         references = self.job.input.references
         assert references is not None
-        undone = phase.kept(UNDONE)
         with AwaitedRecords() as awaited:
             for number, data, record_id in references.parents(group.parents):
                 row = phase.rows(number, number).get(number)
-                if record_id is not None and row is not None and row.state is RowState.CREATED and record_id.lower() not in undone:
+                if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
                     awaited.add(record_id, data)
             reader = Reader(service, group.parents.reference.object_id)
             stored = StoredValues(reader)

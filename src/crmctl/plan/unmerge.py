@@ -188,9 +188,11 @@ class Unmerge:
         self._restore(_with_ids(step, new) for step in steps if step.kind is StepKind.REFERENCE)
         left = [step for step in steps if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)]
         journal.mark_steps([step.number for step in left], StepState.UNDONE)
+        refused = {row["group"] for row in self.result.failed}
         for group in whole:
-            journal.end_merge(group.number, GroupState.UNDONE)
-        self.result.undone += len(whole)
+            if group.number not in refused:
+                journal.end_merge(group.number, GroupState.UNDONE)
+                self.result.undone += 1
 
     def _restore(self, steps: Iterable[Step]) -> None:
         """Restore values that have not changed since the merge."""
@@ -243,7 +245,10 @@ class Unmerge:
             self.sender.journal.mark_steps([step.number], StepState.UNDONE)
         elif links == after or self.include_changed:
             self.sender.put_links_back(step, before)
-            self.result.activities += 1
+            if error := self.sender.refused.pop(step.number, None):
+                self.result.failed.append({"group": step.group, "id": step.target, "error": error})
+            else:
+                self.result.activities += 1
         elif step.state is StepState.DONE:
             self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": sorted(links)})
 

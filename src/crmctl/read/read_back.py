@@ -16,7 +16,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.moments import seconds_of
 
-MOST_PAGES = 400
+MOST_PAGES = 300
 """Most requests of one read-back. If it needs more, it stops and cannot prove absence."""
 
 

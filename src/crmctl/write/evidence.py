@@ -14,7 +14,7 @@ from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, Record
-from crmctl.read.read_back import LONG_READ, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
+from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal, doubtful, records_made
@@ -83,6 +83,12 @@ CLOCKS_APART = 900.0
 
 LAGS = 5
 """How many times the measured delay of the lists crmctl waits before it believes that they omit nothing."""
+
+PLACE_PAGES = 10
+"""Number of pages to read where a batch should be in a long list."""
+
+FULL = MOST_PAGES * (PAGE_LIMIT - 1)
+"""Number of records of the longest reading. An earlier start would show no more."""
 
 NOTHING_NEWER = "the service's lists show nothing that was created since, and may be old"
 TOO_FEW = "the service lists fewer records than there must be: its lists are old, or somebody deletes records"
@@ -282,6 +288,8 @@ class Evidence:
                 if is_told or len(view.seen.found) == len(sent.creates):
                     return view
                 views.append(view)
+                if view.is_cut:
+                    break  # the other methods would read the same pages
             return views[0] if views else Look()
 
     def can_judge_refusal(self, sent: Sent, *, more_to_come: bool) -> bool:
@@ -353,7 +361,7 @@ class Evidence:
             is_told = controlled and reading.complete and method.ahead is not None
             if left == 0 or (is_told and visible >= left > 0):
                 return self._all_told(sent, seen, reading)
-            if not windows:
+            if not windows or len(reading.records) >= FULL:
                 return self._weigh_all(weighing, reading, seen, left)
             reading = read_newest(self._reader, self._baseline, windows.pop(0))
 
@@ -381,7 +389,10 @@ class Evidence:
         old = self._match(method.recognition_of(sent.creates), sent, self._not_new(reading))
         behind = {ordinal: record_id for ordinal, record_id in old.found.items() if ordinal not in seen.found}
         if not reading.complete:
-            return Look(seen, why="more records have been created since than can be read back")
+            is_cut = len(reading.records) >= FULL
+            return Look(
+                seen, why="more records have been created since than can be read back", failed=is_cut, hopeless=is_cut, is_cut=is_cut
+            )
         if behind and len(behind) in (unread, left) and not old.extra:
             # The number of surplus records equals the number of old-looking matches: a clock far behind created them.
             seen = replace(seen, found={**seen.found, **behind})
@@ -447,18 +458,25 @@ class Evidence:
         def read(since: float | None) -> ReadResult:
             shows = showing(sent.creates, recognition) if recognition.unique else _never
 
-            pages = count(1)
+            pages, placed = count(1), dict[str, Record]()
+            found = 0
 
             def enough(news: Sequence[Record], total: int | None) -> bool:
-                is_long = next(pages) >= LONG_READ
-                if is_long and not thoroughly:
+                nonlocal found
+                page = next(pages)
+                if page >= LONG_READ and not thoroughly:
                     return True
                 # Without usable times, only the count tells whether to keep reading. It also ends a long read.
                 is_timed = thoroughly and method.ahead is not None
-                left = None if is_timed and not is_long else self.count.left(total, made, sent.sent_at)
-                return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= 0)
+                left = None if is_timed and page < LONG_READ else self.count.left(total, made, sent.sent_at)
+                if page == LONG_READ and left is not None and left > 0:
+                    placed.update((record.id, record) for record in self._at_place(sent, total or 0))
+                    found = len(self._match(recognition, sent, [record for record in placed.values() if self._is_new(record)]).found)
+                return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= found)
 
-            return read_newest(self._reader, self._baseline, since, enough)
+            reading = read_newest(self._reader, self._baseline, since, enough)
+            records = {record.id: record for record in (*reversed(placed.values()), *reading.records)}
+            return replace(reading, records=[*records.values()])
 
         is_uncounted = thoroughly and self.count.before is None  # then the lists alone decide, and are read further back
         if method.ahead is not None and self._confirmed is not None:
@@ -468,6 +486,13 @@ class Evidence:
                 return reading
             method.ahead = None  # creation times do not advance, so they are useless
         return read(self._earliest if is_uncounted else self._beginning)
+
+    def _at_place(self, sent: Sent, total: int) -> Iterator[Record]:
+        """Yield the records around the place in the list that the batch has if it was carried out at once."""
+        earlier = sum(batch.created for batch in self._journal.batches() if batch.sent_at < sent.sent_at)
+        first = max(0, total - (self.count.before or 0) - earlier - PLACE_PAGES // 2 * PAGE_LIMIT)
+        for number in range(PLACE_PAGES):
+            yield from self._reader.page(first + number * (PAGE_LIMIT - 1)).items
 
     def _windows(self, method: Method, sent: Sent) -> list[float | None]:
         """Return ever earlier starts by the service's clock: from the send, then from the beginning of the job."""

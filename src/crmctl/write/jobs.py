@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
-from crmctl.write.database import ORPHANED, RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
+from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records
 
 EFFORT = "effort"
 """Name of the read requests and seconds of all runs."""
-
-CHUNK_ROWS = 5_000
 
 FEED_COUNTS = "feed counts"
 """Name of the journal fact that holds a feed's counts of values."""
@@ -332,21 +330,6 @@ def effort(journal: Journal, requests: int = 0, elapsed: float = 0.0) -> tuple[i
         with suppress(StorageError):  # on a full disk they are not counted
             journal.remember(EFFORT, (read, seconds))
     return read + sum(batch.attempt for batch in journal.batches()), seconds
-
-
-def refusals(journal: Journal) -> list[str]:
-    """Return the first two different reasons for failed rows and rows without a parent, in input order."""
-    counts, found = journal.counts(), dict[str, None]()
-    if not counts[RowState.FAILED] + counts[RowState.REJECTED]:
-        return []
-    for first in range(1, sum(counts.values()) + 1, CHUNK_ROWS):
-        for _, entry in sorted(journal.rows(first, first + CHUNK_ROWS - 1).items()):
-            is_orphan = entry.state is RowState.REJECTED and (entry.error or "").startswith(ORPHANED)
-            if entry.error is not None and (entry.state is RowState.FAILED or is_orphan):
-                found[entry.error] = None
-                if len(found) == 2:
-                    return [*found]
-    return [*found]
 
 
 def summarize(journal: Journal) -> Summary:

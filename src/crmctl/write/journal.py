@@ -19,6 +19,7 @@ from crmctl.write.database import (
     DOUBTFUL,
     FORMAT,
     LEASE_TABLE,
+    ORPHANED,
     TABLES,
     BatchState,
     HighWaterMark,
@@ -259,6 +260,10 @@ class Journal:
                 found = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
             return {key: jsontext.loads(value) for key, value in found}
 
+    def number_kept(self, kind: str) -> int:
+        """Return the number of values of one kind."""
+        return int(self._one("SELECT COUNT(*) FROM fact WHERE kind = ?", kind))
+
     # -- batches ---------------------------------------------------------------------------------------------------------------------
 
     def batches(self) -> list[SentBatch]:
@@ -419,7 +424,9 @@ class Journal:
                 self._db.execute(f"UPDATE batch SET {column} = {column} - 1 WHERE no = ?", (batch,))
             query = "UPDATE row SET state = ?, error = ?, created_id = COALESCE(?, created_id) WHERE ordinal = ?"
             self._db.execute(query, (entry.state, entry.error, entry.record_id, ordinal))
-        self.keep(MADE, [(ordinal, True if entry.state is RowState.FAILED and was.state is RowState.CREATED else None)])
+            is_made = entry.state is RowState.FAILED and was.state is RowState.CREATED
+            query = "INSERT OR REPLACE INTO fact VALUES (?, ?, 'true')" if is_made else "DELETE FROM fact WHERE kind = ? AND key = ?"
+            self._db.execute(query, (MADE, ordinal))
 
     def add_duplicates(self, records: Mapping[int, Iterable[str]]) -> None:
         """Store surplus records of rows, except records already stored as a row's own or as surplus."""
@@ -445,6 +452,16 @@ class Journal:
         if counts[RowState.UNSENT] < 0:
             raise damaged(self.folder / FILE_NAME, "it accounts for more rows than were read")
         return counts
+
+    def refusals(self) -> list[str]:
+        """Return the first two different reasons for failed rows and rows without a parent, in input order."""
+        query = (
+            "SELECT error FROM row WHERE error IS NOT NULL AND (state = ? OR (state = ? AND substr(error, 1, ?) = ?)) "
+            "GROUP BY error ORDER BY MIN(ordinal) LIMIT 2"
+        )
+        with self._lock:
+            found = self._db.execute(query, (RowState.FAILED, RowState.REJECTED, len(ORPHANED), ORPHANED))
+            return [error for (error,) in found]
 
     def rows(self, first: int, last: int) -> Mapping[int, RowEntry]:
         """Return the entries of the rows first..last. A row without an entry is unsent; the others must not be sent."""
@@ -553,9 +570,14 @@ def mark_undone(journal: Journal, record_ids: Iterable[str]) -> None:
     journal.keep(UNDONE, ((record_id.lower(), True) for record_id in record_ids))
 
 
+def is_undone(journal: Journal, record_id: str) -> bool:
+    """Whether an undo has deleted or restored a record."""
+    return bool(journal.kept(UNDONE, record_id.lower(), record_id.lower()))
+
+
 def records_made(journal: Journal) -> int:
     """Return the number of records known to be created by the job."""
-    return journal.counts()[RowState.CREATED] + len(journal.kept(MADE)) + len(journal.kept(DUPLICATE))
+    return journal.counts()[RowState.CREATED] + journal.number_kept(MADE) + journal.number_kept(DUPLICATE)
 
 
 def surplus_records(journal: Journal) -> dict[int, list[str]]:
