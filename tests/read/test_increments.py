@@ -181,7 +181,7 @@ def test_what_could_not_be_told_to_be_newer_is_looked_at_again(tmp_path: Path) -
             assert [staging.merge([record(*one)]) for one in ((1, moment), (2, START), (2, START), (1, moment))] == [1, 1, 0, 0]
         assert [json.loads(wire)["data"]["n"] for wire in staging.wires()] == [1]
         increments.drop_delivered(staging)
-        increments.remember(staging, GatherState(as_of=moment, newest=moment), 60)
+        increments.remember(staging, GatherState(as_of=moment, newest=moment))
     mark = Increments(tmp_path, {}).mark
     assert mark is not None
     assert mark.since == START
@@ -190,6 +190,6 @@ def test_what_could_not_be_told_to_be_newer_is_looked_at_again(tmp_path: Path) -
 def test_two_runs_at_once_do_not_both_count(tmp_path: Path) -> None:
     first, second = Increments(tmp_path, {}), Increments(tmp_path, {})
     with Staging() as staging:
-        first.remember(staging, GatherState(), 60)
+        first.remember(staging, GatherState())
         with pytest.raises(UsageError, match="another run"):
-            second.remember(staging, GatherState(), 60)
+            second.remember(staging, GatherState())
