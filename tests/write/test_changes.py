@@ -95,6 +95,16 @@ PLAYS = {
         kill=("after begin", 2),
         seed=920,
     ),
+    "a resumed deletion meets a record that a person edited after it was copied": ChangePlay(
+        "delete",
+        "collapses blanks",
+        3,
+        ((0, "no answer, applied half"), (4, "404, applied all")),
+        writer="edits",
+        unique=True,
+        kill=("after begin", 2),
+        seed=1116,
+    ),
     "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
         "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
     ),

@@ -30,10 +30,11 @@ from crmctl.plan.import_plan import (
 from crmctl.plan.import_run import chunks, rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
 from crmctl.read.read_back import Reader
+from crmctl.read.records import read_one
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
-from crmctl.write.journal import BEFORE, WHOLE, Journal, entries_of, target_of
+from crmctl.write.journal import BEFORE, WHOLE, Journal, RowEntry, entries_of, target_of
 
 if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
@@ -244,6 +245,25 @@ class DeleteHooks(JobHooks):
         for chunk in chunks(self._valid()):
             absent = [row for row in chunk if known.get(row.id or "") is None]
             journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
+
+    def compare_unsent(self, run: ImportRun) -> None:
+        """Fail open rows whose records changed since they were copied: an undo would lose the change. Raises read errors."""
+        journal, backup = self.job.journal, KeptRecords.of(self.job.journal)
+        if backup is None:
+            return
+        with _read_known(run, (str(row.id) for row, _ in self._open_rows())) as known:
+            changed = {old.id.lower() for old in backup.records() if (now := known.get(old.id)) is not None and now.data != old.data}
+        rows = [(row, entry) for row, entry in self._open_rows() if str(row.id).lower() in changed]
+        rows = [(row, entry) for row, entry in rows if entry is None or read_one(run.reader(), str(row.id)) is not None]
+        for row, entry in rows:
+            if entry is not None:  # in doubt, but not deleted
+                journal.resolve(journal.batches_of(row.ordinal, row.ordinal)[row.ordinal], {}, (row.ordinal,))
+        journal.conclude((row.ordinal, RowState.FAILED, row.id, "not deleted: it changed since the job began") for row, _ in rows)
+
+    def _open_rows(self) -> Iterator[tuple[Payload, RowEntry | None]]:
+        """Yield the rows that are unsent or in doubt."""
+        rows = entries_of(self.job.journal, self._valid())
+        return ((row, entry) for row, entry in rows if row.id and (entry is None or entry.state is RowState.IN_DOUBT))
 
     def _ids(self) -> Iterator[str]:
         rows: Iterator[Payload] = self._valid()
