@@ -1,4 +1,4 @@
-"""Run a service that answers as fast as Python can and stores only the count of its records: one object, its attributes, and bulk writes.
+"""Run a service that answers as fast as Python can and keeps only a count and the newest records: one object, its attributes, bulk writes.
 
 Run as a process of its own; prints its address as the first line. Knows just enough HTTP for httpx.
 """
@@ -10,6 +10,8 @@ import json
 import time
 
 created = 0
+newest = b""
+"""The body of the last bulk request: its rows are the newest records."""
 OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
 COLUMNS = {
     "name": "text",
@@ -65,15 +67,16 @@ class Sink(asyncio.Protocol):
 
 def answer(head: bytes, body: bytes) -> bytes:
     """The whole HTTP answer to one request."""
-    global created  # noqa: PLW0603 - one service a process
+    global created, newest  # noqa: PLW0603 - one service a process
     path = head.split(b" ", 2)[1].partition(b"?")[0]
     document: object
     if path.endswith(b"/records/bulk"):
         rows = body.count(b'"data":')
         created += rows
+        newest = body
         document = {"created": rows, "updated": 0, "failed": []}
     elif path.endswith((b"/records", b"/search")):
-        document = {"records": [], "pagination": {"total": created, "limit": 50, "offset": 0}}
+        document = {"records": newest_records(), "pagination": {"total": created, "limit": 100, "offset": 0}}
     elif path.endswith(b"/attributes"):
         document = {"attributes": ATTRIBUTES}
     elif path.endswith(b"/objects"):
@@ -86,6 +89,16 @@ def answer(head: bytes, body: bytes) -> bytes:
         f"X-RateLimit-Limit: 1000000\r\nX-RateLimit-Remaining: 999999\r\nX-RateLimit-Reset: {int(time.time()) + 60}\r\n\r\n"
     )
     return headers.encode() + content
+
+
+def newest_records() -> list[dict[str, object]]:
+    """Return the rows of the last bulk request as records, newest first."""
+    rows = json.loads(newest)["records"] if newest else []
+    moment = "2026-01-01T00:00:00.000Z"
+    return [
+        {"id": f"0b7ecf00-0000-4000-8000-{created - number:012}", "createdAt": moment, "updatedAt": moment, **row}
+        for number, row in enumerate(reversed(rows))
+    ]
 
 
 async def serve() -> None:
