@@ -170,7 +170,7 @@ def check_shape(model: type[T], document: Any) -> T:
 
 
 _TYPES = ("str", "bool", "int", "float")
-"""What pydantic adds to the place of a value that may have several types."""
+"""Names of types that pydantic adds to the location of a value with several types."""
 
 
 def _path(location: tuple[int | str, ...]) -> str:
