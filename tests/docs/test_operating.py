@@ -89,9 +89,8 @@ def test_the_proxy_of_the_page_passes_on_tls_ids_and_addresses(tmp_path: Path) -
     said, port = variables(), free_port()
     assert {"CRMCTL_SERVE_DATA", "CRMCTL_SERVE_PUBLIC_URL", "CRMCTL_SERVE_METRICS"} <= said.keys()
     (tmp_path / "nginx").mkdir()
-    env = said | {"CRMCTL_SERVE_METRICS": "127.0.0.1:0"}
     with (
-        service_process(tmp_path / "data", "--port", str(port), env=env) as service,
+        service_process(tmp_path / "data", "--port", str(port), env=said) as service,
         proxy(tmp_path / "nginx", f"http://127.0.0.1:{port}") as (url, authority),
     ):
         assert service.base_url == "https://crm.example.com"
