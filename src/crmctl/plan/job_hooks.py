@@ -30,7 +30,6 @@ from crmctl.plan.import_plan import (
 from crmctl.plan.import_run import chunks, rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
 from crmctl.read.read_back import Reader
-from crmctl.read.records import read_one
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
@@ -248,6 +247,8 @@ class DeleteHooks(JobHooks):
 
     def compare_unsent(self, run: ImportRun) -> None:
         """Fail open rows whose records changed since they were copied: an undo would lose the change. Raises read errors."""
+        from crmctl.read.records import read_one
+
         journal, backup = self.job.journal, KeptRecords.of(self.job.journal)
         if backup is None:
             return
