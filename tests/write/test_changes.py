@@ -29,6 +29,9 @@ PLAYS = {
     "others create records with the same keys, and every second list is old": ChangePlay(
         "keyed", lists="every second read late", writer="rivals", seed=233
     ),
+    "a batch is refused twice after it was carried out, and the lists are late": ChangePlay(
+        "parents", answers=((4, "429, applied all"), (5, "429, applied all")), lists="5 s late", kill=("after begin", 2), seed=1577
+    ),
     "an undo is repeated after it deleted all records but the edited ones": ChangePlay(
         "undo", "rounds numbers", 3, ((0, "no answer, applied half"), (4, "created, without effect")), seed=19
     ),

@@ -42,7 +42,8 @@ WALKS = 4
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
-"""Assumed delay in seconds of lists after a repeated request, if there are more records than rows or if all its rows were refused."""
+"""Assumed delay in seconds of lists after a repeated request: if the lists were late, if there are more records than rows, or if all its
+rows were refused."""
 
 RECENT_SECONDS = 300.0
 """Time in which lists catch up. An unfinished job that sent nothing since does not delay others."""
@@ -190,7 +191,8 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
             evidence.note_lag(clock.now() - started)
     batches = journal.batches()
     is_repeated = any(map(_is_repeated, batches))
-    is_suspicious = is_repeated and (count.is_conclusive or any(map(_was_refused, batches)))
+    # A delay measured after a repeated request may be that of its first attempt, which is shorter.
+    is_suspicious = is_repeated and (count.is_conclusive or evidence.lag > 0 or any(map(_was_refused, batches)))
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
     left = max((batch.sent_at for batch in batches), default=0.0) + LATE_FACTOR * lag - clock.now()
     if lag and left > 0:
