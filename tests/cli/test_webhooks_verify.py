@@ -60,6 +60,8 @@ def test_saved_headers_are_lines_after_the_first_of_a_message() -> None:
     [
         ((("Webhook-Event-Type", "record.created"),), b'{"type": "other"}', "record.created"),
         ((), b'{"type": "record.created", "data": {}}', "record.created"),
+        ((), b'{"eventType": "record.updated"}', "record.updated"),
+        ((), b'{"event": "record.deleted"}', "record.deleted"),
         ((), b'{"type": 3}', None),
         ((), b"[1]", None),
         ((("webhook-event-type", " "),), b"junk", None),

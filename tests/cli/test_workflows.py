@@ -256,6 +256,12 @@ def test_of_late_runs_the_nearest_is_ours() -> None:
     assert "mine is the one" in scene.notes[0]
 
 
+@pytest.mark.parametrize(("status", "failed"), [("Successful", False), ("ok", False), ("Timed-Out", True), ("killed", True)])
+def test_other_words_of_success_and_failure_end_the_wait(status: str, failed: bool) -> None:
+    found, _ = followed(lambda look, runs: runs.__setitem__(slice(None), [run_of("mine", AT, status)]))
+    assert (found.ended, found.failed is not None) == (True, failed)
+
+
 def test_runs_known_before_are_never_ours_even_with_strange_times() -> None:
     def after(look: int, runs: list[Any]) -> None:
         runs[0]["status"] = "failed"

@@ -38,8 +38,11 @@ def newest_pages(fetch: Callable[[int, int], Page[R]], age: Callable[[R], float 
             return
 
 
-SUCCEEDED = frozenset({"completed", "succeeded", "success", "finished", "done"})
-FAILED = frozenset({"failed", "error", "cancelled", "canceled", "aborted", "terminated", "rejected", "timed_out", "timeout", "expired"})
+SUCCEEDED = frozenset({"completed", "complete", "succeeded", "success", "successful", "finished", "done", "ok"})
+FAILED = frozenset(
+    {"failed", "failure", "error", "errored", "cancelled", "canceled", "aborted", "terminated", "killed", "rejected"}
+    | {"timed_out", "timedout", "timeout", "timed-out", "timed out", "expired", "crashed"}
+)
 GAPS = Backoff(longest=5.0, growth=1.5, jitter=0.0)
 """Seconds between two looks at the list; each gap is half as long again."""
 
@@ -158,7 +161,7 @@ class RunFollower:
         if not candidates:
             return ()
         nearest = min(abs(self._distance(run)) for run in candidates)
-        # runs of the span cannot be told apart; outside it a second is not much
+        # runs within that time cannot be told apart; outside it a second is not much
         limit = nearest + (1.0 if nearest else 0.0)
         chosen = sorted((run for run in candidates if abs(self._distance(run)) <= limit), key=_order)
         if len(candidates) > 1 and self._noted != (ids := frozenset(run.id for run in candidates)):

@@ -141,12 +141,13 @@ class Receiver:
 
 
 def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:
-    """Return the type of an event from the header, else from `type` in the body; None without either."""
+    """Return the type of an event from the header, else from the body; None without either."""
     named = next((value.strip() for name, value in headers if name.lower() == _TYPE_HEADER and value.strip()), None)
     if named is not None:
         return named
     content = _content(body)
-    kind = content.get("type") if isinstance(content, dict) else None
+    members = [content.get(key) for key in ("type", "eventType", "event")] if isinstance(content, dict) else []
+    kind = next(filter(None, members), None)
     return kind if isinstance(kind, str) else None
 
 
