@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.mirror.local_copy import LocalCopy, fresh_copy
+from crmctl.errors import NotFoundError
+from crmctl.mirror.local_copy import LocalCopy, MirroredLists, fresh_copy
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models.resources import Attribute
 from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService
@@ -55,6 +56,24 @@ def test_references_and_single_records(context: MirrorContext, copy: LocalCopy) 
     assert record is not None
     assert record.wire == context.service.rows[last].wire()
     assert copy.record(OBJECT_ID, "none") is None
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_record_is_found_whatever_the_case_of_its_id(upper: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = HistoryService(3)
+    plain_id = service._new_id
+    monkeypatch.setattr(service, "_new_id", lambda: plain_id().upper() if upper else plain_id())
+    service.create(2)
+    made = MirrorContext(service, tmp_path, service.clock)
+    sync_mirror(made, SyncRequest())  # type: ignore[arg-type]
+    found = LocalCopy.find(made)  # type: ignore[arg-type]
+    assert found is not None
+    with found:
+        lists = MirroredLists(found)
+        for stored in service.rows:
+            assert {lists.get_record(OBJECT_ID, given).id for given in (stored, stored.lower(), stored.upper())} == {stored}
+        with pytest.raises(NotFoundError):
+            lists.get_record(OBJECT_ID, "none")
 
 
 def test_it_is_brought_up_to_date_only_where_it_is_too_old(context: MirrorContext) -> None:

@@ -129,6 +129,11 @@ class LocalCopy:
             row = self._db.execute(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,)).fetchone()
         return None if row is None else _record(row[0])
 
+    def ids_by_lower_case(self, object_id: str) -> dict[str, str]:
+        """Return the ids that are not in lower case, by their form in lower case."""
+        with storage_errors(self.path):
+            return dict(self._db.execute(f"SELECT lower(id), id FROM {self._table(object_id)} WHERE id <> lower(id)").fetchall())
+
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """Yield the records of any object that refer to these records of this object."""
         with storage_errors(self.path):
@@ -178,6 +183,7 @@ class MirroredLists:
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
         self._lists: dict[Wanted, array[int]] = {}
+        self._stored_ids: dict[str, dict[str, str]] = {}
         copy.hold_still()
 
     def state_of(self, object_id: str, attributes: Iterable[Attribute]) -> SyncState | None:
@@ -199,11 +205,16 @@ class MirroredLists:
     search_records = list_records
 
     def get_record(self, object_id: str, record_id: str) -> Record:
-        """Return a record. Raises NotFoundError."""
-        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, record_id.lower())
+        """Return a record, whatever the case of its id. Raises NotFoundError."""
+        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._stored_id(object_id, record_id.lower()))
         if found is None:
             raise NotFoundError(f"no record {record_id} in the mirror")
         return found
+
+    def _stored_id(self, object_id: str, lower_id: str) -> str:
+        if object_id not in self._stored_ids:
+            self._stored_ids[object_id] = self._copy.ids_by_lower_case(object_id)
+        return self._stored_ids[object_id].get(lower_id, lower_id)
 
     def _numbers(self, object_id: str, conditions: Sequence[Condition], sort: str, is_descending: bool) -> array[int]:
         attributes = {attribute.slug: attribute for attribute in self._copy.attributes(object_id)} if conditions else {}
