@@ -18,7 +18,7 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, to_micros, to_wire
+from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
@@ -233,7 +233,8 @@ def is_used(tx: Tx, signature: str) -> bool:
 
 def signing_key(tx: Tx, purpose: str) -> bytes:
     """Return 256 random bits for LINKS or UPLOADS."""
-    return bytes.fromhex(get_value(tx, _key_name(purpose)) or "")
+    row = required(tx.one("SELECT value FROM service_value WHERE name = ?", (_key_name(purpose),)))
+    return bytes.fromhex(row[0])
 
 
 def replace_signing_key(tx: Tx, purpose: str) -> None:
