@@ -33,7 +33,7 @@ from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
 from crmctl.write.effect import Attributes, StepStanding, standing
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows, write_requests
-from crmctl.write.journal import BEFORE, UNDONE, Journal, RowEntry, entries_of, mark_undone, surplus_records
+from crmctl.write.journal import BEFORE, UNDONE, Journal, entries_of, mark_undone, surplus_records
 from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def abandon(context: BulkContext, job: ImportJob) -> int:
     """
     journal = job.journal
     rows = rows_of(journal, job.input.to_send)
-    last = max((batch.last for batch in journal.batches()), default=0)
+    last = journal.last_sent
     unsent = (row.ordinal for row, entry in entries_of(journal, rows()) if entry is None)
     journal.conclude((ordinal, RowState.FAILED if ordinal <= last else RowState.SKIPPED, None, ABANDONED) for ordinal in unsent)
     with watch_interrupts(context.listener.progress.note) as interrupt:
@@ -255,28 +255,31 @@ def abandon(context: BulkContext, job: ImportJob) -> int:
     if result.error is not None:
         raise result.error
     attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
-    refused = (row for row, entry in entries_of(journal, rows()) if entry == RowEntry(RowState.FAILED, error=ABANDONED))
-    while chunk := list(islice(refused, CHUNK_ROWS)):
-        updated = _updated(journal, run.reader(), chunk, attributes)
-        outcomes = ((RowState.UPDATED, row.id, None) if row in updated else (RowState.SKIPPED, None, ABANDONED) for row in chunk)
-        journal.conclude((row.ordinal, *outcome) for row, outcome in zip(chunk, outcomes, strict=True))
+    number = 0
+    entries = ((row, entry) for row, entry in entries_of(journal, rows()) if entry is not None and entry.error == ABANDONED)
+    while chunk := list(islice(entries, CHUNK_ROWS)):
+        refused = [row for row, entry in chunk if entry.state is RowState.FAILED]
+        updated = _updated(journal, run.reader(), refused, attributes) if refused else set()
+        outcomes = ((RowState.UPDATED, row.id, None) if row.ordinal in updated else (RowState.SKIPPED, None, ABANDONED) for row in refused)
+        journal.conclude((row.ordinal, *outcome) for row, outcome in zip(refused, outcomes, strict=True))
+        number += len(chunk) - len(updated)
     journal.state = JobState.FINISHED
-    return sum(entry.error == ABANDONED for _, entry in entries_of(journal, rows()) if entry is not None)
+    return number
 
 
-def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes: Attributes) -> list[Entry]:
-    """Return those rows whose records hold the values sent."""
+def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes: Attributes) -> set[int]:
+    """Return the ordinals of those rows whose records hold the values sent."""
     by_id = {row.id.lower(): row for row in rows if row.id}
     images = journal.kept(BEFORE, rows[0].ordinal, rows[-1].ordinal)
     with SeenIds() as ids:
         for record_id in by_id:
             ids.add(record_id)
-        updated = []
+        updated = set()
         for record in chain.from_iterable(fetch(reader, ids)):
             row = by_id[record.id.lower()]
             before = images.get(row.ordinal, dict.fromkeys(row.data))
             if standing(before, row.data, record.data, attributes)[0] is StepStanding.AFTER:
-                updated.append(row)
+                updated.add(row.ordinal)
         return updated
 
 

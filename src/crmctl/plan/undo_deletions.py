@@ -96,7 +96,7 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
     journal = job.journal
     backup = KeptRecords.of(journal)
     rows = (row for row in job.input.payloads() if row.id is not None)
-    last = max((batch.last for batch in journal.batches()), default=0)
+    last = journal.last_sent
     with SeenIds() as gone, SeenIds() as doubtful, SeenIds() as there:
         for row, entry in entries_of(journal, rows):
             # The service may have carried out a request that it refused for now: its rows are unsent.

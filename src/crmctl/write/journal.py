@@ -279,6 +279,11 @@ class Journal:
             return dict(self._db.execute(query, (first, last)).fetchall())
 
     @property
+    def last_sent(self) -> int:
+        """The ordinal of the last row that any request included; 0 before the first request."""
+        return int(self._one("SELECT COALESCE(MAX(last), 0) FROM batch"))
+
+    @property
     def has_sent(self) -> bool:
         """Whether any row may have been sent."""
         known = self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))")
