@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
@@ -202,8 +202,15 @@ def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     return replacements
 
 
-def read_map_file(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return targets by column, and values and what replaces them by column, from a JSON or YAML object. Raises UsageError.
+class MapFile(NamedTuple):
+    """Targets by column, and values and what replaces them by column."""
+
+    targets: dict[str, str]
+    replacements: dict[str, dict[str, str]]
+
+
+def read_map_file(path: Path) -> MapFile:
+    """Read a JSON or YAML object. Raises UsageError.
 
     An entry is a slug, or an object with `to` and `values`.
     """
@@ -221,7 +228,7 @@ def read_map_file(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]
         targets[column] = (target or "").strip()
         if values:
             replacements[column] = values
-    return targets, replacements
+    return MapFile(targets, replacements)
 
 
 def _map_entries(path: Path) -> list[tuple[Any, Any]]:

@@ -54,6 +54,11 @@ class MappingOptions:
     keys: tuple[str, ...] = ()
     on_duplicate_key: str = "error"
 
+    def declared(self) -> dict[str, str]:
+        """Return the targets of the map file and of `--map`, which wins. Raises UsageError."""
+        targets = read_map_file(self.map_file).targets if self.map_file else {}
+        return targets | parse_pairs(self.map_pairs)
+
 
 @dataclass(frozen=True)
 class MappedColumn:
@@ -144,7 +149,7 @@ def build_mapping(
     """
     names = attributes if isinstance(attributes, Names) else Names(attributes)
     mode = Mode.CREATE if options.keys else options.mode  # with a key, the mapping ignores ids in the file
-    declared = {**(read_map_file(options.map_file)[0] if options.map_file else {}), **parse_pairs(options.map_pairs)}
+    declared = options.declared()
     by_position, absent = _positions(header, declared)
     if absent and header_complete:
         raise UsageError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, merger_of
-from crmctl.files.column_names import Names, parse_pairs, read_map_file
+from crmctl.files.column_names import Names, parse_pairs
 from crmctl.files.encodings import BUFFER_SIZE
 from crmctl.files.mapping import Mapping as ColumnMapping
 from crmctl.files.mapping import MappingOptions, Mode, build_mapping
@@ -170,8 +170,7 @@ class ImportPlan:
 
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """Return a plan that can be stored: the map file is inlined, and sample records are reduced to their form."""
-        declared = {**(read_map_file(self.mapping.map_file)[0] if self.mapping.map_file else {}), **parse_pairs(self.mapping.map_pairs)}
-        pairs = tuple(f"{column}={target}" for column, target in declared.items())
+        pairs = tuple(f"{column}={target}" for column, target in self.mapping.declared().items())
         forms = {one.slug: learn_form(one, self.values.samples) for one in attributes if one.type in COMPOSITE_TYPES}
         objects = {slug: dict.fromkeys(form.keys, "") for slug, form in forms.items() if form.keys}
         plain = {slug: "plain" for slug, form in forms.items() if form.plain}

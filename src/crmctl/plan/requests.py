@@ -188,7 +188,7 @@ class ImportRequest(RunRequest, ReadRequest):
 
     def _replacements(self) -> dict[str, dict[str, str]]:
         """Return the replaced values of the map file and of --value, which wins."""
-        replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
+        replacements = read_map_file(Path(self.map_file)).replacements if self.map_file else {}
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
         return replacements
