@@ -155,7 +155,7 @@ def _late_quote(line: int) -> Finding:
     return Finding(
         "text_before_quote",
         f"a blank before a quote on line {line} that no other one closes",
-        hint="take the blank away, or write quotes of the text twice, between two more",
+        hint='remove the blank, or quote the whole cell and write each quote inside it as ""',
     )
 
 
@@ -163,7 +163,7 @@ def _unclosed(line: int) -> Finding:
     return Finding(
         "unclosed_quote",
         f"the quote opened on line {line} is never closed",
-        hint=f"close the quote that begins on line {line}, or write quotes of the text twice, between two more",
+        hint=f'close the quote that begins on line {line}, or quote the whole cell and write each quote inside it as ""',
     )
 
 

@@ -88,7 +88,7 @@ def _why(error: Exception) -> str:
     if place is not None:
         return f"it cannot be read from character {place + 1} on"
     if isinstance(error, TypeError | ArithmeticError):
-        return "values of different kinds are compared, or a number that nothing can be done with"
+        return "it compares values of different kinds, or computes with a number out of range"
     return _cut(" ".join(str(error).split()), SHOWN_EXPRESSION)
 
 

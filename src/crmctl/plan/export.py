@@ -184,7 +184,7 @@ class ExportRequest:
         if self.prune and self.since_last:
             raise UsageError("--since-last gives changes, which say nothing of deletions", hint="leave --prune-deleted out")
         if self.restart and self.path is None:
-            raise UsageError("only an export into a file is ever continued", hint="-O FILE")
+            raise UsageError("only an export into a file can be continued", hint="-O FILE")
 
 
 def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:

@@ -366,8 +366,8 @@ PAIRINGS = (
     (pair_equal, False, True),
     (pair_forms, True, False),
 )
-"""Ways to pair rows with records, the surest first: the function, whether it pairs created rows, and whether it uses only attributes that
-tell twins apart."""
+"""Ways to pair rows with records, the surest first. Each names a function, says whether it pairs created rows, and whether it compares
+telling attributes only."""
 
 
 class _Copy(NamedTuple):

@@ -180,7 +180,9 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         hint = result.hint
         if hint and document["inDoubt"] and not document["unsent"]:
-            hint += f" looks for them once more; {document['files']['inDoubt']} names them: import those that are not in the service"
+            hint += " looks for them once more"
+            if named := document["files"]["inDoubt"]:
+                hint += f"; {named} names them: import those that are not in the service"
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""

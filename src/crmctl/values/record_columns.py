@@ -52,7 +52,7 @@ def attribute_columns(
 ) -> dict[str, AttributeColumns]:
     """Return the columns of composites and lists, by slug. Parts have the names that `samples`, the `data` of records, show.
 
-    `are_all`: no other record follows, so that an attribute needs no column of its own if parts hold all of its values.
+    With `are_all` the samples are all records: an attribute then has no column of its own if its parts hold every value.
     """
     by_slug = {attribute.slug: attribute for attribute in attributes}
     spread = {slug: one for slug, one in by_slug.items() if one.type in COMPOSITE_TYPES and not one.is_list}

@@ -115,7 +115,7 @@ def role_named(text: str) -> MemberRole:
 
 
 def check_change(tx: Tx, member: Json, by: MemberRole, becomes: MemberRole = MemberRole.NOBODY) -> None:
-    """Raise Forbidden if `by` may not give the member this role or, for NOBODY, remove it; Conflict for the last owner."""
+    """Check that `by` may give the member this role, or remove it (NOBODY). Raises Forbidden, and Conflict for the last owner."""
     was = role_of(member["role"])
     if by < MemberRole.ADMIN:
         raise Forbidden("only admins and owners change members")
