@@ -54,7 +54,11 @@ const lookUp = field => {
     note.textContent = found.length ? `${found.length} found` : "Nothing found";
   };
   field.addEventListener("input", () => { if (pick) pick.value = ""; clearTimeout(timer); timer = setTimeout(ask, 150); });
-  field.addEventListener("blur", close);
+  // The list stays open during a click: if it closed at once, the button below would move away from the pointer.
+  field.addEventListener("blur", () => {
+    clearTimeout(timer); asked++;
+    if (document.body.matches(":active")) addEventListener("click", close, { once: true }); else close();
+  });
   field.addEventListener("keydown", event => {
     if (list.hidden) return;
     if (event.key === "ArrowDown") { event.preventDefault(); mark(active + 1); }
