@@ -165,6 +165,16 @@ PLAYS = {
         kill=("after begin", 1),
         seed=132,
     ),
+    "another client's record has the key of an unsent row, and the service alters the keys of all rows": ChangePlay(
+        "keyed",
+        "alters the unique attribute",
+        answers=((3, "503, applied to the last rows"),),
+        lists="5 s late",
+        writer="rivals",
+        unique=True,
+        kill=("after begin", 2),
+        seed=1528,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
 }
 

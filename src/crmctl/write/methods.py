@@ -85,12 +85,13 @@ class Method:
         Later recognitions ignore attributes that come back altered, if the remaining attributes still distinguish the rows.
         """
         recognition = self.recognition_of(entries)
+        is_shown = showing(entries, recognition)(records, None)
         if self.recognition is not None:
-            self.recognition = comparable(entries, records, recognition)
-        if showing(entries, recognition)(records, None):
+            if is_shown:  # otherwise the records with these keys may all be of other clients
+                self.recognition = comparable(entries, records, recognition)
+            return is_shown
+        if is_shown:
             return True
-        if self.recognition is not None:
-            return False
         altered = altered_attributes(entries, records)
         if altered is None:
             return False
