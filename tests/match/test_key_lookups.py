@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from crmctl.client.answers import Page
+from crmctl.files.whole_files import CHUNK_ROWS
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.keys import CHUNK_ROWS, KeyIndex, KeyRule, key_rule
+from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models.resources import Record
 from crmctl.values.moments import micros_of
 from tests.support.bulkfiles import attribute

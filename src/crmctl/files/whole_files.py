@@ -7,12 +7,12 @@ import gzip
 import io
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, ClassVar, Self, TextIO, cast
+from typing import IO, Any, ClassVar, TextIO, TypeVar, cast
 
 from crmctl.errors import StorageError, UsageError, install_command, reason, storage_error
 
@@ -122,23 +122,27 @@ def open_spill(tables: str, cache_kib: int = 2_000) -> sqlite3.Connection:
     return database
 
 
-class Spill:
+class Spill(ExitStack):
     """Base of classes that keep rows in a temporary database with `TABLES`."""
 
     TABLES: ClassVar[str]
     CACHE_KIB: ClassVar[int] = 2_000
 
     def __init__(self) -> None:
-        self._db = open_spill(self.TABLES, self.CACHE_KIB)
+        super().__init__()
+        self._db = self.enter_context(closing(open_spill(self.TABLES, self.CACHE_KIB)))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+CHUNK_ROWS = 500
 
-    def close(self) -> None:
-        self._db.close()
+R = TypeVar("R")
+
+
+def chunks(rows: Iterable[R], size: int = CHUNK_ROWS) -> Iterator[list[R]]:
+    """Yield the rows in lists of `size`; the last list may be shorter."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
 
 
 def require_files_extra(library: str) -> Any:

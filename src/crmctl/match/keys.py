@@ -113,8 +113,6 @@ def _shown(kind: str | None, value: Any) -> Any:
     return Decimal(canonical_number(value))
 
 
-CHUNK_ROWS = 500
-
 _TABLES = """
 CREATE TABLE wanted (ordinal INTEGER PRIMARY KEY, line INTEGER NOT NULL, last_line INTEGER NOT NULL, key TEXT, data TEXT NOT NULL,
     parts TEXT
@@ -170,22 +168,15 @@ class KeyIndex(Spill):
         return int(self._db.execute("SELECT COUNT(DISTINCT key) FROM wanted").fetchone()[0])
 
     def distinct(self) -> Iterator[str]:
-        """Yield all different keys."""
-        last = ""
-        statement = "SELECT DISTINCT key FROM wanted WHERE key > ? ORDER BY key LIMIT ?"
-        while found := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
-            for (last,) in found:
-                yield last
+        """Return all different keys."""
+        return (key for (key,) in self._db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL ORDER BY key"))
 
     def rows(self) -> Iterator[Wanted]:
         """Yield all rows in input order."""
-        last = -1
-        statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted WHERE ordinal > ? ORDER BY ordinal LIMIT ?"
-        while found := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
-            for ordinal, line, last_line, key, data, parts in found:
-                last = ordinal
-                said = jsontext.loads(parts) if parts is not None else NO_PARTS
-                yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=said)
+        statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted ORDER BY ordinal"
+        for ordinal, line, last_line, key, data, parts in self._db.execute(statement):
+            said = jsontext.loads(parts) if parts is not None else NO_PARTS
+            yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=said)
 
     def first(self, key: str) -> Wanted:
         return self._edge(key, "ASC")
@@ -214,15 +205,8 @@ class KeyIndex(Spill):
         return [(record_id, jsontext.loads(data)) for record_id, data in rows]
 
     def matches(self) -> Iterator[tuple[int, str, str]]:
-        """Yield each row whose key exists, in input order, with the first and the last id of its records: equal if there is one record."""
-        last = -1
-        statement = (
-            "SELECT ordinal, MIN(id), MAX(id) FROM wanted JOIN found USING (key) WHERE ordinal > ? "
-            "GROUP BY ordinal ORDER BY ordinal LIMIT ?"
-        )
-        while rows := self._db.execute(statement, (last, CHUNK_ROWS)).fetchall():
-            yield from rows
-            last = rows[-1][0]
+        """Return each row whose key exists, in input order, with the first and the last id of its records: equal if there is one record."""
+        return self._db.execute("SELECT ordinal, MIN(id), MAX(id) FROM wanted JOIN found USING (key) GROUP BY ordinal ORDER BY ordinal")
 
 
 class RecordStock(NamedTuple):

@@ -8,26 +8,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import open_spill
+from crmctl.files.whole_files import chunks, open_spill
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.read.read_back import Baseline, Reader, Unusable, Walk, is_after, read_newest
-from crmctl.read.records import fetch
-from crmctl.read.stable_pages import SeenIds
+from crmctl.read.records import find
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
-from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, RowEntry, is_undone, surplus_records
+from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, RowEntry, entries_of, is_undone, surplus_records
 from crmctl.write.methods import Unexplained, explain, methods, recognitions
-
-CHUNK_ROWS = 500
 
 FEW_RECORDS = 3
 """With fewer records, none shows what the service makes of values."""
@@ -82,8 +78,7 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
 def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
     """Write the ids of created rows into the journal and return the number of rows without one."""
     unnamed = 0
-    found = name_records(journal, reader, again)
-    while chunk := list(islice(found, CHUNK_ROWS)):
+    for chunk in chunks(name_records(journal, reader, again)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
         # If one record holds the written values, a different record with the same key belongs to another client.
         extra = {row.ordinal: [one for one, edited in row.extra.items() if row.edited or not edited] for row in chunk}
@@ -98,27 +93,21 @@ def _recognition(journal: Journal) -> Recognition | None:
 
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
-    entries = iter(again())
-    while chunk := list(islice(entries, CHUNK_ROWS)):
-        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        for entry in chunk:
-            row = known.get(entry.ordinal)
-            if entry.id is not None or row is None or not _is_there(row):
-                continue
-            if row.record_id is not None and is_undone(journal, row.record_id):
-                continue
-            data = entry.data
-            key = form = slugs = None
-            if recognition is not None and (key := recognition.key(data)) is not None:
-                form = recognition.form(data)
-            elif row.record_id is None:
-                sent = by_content([entry])
-                slugs = jsontext.dumps(sorted(sent.slugs))
-                key, form = _content_key(slugs, sent, data), sent.form(data)
-            db.execute(
-                "INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?, ?)",
-                (entry.ordinal, row.record_id, key, form, jsontext.dumps(data), slugs),
-            )
+    for entry, row in entries_of(journal, again()):
+        if entry.id is not None or row is None or not _is_there(row):
+            continue
+        if row.record_id is not None and is_undone(journal, row.record_id):
+            continue
+        data = entry.data
+        key = form = slugs = None
+        if recognition is not None and (key := recognition.key(data)) is not None:
+            form = recognition.form(data)
+        elif row.record_id is None:
+            sent = by_content([entry])
+            slugs = jsontext.dumps(sorted(sent.slugs))
+            key, form = _content_key(slugs, sent, data), sent.form(data)
+        values = (entry.ordinal, row.record_id, key, form, jsontext.dumps(data), slugs)
+        db.execute("INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
 def _is_there(row: RowEntry) -> bool:
@@ -358,7 +347,7 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     entries = (entry for entry in again() if entry.ordinal in doubted and entry.id is None)
     checked = unreadable = 0
     records: Sequence[Record] | None = None
-    while chunk := list(islice(entries, BULK_LIMIT)):
+    for chunk in chunks(entries, BULK_LIMIT):
         if records is None:
             records = _new_records(journal, reader)
         found = _match(journal, records, chunk, again)
@@ -442,11 +431,8 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
     """
     told = known_duplicates(journal)
     sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in told}
-    with SeenIds() as ids:
-        for own, extra in told.values():
-            for record_id in filter(None, (own, *extra)):
-                ids.add(record_id.lower())
-        there = {record.id: record for record in chain.from_iterable(fetch(reader, ids))}
+    ids = [record_id for own, extra in told.values() for record_id in (own, *extra) if record_id]
+    there = {record.id: record for record in find(reader, ids)}
     as_written: set[str] = set()
     stored = StoredValues(reader)
     facts: dict[str, dict[str, Any]] = {}

@@ -17,6 +17,7 @@ from typing import Any
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, storage_error
 from crmctl.files.validation import Payload
+from crmctl.files.whole_files import CHUNK_ROWS
 from crmctl.match.keys import Wanted
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
@@ -29,7 +30,6 @@ from crmctl.write_ahead_log import begin_log
 
 FOLDER = "feeds"
 KEY_NAME = "key"
-CHUNK_ROWS = 500
 LONGEST_WAIT = 60.0
 """Seconds to wait for other writers."""
 

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 from crmctl.client.crm import Crm
@@ -25,11 +24,10 @@ from crmctl.write.database import MAY_BE_THERE, BatchState, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
 from crmctl.write.jobs import JobStore
-from crmctl.write.journal import Journal, RowEntry, SentBatch, add_rivals, doubtful, records_made
+from crmctl.write.journal import Journal, RowEntry, SentBatch, add_rivals, doubtful, entries_of, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
 
-CHUNK_ROWS = 500
 LOOKS = Backoff(longest=8.0, jitter=0.0)
 MOST_ALTERED = 20_000
 """The maximum number of rows or records to compare when the service may have altered values."""
@@ -348,13 +346,9 @@ def _hashes(slugs: frozenset[str], data: Mapping[str, Any]) -> tuple[bytes, byte
 
 def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[int]) -> Iterator[tuple[Entry, RowEntry]]:
     """Yield the rows without an id that are created, in doubt, or among the `refused`, with their entries in the journal."""
-    rows = iter(entries)
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        for entry in chunk:
-            row = known.get(entry.ordinal)
-            if entry.id is None and row is not None and (row.state in MAY_BE_THERE or entry.ordinal in refused):
-                yield entry, row
+    for entry, row in entries_of(journal, entries):
+        if entry.id is None and row is not None and (row.state in MAY_BE_THERE or entry.ordinal in refused):
+            yield entry, row
 
 
 PAIRINGS = (

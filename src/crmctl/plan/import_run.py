@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from crmctl.bulk_context import watch_interrupts
 from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
+from crmctl.files.whole_files import CHUNK_ROWS, chunks
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
@@ -30,10 +30,6 @@ from crmctl.write.sender import Delivery, EntrySpool
 
 if TYPE_CHECKING:
     from crmctl.plan.row_actions import Resolver
-
-R = TypeVar("R")
-
-CHUNK_ROWS = 500
 
 
 def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Generator[Entry, None, None]:
@@ -108,12 +104,6 @@ def _park(reconciler: Reconciler, doubt: SentBatch, entries: list[Entry]) -> Non
     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
         raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
     reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at))
-
-
-def chunks(rows: Iterable[R], size: int = CHUNK_ROWS) -> Iterator[list[R]]:
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 SEAL = "rows kept"
@@ -436,15 +426,9 @@ def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], 
         return
     entries = entries_of(journal, payloads)
     refused = [row for row, entry in entries if entry is not None and entry.state is RowState.FAILED and row.id]
-    from crmctl.read.records import fetch
-    from crmctl.read.stable_pages import SeenIds
+    from crmctl.read.records import find
 
-    there: set[str] = set()
-    with SeenIds() as wanted:
-        for row in refused:
-            wanted.add(str(row.id).lower())
-        for page in fetch(reader, wanted):
-            there.update(record.id.lower() for record in page)
+    there = {record.id.lower() for record in find(reader, (str(row.id) for row in refused))}
     missing = [row for row in refused if str(row.id).lower() not in there]
     for row in missing:
         finding = Finding(NO_RECORD, f"skipped: {NOT_THERE}", hint="it was deleted, or belongs elsewhere", severity=Severity.WARNING)

@@ -13,7 +13,7 @@ from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import whole_bytes
+from crmctl.files.whole_files import chunks, whole_bytes
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, Record
@@ -27,7 +27,7 @@ from crmctl.plan.import_plan import (
     file_digest,
     finding_of_merge,
 )
-from crmctl.plan.import_run import chunks, rows_of, skip_missing
+from crmctl.plan.import_run import rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
 from crmctl.read.read_back import Reader
 from crmctl.values.composites import Merger

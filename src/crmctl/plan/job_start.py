@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +14,7 @@ from crmctl.errors import UsageError
 from crmctl.files.mapping import Mode, attribute_digests, schema_digest
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
+from crmctl.files.whole_files import chunks
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from crmctl.plan.row_actions import Resolver
     from crmctl.read.records import NewestPage
 
-
-CHUNK_ROWS = 500
 
 PLAN_NAME = "plan.jsonl"
 """The copy of the applied plan in a job's folder."""
@@ -88,8 +86,7 @@ class ImportJob:
 
     def rows(self) -> Iterator[Payload | Entry]:
         """Yield all rows of the input as sent. Raises UsageError if the file changed since the job began."""
-        rows = iter(self.input.to_send())
-        while chunk := list(islice(rows, CHUNK_ROWS)):
+        for chunk in chunks(self.input.to_send()):
             self.check_input()
             yield from chunk
 

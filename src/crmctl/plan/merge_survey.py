@@ -46,11 +46,7 @@ class Survey(Spill):
         self._schema = schema
         self._tell = tell
         self._lookups = {one: Lookup(self._service, one, tell=tell) for one in {schema.object_id, *schema.referring}}
-        self._ids = SeenIds()
-
-    def __exit__(self, *error: Any) -> None:
-        self._ids.__exit__(*error)
-        super().__exit__(*error)
+        self._ids = self.enter_context(SeenIds())
 
     def want(self, survivor: str, losers: Sequence[str]) -> None:
         """Add the records of a group."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
+from crmctl.files.whole_files import chunks
 from crmctl.match.keys import RecordStock
 from crmctl.mirror.file import MirrorFile, SyncState
 from crmctl.mirror.mirror_tables import ObjectTable
@@ -21,9 +21,6 @@ from crmctl.values.moments import in_a_sentence, to_timestamp
 
 ONLY = "only"
 """Value of `--mirror` that never reads the service."""
-
-
-CHUNK = 500
 
 
 class MirroredRecords:
@@ -99,6 +96,5 @@ def _pages(path: Path, state: SyncState) -> Iterator[Sequence[Record]]:
     if file is None:
         raise StorageError(f"{path} is gone", code="damaged_file")
     with file, file.snapshot():
-        wires = ObjectTable(file.db, state.table_name, ()).wires()
-        while chunk := list(islice(wires, CHUNK)):
+        for chunk in chunks(ObjectTable(file.db, state.table_name, ()).wires()):
             yield [Record.parse(jsontext.loads(wire)) for wire in chunk]

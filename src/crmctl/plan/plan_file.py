@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
@@ -34,8 +33,6 @@ LISTED = 100
 
 SHOWN = 5
 """Maximum number of differences in the message."""
-
-CHUNK_ROWS = 500
 
 
 class Decision(NamedTuple):
@@ -75,11 +72,7 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 
     def __init__(self) -> None:
         super().__init__()
-        self._ids = SeenIds()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ids.__exit__(kind, error, trace)
-        super().__exit__(kind, error, trace)
+        self._ids = self.enter_context(SeenIds())
 
     def add_row(self, payload: Payload, mode: Mode) -> None:
         """Add a row that needs no lookup by key: it has an id, creates a record or is invalid.
@@ -136,13 +129,10 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
             self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", states)
 
     def __iter__(self) -> Iterator[Decision]:
-        last = -1
-        query = "SELECT row, document, record FROM decision LEFT JOIN state USING (id) WHERE row > ? ORDER BY row LIMIT ?"
-        while found := self._db.execute(query, (last, CHUNK_ROWS)).fetchall():
-            for _, document, record in found:
-                decision = Decision.from_document(jsontext.loads(document))
-                last = decision.row
-                yield decision if record is None else decision._replace(record=record)
+        query = "SELECT document, record FROM decision LEFT JOIN state USING (id) ORDER BY row"
+        for document, record in self._db.execute(query):
+            decision = Decision.from_document(jsontext.loads(document))
+            yield decision if record is None else decision._replace(record=record)
 
     def _add(self, decision: Decision) -> None:
         own = decision.id if decision.record is None else None

@@ -12,11 +12,12 @@ from crmctl.client.session import encode_json
 from crmctl.clock import Backoff
 from crmctl.errors import InterruptedByUser, PartialError, ServiceError
 from crmctl.files.validation import Entry
+from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex
 from crmctl.match.references import Links, ParentGroup, ReferenceMap, RowLink
 from crmctl.plan.audit import capture_ids
-from crmctl.plan.import_run import chunks, deliver
+from crmctl.plan.import_run import deliver
 from crmctl.read.read_back import Unusable
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState, damaged

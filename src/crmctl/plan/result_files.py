@@ -6,13 +6,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 from crmctl.files.encodings import BLOCK, Encoding, open_text
 from crmctl.files.rows import QUOTE, Format, Row, Source
-from crmctl.files.whole_files import whole_file
+from crmctl.files.whole_files import chunks, whole_file
 from crmctl.models import jsontext
 from crmctl.write.database import RESULT_FILES, JobState, RowState
 from crmctl.write.jobs import Summary
@@ -144,7 +143,6 @@ FILE_OF: dict[RowState, str] = {
 OF_DELETIONS = {RowState.UPDATED: "deleted", RowState.CREATED: "notFound", RowState.SKIPPED: "notFound"}
 """Status words for rows of a deletion."""
 
-CHUNK_ROWS = 500
 UNSENT = RowEntry(RowState.UNSENT)
 
 
@@ -212,8 +210,7 @@ class _Sink:
 
 def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> Iterator[tuple[Sequence[Row], RowEntry]]:
     """Yield every row of the input with its journal entry. Consecutive rows with equal entries may come together, except those `alone`."""
-    rows = source.rows()
-    while chunk := list(islice(rows, CHUNK_ROWS)):
+    for chunk in chunks(source.rows()):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
         entries = journal.rows(first, last)
         if len(entries) == len(chunk) and all(entry is CREATED for entry in entries.values()) and alone.keys().isdisjoint(entries):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.bulk_context import Progress
@@ -13,6 +13,7 @@ from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
+from crmctl.files.whole_files import chunks
 from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
 
 
-CHUNK_ROWS = 500
 NAMED_IDS = 5
 AMBIGUOUS = "ambiguous_key"
 CONFLICT = "conflict"
@@ -106,7 +106,7 @@ class Resolver:
         """Journal the decisions for a filled index and pass findings to `report`. Return whether any row was rejected."""
         rejected = False
         outcomes = (outcome for _, outcome in self.outcomes(index))
-        while chunk := list(islice(outcomes, CHUNK_ROWS)):
+        for chunk in chunks(outcomes):
             rejected = self.write_down(journal, chunk, report) or rejected
         if self.kept is not None:
             journal.remember(FEED_COUNTS, self.kept.counts)
@@ -282,16 +282,13 @@ class KeyConflicts:
                 raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
             self.journal.remember(AS_OF, lookup.as_of)
             if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
-                for page in fetch(self.reader, updated):
-                    for record in page:
-                        there.add(record.id.lower())
+                for record in chain.from_iterable(fetch(self.reader, updated)):
+                    there.add(record.id.lower())
             else:
-                for chunk in updated.chunks(CHUNK_ROWS):
-                    for record_id in chunk:
-                        there.add(record_id)
+                there = updated
             freed = 0
             outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
-            while chosen := list(islice(outcomes, CHUNK_ROWS)):
+            for chosen in chunks(outcomes):
                 self.journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
                 self.resolver.write_down(self.journal, chosen, lambda _: None)
                 freed += len(chosen)

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
@@ -15,6 +14,7 @@ from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
 from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Entry
+from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records
@@ -28,7 +28,7 @@ from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader, Unusable
-from crmctl.read.records import fetch, read_one
+from crmctl.read.records import find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
 from crmctl.write.effect import Attributes, StepStanding, standing
@@ -46,8 +46,6 @@ GAPS = Backoff(longest=4.0, jitter=0.0)
 
 LISTED = 1000
 """Maximum number of rows of each kind in a report; the counts are exact."""
-
-CHUNK_ROWS = 500
 
 
 @dataclass
@@ -257,7 +255,7 @@ def abandon(context: BulkContext, job: ImportJob) -> int:
     attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
     number = 0
     entries = ((row, entry) for row, entry in entries_of(journal, rows()) if entry is not None and entry.error == ABANDONED)
-    while chunk := list(islice(entries, CHUNK_ROWS)):
+    for chunk in chunks(entries):
         refused = [row for row, entry in chunk if entry.state is RowState.FAILED]
         updated = _updated(journal, run.reader(), refused, attributes) if refused else set()
         outcomes = ((RowState.UPDATED, row.id, None) if row.ordinal in updated else (RowState.SKIPPED, None, ABANDONED) for row in refused)
@@ -271,16 +269,13 @@ def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes
     """Return the ordinals of those rows whose records hold the values sent."""
     by_id = {row.id.lower(): row for row in rows if row.id}
     images = journal.kept(BEFORE, rows[0].ordinal, rows[-1].ordinal)
-    with SeenIds() as ids:
-        for record_id in by_id:
-            ids.add(record_id)
-        updated = set()
-        for record in chain.from_iterable(fetch(reader, ids)):
-            row = by_id[record.id.lower()]
-            before = images.get(row.ordinal, dict.fromkeys(row.data))
-            if standing(before, row.data, record.data, attributes)[0] is StepStanding.AFTER:
-                updated.add(row.ordinal)
-        return updated
+    updated = set()
+    for record in find(reader, by_id):
+        row = by_id[record.id.lower()]
+        before = images.get(row.ordinal, dict.fromkeys(row.data))
+        if standing(before, row.data, record.data, attributes)[0] is StepStanding.AFTER:
+            updated.add(row.ordinal)
+    return updated
 
 
 @dataclass(frozen=True)
@@ -405,18 +400,17 @@ def _newest(reader: Reader, order: Literal["created_at", "updated_at"]) -> Seque
 
 def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
     journal = written.journal
-    rows = name_records(journal, reader, written.again)
-    with SeenIds() as missing, SeenIds() as named:
+    with SeenIds() as named:
         places: dict[str, int] = {}
-        while chunk := list(islice(rows, CHUNK_ROWS)):
+        for chunk in chunks(name_records(journal, reader, written.again)):
             for row in chunk:
                 if row.edited and row.id is not None and written.include_changed:
                     row = row._replace(edited=False, seen=True)
                 _sort_in(row, written.ids, undo, named)
-                if row.id is not None and not row.seen and missing.add(row.id.lower()):
-                    places[row.id.lower()] = row.ordinal
+                if row.id is not None and not row.seen:
+                    places.setdefault(row.id.lower(), row.ordinal)
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
-        for record in chain.from_iterable(fetch(reader, missing)):
+        for record in find(reader, [*places]):
             # The record exists, but holds other values than the job wrote.
             ordinal = places.pop(record.id.lower())
             if written.include_changed:
@@ -431,11 +425,8 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
 def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
     """Add known duplicates that still exist. Rows already undone no longer lead to them."""
     rows = {one.lower(): row for row, extra in surplus_records(journal).items() for one in extra if not is_told(one.lower())}
-    with SeenIds() as ids:
-        for record_id in rows:
-            ids.add(record_id)
-        for record in chain.from_iterable(fetch(reader, ids)):
-            undo.further.add({"row": rows[record.id.lower()], "id": record.id})
+    for record in find(reader, rows):
+        undo.further.add({"row": rows[record.id.lower()], "id": record.id})
 
 
 def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds) -> None:

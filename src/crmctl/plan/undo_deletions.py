@@ -38,7 +38,6 @@ from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
 FOLDER, LINKS_FOLDER = "undo", "undo-links"
 LIST_NAME, IDS_NAME = "recreate.jsonl", "recreated.csv"
-CHUNK_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
                 (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
         for record in chain.from_iterable(fetch(reader, doubtful)):
             there.add(record.id.lower())
-        for one in chain.from_iterable(doubtful.chunks(CHUNK_ROWS)):
+        for one in chain.from_iterable(doubtful.chunks()):
             if one not in there:
                 gone.add(one)
         if backup is None and len(gone):

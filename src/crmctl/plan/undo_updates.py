@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from crmctl.client.session import encode_json
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, RejectedError
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import Spill
+from crmctl.files.whole_files import Spill, chunks
 from crmctl.match.key_lookups import FEW, Lookup
 from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext
@@ -156,9 +156,7 @@ class Updates(Spill):
 
     def read(self, reader: Reader, tell: Callable[[Cost], None] = lambda _: None) -> None:
         """Read every record, after passing the cost to `tell`. Raises read errors."""
-        with SeenIds() as ids:
-            for (record_id,) in self._db.execute("SELECT id FROM one ORDER BY ordinal"):
-                ids.add(record_id)
+        with SeenIds(one for (one,) in self._db.execute("SELECT id FROM one ORDER BY ordinal")) as ids:
             if not len(ids):
                 return
             lookup = Lookup(reader, reader.object_id)
@@ -225,8 +223,7 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
     """
     journal = job.journal
     attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
-    entries = rows_of(journal, job.input.to_send)()
-    while chunk := list(islice(entries, COMPARED_ROWS)):
+    for chunk in chunks(rows_of(journal, job.input.to_send)(), COMPARED_ROWS):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
         taken, images = journal.rows(first, last), journal.kept(BEFORE, first, last)
         compared = (entry for entry in chunk if entry.ordinal in images and entry.ordinal not in taken)
@@ -234,12 +231,8 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
         unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and entry.ordinal not in whole}
         if not unsent:
             continue
-        with SeenIds() as ids:
-            for record_id in unsent:
-                ids.add(record_id)
-            pages = fetch(reader, ids, lambda cost: _announce(cost, tell))
-            records = (record for page in pages for record in page if record.id.lower() in unsent)
-            for record in records:
+        with SeenIds(unsent) as ids:
+            for record in chain.from_iterable(fetch(reader, ids, lambda cost: _announce(cost, tell))):
                 entry = unsent[record.id.lower()]
                 changed = standing(images[entry.ordinal], entry.data, record.data, attributes)[1]
                 if changed:

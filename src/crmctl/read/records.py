@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
+from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
 
 from crmctl.bulk_context import Progress
@@ -188,6 +188,12 @@ def fetch(
             yield from ([record] for record_id in chunk if record_id not in found and (record := read_one(reader, record_id)) is not None)
 
 
+def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
+    """Yield the existing records of these ids, ignoring case. Raises the errors of reading."""
+    with SeenIds(map(str.lower, ids)) as wanted:
+        yield from chain.from_iterable(fetch(reader, wanted))
+
+
 def _changed_last(
     reader: Reader, wanted: SeenIds, found: SeenIds, accepts: Callable[[Record], bool]
 ) -> Generator[list[Record], None, int | None]:
@@ -213,11 +219,7 @@ class AwaitedRecords(Spill):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ids = SeenIds()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ids.__exit__(kind, error, trace)
-        super().__exit__(kind, error, trace)
+        self._ids = self.enter_context(SeenIds())
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -249,9 +251,6 @@ def read_one(reader: Reader, record_id: str) -> Record | None:
         return reader.record(record_id)
     except NotFoundError:
         return None
-
-
-CHUNK_ROWS = 500
 
 
 class KnownRecords(Spill):
@@ -294,11 +293,7 @@ class KnownRecords(Spill):
         return (Record.parse(jsontext.loads(document)) for _, document in self._rows() if document is not None)
 
     def _rows(self) -> Iterator[Sequence[str]]:
-        last = 0
-        query = "SELECT no, id, document FROM record WHERE no > ? ORDER BY no LIMIT ?"
-        while rows := self._db.execute(query, (last, CHUNK_ROWS)).fetchall():
-            last = rows[-1][0]
-            yield from (row[1:] for row in rows)
+        return self._db.execute("SELECT id, document FROM record ORDER BY no")
 
     def _number(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0])
@@ -307,12 +302,10 @@ class KnownRecords(Spill):
 def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> KnownRecords:
     """Read the existing records of these ids. Raises the errors of reading."""
     known = KnownRecords()
-    with SeenIds() as ids:
-        for record_id in wanted:
-            ids.add(record_id.lower())
+    with SeenIds(map(str.lower, wanted)) as ids:
         progress.start("reading", len(ids), PAGE_LIMIT)
         try:
-            for chunk in ids.chunks(CHUNK_ROWS):
+            for chunk in ids.chunks():
                 known.want(chunk)
             for page in fetch(reader, ids):
                 known.add(page)

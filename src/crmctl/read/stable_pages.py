@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import sqlite3
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
-from crmctl.files.whole_files import Spill, open_spill
+from crmctl.files.whole_files import CHUNK_ROWS, Spill, chunks, open_spill
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.filters import Condition
@@ -446,9 +446,11 @@ CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
 """
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Iterable[str] = ()) -> None:
         super().__init__()
         self._count = 0
+        for one in ids:
+            self.add(one)
 
     def __len__(self) -> int:
         return self._count
@@ -468,9 +470,6 @@ CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
         self._count -= self._db.execute("DELETE FROM seen WHERE id = ?", (id,)).rowcount
         self._db.execute("DELETE FROM line WHERE id = ?", (id,))
 
-    def chunks(self, size: int) -> Iterator[Sequence[str]]:
-        """Yield all ids in insertion order, `size` at a time."""
-        last = 0
-        while rows := self._db.execute("SELECT no, id FROM line WHERE no > ? ORDER BY no LIMIT ?", (last, size)).fetchall():
-            last = rows[-1][0]
-            yield [row[1] for row in rows]
+    def chunks(self, size: int = CHUNK_ROWS) -> Iterator[Sequence[str]]:
+        """Return all ids in insertion order, `size` at a time."""
+        return chunks((one for (one,) in self._db.execute("SELECT id FROM line ORDER BY no")), size)

@@ -7,13 +7,13 @@ from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, StorageError, UsageError, reason
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow
+from crmctl.files.whole_files import chunks
 from crmctl.models import jsontext
 from crmctl.write.database import (
     DOUBTFUL,
@@ -112,9 +112,6 @@ class RowEntry(NamedTuple):
 CREATED = RowEntry(RowState.CREATED)
 
 Row = TypeVar("Row", Entry, Payload, SendableRow)
-
-CHUNK_ROWS = 500
-"""Number of rows looked up together."""
 
 TARGET, BEFORE, WHOLE = "target", "before", "whole"
 """Kinds of values by row: the record it updates, found by key; the values it overwrites; complete values of a row that gives parts."""
@@ -547,8 +544,7 @@ class Journal:
 
 def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, RowEntry | None]]:
     """Yield each row with its entry in the journal; None for an unsent row."""
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
+    for chunk in chunks(rows):
         known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         yield from ((row, known.get(row.ordinal)) for row in chunk)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from crmctl.client.session import encode_json
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
+from crmctl.files.whole_files import chunks
 from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
@@ -105,8 +106,7 @@ class StepSender:
 
     def delete(self, steps: Iterable[Step], mark: Mark) -> None:
         """Delete the records of these steps, all of one object. Records already gone count as deleted and as `absent`."""
-        iterator = iter(steps)
-        while chunk := list(islice(iterator, BULK_LIMIT)):
+        for chunk in chunks(steps, BULK_LIMIT):
             self._send(chunk, self._delete, mark)
 
     def unsettled(self, steps: Sequence[Step], mark: Mark) -> list[Step]:
