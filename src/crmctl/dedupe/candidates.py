@@ -81,7 +81,6 @@ def _bone(word: str) -> int:
 
 
 def word_bones(text: str) -> tuple[int, ...]:
-    """Return the skeletons of the longest words."""
     words = text.split()
     if len(words) > MOST_BONES:
         words.sort(key=len)
@@ -252,7 +251,6 @@ class MatchCandidates(Spill):
             self._take()
 
     def _take(self) -> None:
-        """Compute the normal forms and block places of the pending records."""
         ids, records, kept = zip(*self._waiting, strict=True) if self._waiting else ((), (), ())
         self._waiting.clear()
         first = self.count - len(ids)
@@ -271,7 +269,6 @@ class MatchCandidates(Spill):
             self._spill_places()
 
     def _columns(self, records: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
-        """Return the normal forms of records, term by term."""
         read: dict[str, list[str | None]] = {}
         for term in self._terms.values():
             if term.source not in read:

@@ -152,7 +152,6 @@ def values_of(attribute: Attribute, records: Sequence[MergeRecord]) -> Json:
 
 
 def merge_value(records: Sequence[MergeRecord], survivor: str, found: Mapping[str, Any], rule: str) -> MergedValue:
-    """Return one value chosen by one rule; None if all records are empty."""
     filled = [record for record in records if not is_empty(found[record.id])]
     if not filled:
         return MergedValue(None, (survivor,), rule)

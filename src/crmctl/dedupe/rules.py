@@ -141,7 +141,6 @@ def _letter(letter: str) -> str:
 
 
 def plain_words(text: str) -> str:
-    """Return text in lower case without accents and punctuation, with single blanks between words."""
     return " ".join(words_of(text))
 
 
@@ -498,7 +497,6 @@ class MatchTerm:
 
     @property
     def sorts(self) -> bool:
-        """Whether the order of words is ignored: see `sort_words`."""
         return self.least is not None and self.form.measure == WORDS
 
     def read(self, records: Sequence[Mapping[str, Any]]) -> list[str | None]:
@@ -509,7 +507,6 @@ class MatchTerm:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """Return several values as one text, or as a list if not all are texts."""
     there = [value for value in values if value is not None and value != ""]
     try:
         return " ".join(there)

@@ -240,7 +240,6 @@ class Lookup:
         return False
 
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
-        """Return one page. Raises InterruptedByUser if `stop` returns true."""
         if self.stop():
             raise InterruptedByUser("interrupted")
         self.requests += 1

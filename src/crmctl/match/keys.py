@@ -61,7 +61,6 @@ def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str 
 
 
 def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:
-    """Whether a record already has every value that a row would write."""
     return all(_same(attributes.get(slug), value, current.get(slug)) for slug, value in data.items())
 
 
@@ -164,15 +163,12 @@ class KeyIndex(Spill):
 
     @property
     def key_count(self) -> int:
-        """Number of different keys of the rows."""
         return int(self._db.execute("SELECT COUNT(DISTINCT key) FROM wanted").fetchone()[0])
 
     def distinct(self) -> Iterator[str]:
-        """Return all different keys."""
         return (key for (key,) in self._db.execute("SELECT DISTINCT key FROM wanted WHERE key IS NOT NULL ORDER BY key"))
 
     def rows(self) -> Iterator[Wanted]:
-        """Yield all rows in input order."""
         statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted ORDER BY ordinal"
         for ordinal, line, last_line, key, data, parts in self._db.execute(statement):
             said = jsontext.loads(parts) if parts is not None else NO_PARTS

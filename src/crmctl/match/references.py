@@ -125,7 +125,6 @@ def references_in(header: Sequence[str], attributes: Sequence[Attribute], given:
 
 
 def stand_ins(attributes: Sequence[Attribute], references: Sequence[Reference]) -> list[Attribute]:
-    """Return the attributes as filled by the file."""
     by_slug = {reference.slug: reference for reference in references}
     return [found.stand_in(attribute) if (found := by_slug.get(attribute.slug)) is not None else attribute for attribute in attributes]
 
@@ -328,7 +327,6 @@ class ReferenceMap:
             raise RejectedError(message, hint="import the rows they refer to first", code="required_link")
 
     def is_later(self, ordinal: int) -> bool:
-        """Whether a row must wait for other records."""
         return bool(self._db.execute("SELECT EXISTS (SELECT 1 FROM later WHERE ordinal = ?)", (ordinal,)).fetchone()[0])
 
     def later_slugs(self, ordinal: int) -> frozenset[str]:
@@ -336,7 +334,6 @@ class ReferenceMap:
         return frozenset(reference.slug for reference, _ in self._references) if self.is_later(ordinal) else frozenset()
 
     def groups(self) -> list[ParentGroup]:
-        """Return the groups of parents to create, by object and attribute."""
         query = "SELECT object_id, attribute, COUNT(*) FROM parent GROUP BY object_id, attribute ORDER BY MIN(no)"
         by_key = {(reference.object_id, reference.key): reference for reference, _ in self._references}
         return [ParentGroup(by_key[object_id, attribute], count) for object_id, attribute, count in self._db.execute(query)]
@@ -350,7 +347,6 @@ class ReferenceMap:
             last = found[-1][0]
 
     def know_parents(self, ids: Mapping[int, str], errors: Mapping[int, str]) -> None:
-        """Store the ids of created parents, and the errors of the others."""
         self._db.execute("BEGIN")
         self._db.executemany("UPDATE parent SET id = ? WHERE no = ?", ((record_id, number) for number, record_id in ids.items()))
         self._db.executemany("UPDATE parent SET error = ? WHERE no = ?", ((error, number) for number, error in errors.items()))
@@ -367,11 +363,9 @@ class ReferenceMap:
 
     @property
     def link_count(self) -> int:
-        """Number of rows to link to other records after the import."""
         return int(self._db.execute("SELECT COUNT(*) FROM later WHERE links <> '{}'").fetchone()[0])
 
     def links(self) -> Iterator[tuple[int, dict[str, Links]]]:
-        """Yield each row to link later, with the values of its references."""
         last, query = 0, "SELECT ordinal, links FROM later WHERE links <> '{}' AND ordinal > ? ORDER BY ordinal LIMIT 500"
         while found := self._db.execute(query, (last,)).fetchall():
             for ordinal, links in found:
@@ -385,7 +379,6 @@ class ReferenceMap:
         return RowLink(record_id, row, rival, parent)
 
     def know_unlinked(self, ordinal: int) -> None:
-        """Record that a row was written without its links."""
         self._db.execute("INSERT OR IGNORE INTO unlinked VALUES (?)", (ordinal,))
 
     def is_unlinked(self, ordinal: int) -> bool:
@@ -438,7 +431,6 @@ class ReferenceMap:
         return [finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, value)]
 
     def _meaning(self, reference: Reference, rule: KeyRule, value: Any) -> _Meaning | None:
-        """Return the meaning of a value; None if it was not looked up."""
         query = (
             "SELECT ids, row, rival, problem, parent, parent.id FROM meant LEFT JOIN parent ON no = parent WHERE slug = ? AND meant.key = ?"
         )
@@ -449,7 +441,6 @@ class ReferenceMap:
         return _Meaning([made] if made is not None else jsontext.loads(found[0]), *facts)
 
     def _finding(self, reference: Reference, meaning: _Meaning) -> Finding | None:
-        """Return the finding for a value that does not match exactly one record."""
         if meaning.problem is not None:
             return Finding("ambiguous_reference", meaning.problem, hint="give the record by its id, or import in two steps")
         if meaning.ids:
@@ -472,7 +463,6 @@ def as_sent(attribute: Attribute | None, value: Any) -> Any:
 
 
 def ids_only(value: Any) -> Any:
-    """Return the ids of a reference value."""
     if isinstance(value, list):
         return [ids_only(one) for one in value]
     return value.get("id") if isinstance(value, Mapping) else value

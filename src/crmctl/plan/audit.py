@@ -168,7 +168,6 @@ def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
 
 
 def _walk(reader: Reader, since: float | None) -> Iterator[Record]:
-    """Yield the records of the list back to a time."""
     walk = Walk()
     while not walk.is_over and not walk.reached(since):
         walk.add(reader.page(walk.offset))
@@ -387,7 +386,6 @@ def _match(
             return (entry for entry in again() if entry.id is None and entry.ordinal not in mine)
 
         def alike(keys: Collection[str], recognition: Recognition = recognition) -> Mapping[str, Sequence[tuple[str, int]]]:
-            """Return the form and ordinal of the job's other rows, by key."""
             rows: dict[str, list[tuple[str, int]]] = defaultdict(list)
             for entry in others():
                 if (key := recognition.key(entry.data)) is not None and key in keys:
@@ -407,7 +405,6 @@ def _state(journal: Journal, ordinal: int) -> RowState | None:
 
 
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
-    """Map each row to its own record and its extra ones."""
     found = surplus_records(journal)
     return {row: ((entry := journal.rows(row, row).get(row)) and entry.record_id, extra) for row, extra in found.items()}
 

@@ -211,7 +211,6 @@ class Deletion:
         return {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": self.records, "requests": self.requests}
 
     def raise_for_error(self) -> None:
-        """Raise the error that ended the deletion early, or a PartialError if some records remain."""
         summary = self.summary
         if summary is None:
             return
@@ -223,7 +222,6 @@ class Deletion:
 
 
 def example_deletion(object_name: str) -> dict[str, Any]:
-    """Return the JSON form of an empty deletion."""
     return DeleteSummary(object_name).to_document()
 
 
@@ -357,7 +355,6 @@ class UpdateRequest(RunRequest):
         return Guard.parse(self.expect, self.max_changes)
 
     def plan(self) -> ImportPlan:
-        """Return the plan that turns each id into a payload."""
         check_choice("--on-error", self.on_error, ("stop", "continue"))
         values = ValueOptions(default_region=check_region(self.default_region), currency=currency_code(self.currency))
         mapping = MappingOptions(Mode.UPSERT, set_values=tuple(self.set_values))
@@ -398,7 +395,6 @@ class UpdatePreview:
         }
 
     def raise_for_error(self) -> None:
-        """Raise the error that would stop the update, if any."""
         if self.error is not None:
             raise self.error
 
@@ -476,7 +472,6 @@ def _prepared(
 
 
 def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:
-    """Add each row to the forecast and return the entries of the first request."""
     first: list[Entry] = []
 
     def valid() -> Iterator[Payload]:

@@ -45,7 +45,6 @@ class FindingReport:
         self._spool.write(self._write(self._file, finding))
 
     def add_error(self, error: CrmctlError) -> None:
-        """Add the error that stopped the check."""
         line = error.details.get("line") if isinstance(error.details, dict) else None
         self.add(Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line))
 
@@ -115,7 +114,6 @@ def _of_cases(report: FindingReport, title: str, sentence: str) -> tuple[str, st
 
 
 def _xml(text: str) -> str:
-    """Replace characters that XML does not allow."""
     return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

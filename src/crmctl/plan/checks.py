@@ -60,7 +60,6 @@ class Outcome:
 
 
 def read_checks(folder: Path) -> list[DataCheck]:
-    """Return the checks of all files in a folder. Raises UsageError naming file and line."""
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder} with checks", hint="crmctl check --suggest proposes some")
     checks = [check for path in sorted(folder.glob("*.y*ml")) for check in _read_file(path)]
@@ -242,7 +241,6 @@ def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -
 
 
 def _outside(held: MirroredObject, name: str, fits: Callable[[str], object]) -> Found:
-    """Yield the records with a value that does not fit."""
     held.attribute(name)
     for record in held.records():
         if other := [text for text in map(_text, values_of(name, record)) if not fits(text)]:

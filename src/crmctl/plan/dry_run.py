@@ -50,7 +50,6 @@ class Limit:
     until_reset: float = 0.0
 
     def time_for(self, requests: int) -> float:
-        """Return the seconds it takes to send this number of requests."""
         return waiting_time(requests - self.remaining, self.requests, self.seconds, self.until_reset) if self.requests > 0 else 0.0
 
 
@@ -176,7 +175,6 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
 
 
 def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
-    """Return the feed with its stored bases. Creates no files for a new feed."""
     plan = planned.plan.feed
     if plan is None or state is None:
         return None
@@ -200,7 +198,6 @@ def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None
 
 
 def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast: _Forecast, report: Report) -> ValidationReport:
-    """Find the records of all valid rows."""
     with KeyIndex(resolver.rule) as index:
 
         def keep(payload: Payload) -> None:
@@ -258,7 +255,6 @@ class _Forecast:
             self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
 
     def leave_out(self, payload: Payload) -> None:
-        """Record a row that failed validation."""
         if self._decisions is not None:
             self._decisions.add_row(payload, Mode.CREATE)
 
@@ -325,11 +321,9 @@ class ImportPreview:
     plan: Path | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is present."""
         return {**self.predicted.to_document(), "plan": str(self.plan) if self.plan is not None else None}
 
     def raise_for_error(self) -> None:
-        """Raise the error that would stop the import, if any."""
         if self.error is not None:
             raise self.error
 
@@ -407,7 +401,6 @@ class PlanPreview:
     error: RejectedError | None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is present."""
         return {
             **self.predicted.to_document(),
             "plan": str(self.path),

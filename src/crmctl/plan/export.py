@@ -38,12 +38,10 @@ class Subject:
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of a file's manifest."""
     return path.with_name(path.name + ".manifest.json")
 
 
 def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, rows: int, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a file that was just written. Its times use the service's clock."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -75,7 +73,6 @@ def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, r
 
 
 def write_manifest(path: Path, document: dict[str, Any]) -> Path:
-    """Write the manifest next to `path` and return its path."""
     place = manifest_path(path)
     with whole_file(place) as stream:
         stream.write(jsontext.dumps(document, indent=2) + "\n")
@@ -104,7 +101,6 @@ class Further:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The part that determines which records an export contains."""
         return {"decided": list(self.texts)} if self.admits is not None else {}
 
 
@@ -141,7 +137,6 @@ class ExportSummary:
     sha256: str | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is present."""
         names = "object format rows requests repeated elapsed_seconds resumed consistent_as_of flags file manifest sha256"
         return document_of(self, names, elapsedSeconds=round(self.elapsed, 3), flags=list(self.flags))
 
@@ -204,7 +199,6 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
 
 
 def example_export(object_name: str, path: Path) -> dict[str, Any]:
-    """Return the JSON form of an empty file export."""
     return ExportSummary(object_name, "", 0, 0, 0, 0.0, False, "", (), path, path, "").to_document()
 
 
@@ -367,12 +361,10 @@ class Export:
 
 
 def resume_path(path: Path) -> Path:
-    """Return the path of the staging file for an unfinished export to `path`."""
     target = path.resolve()
     return target.with_name(target.name + ".resume")
 
 
 def remove_staging(place: Path) -> None:
-    """Delete the records of an unfinished export."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -147,7 +147,6 @@ class FeedBases:
                 self.settle(journal)
 
     def settle(self, journal: Journal) -> None:
-        """Update the bases from the outcomes of rows in a journal."""
         if self._db is None:
             return
         job, last = journal.header.job, -1
@@ -283,7 +282,6 @@ class KeptValues:
         self._db.close()
 
     def restart(self) -> None:
-        """Forget all rows before the input is checked again."""
         self._db.execute("DELETE FROM kept")
 
     def keep(self, rows: Iterable[tuple[int, Merge]]) -> None:
@@ -302,12 +300,10 @@ class KeptValues:
         return FeedCounts(*self._db.execute("SELECT COALESCE(SUM(kept), 0), COALESCE(SUM(conflicts), 0) FROM kept").fetchone())
 
     def told(self, ordinal: int) -> str | None:
-        """Return a text that lists the kept values of a row, if any."""
         found = self._db.execute("SELECT told FROM kept WHERE ordinal = ?", (ordinal,)).fetchone()
         return None if found is None else str(found[0])
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """Yield the rows without their kept values."""
         for payload in payloads:
             found = self._db.execute("SELECT left_out FROM kept WHERE ordinal = ?", (payload.ordinal,)).fetchone()
             if found is None:
@@ -333,7 +329,6 @@ def feed_of(journal: Journal, plan: FeedPlan, attributes: Sequence[Attribute]) -
 
 
 def _journal_of(folder: Path, clock: Clock) -> Journal | None:
-    """Open the journal of a job; None if it is missing or unreadable."""
     try:
         return Journal(folder, clock)
     except CrmctlError:

@@ -276,7 +276,6 @@ class _Comparison:
             self._db.execute("INSERT INTO sent VALUES (?, ?, ?, ?, ?)", values)
 
     def add_records(self, records: Iterable[Record]) -> int:
-        """Add records, and return how many there are by now."""
         widest = sorted(self._slugs, key=len, reverse=True)
         for record in records:
             if record.id in self._further:
@@ -525,7 +524,6 @@ class _Ledger:
 
 
 def _holds_most(record: Record, entry: Entry) -> bool:
-    """Whether a record has more than half of the values of a row."""
     same = [slug for slug, value in entry.data.items() if canonical(value) == canonical(record.data.get(slug))]
     return 2 * len(same) > len(entry.data)
 
@@ -550,7 +548,6 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
 
 
 def _created_in(journal: Journal, batch: SentBatch) -> int:
-    """Return the number of rows created by a batch."""
     rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
     return sum(numbers.get(ordinal) == batch.number and entry.state is RowState.CREATED for ordinal, entry in rows.items())
 

@@ -71,7 +71,6 @@ class MergedRows:
     is_current: bool = False
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """Yield the rows with complete values instead of parts."""
         for payload in payloads:
             ordinal = payload.ordinal
             values = self.journal.kept(WHOLE, ordinal, ordinal).get(ordinal) if payload.parts else None
@@ -139,7 +138,6 @@ class MergeRun:
 
 
 def finding_of_merge(error: RejectedError) -> Finding:
-    """Return the finding for a row whose parts do not fit the current value."""
     slug, _, _ = error.message.partition(" ")
     return Finding(error.code, error.message, hint=error.hint).on(slug.rstrip(":"), "")
 
@@ -181,7 +179,6 @@ class ImportPlan:
         )
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form of a frozen plan."""
         return asdict(self)
 
     @classmethod
@@ -222,7 +219,6 @@ class PlannedInput:
 
     @property
     def may_merge(self) -> bool:
-        """Whether rows may change parts of existing values."""
         mapping = self.mapping
         if mapping.mode is Mode.CREATE:
             return False
@@ -242,11 +238,9 @@ class PlannedInput:
 
     @cached_property
     def merger(self) -> Merger:
-        """The rule that merges parts into existing values."""
         return merger_of(self.attributes, self.values)
 
     def of_job(self, journal: Journal) -> PlannedInput:
-        """Return the input with the complete values of its rows from the journal of their job."""
         return replace(self, merged=MergedRows(journal)) if self.may_merge else self
 
     def close(self) -> None:

@@ -186,7 +186,6 @@ def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows:
 
 
 def _check_into(run: ImportRun, spool: EntrySpool) -> None:
-    """Check the input and spool the valid rows as sent."""
     journal, entry = run.journal, entry_maker(run.journal)
     state = _check(run, lambda rows: spool.add(map(entry, rows)))
     if state is JobState.OPEN:
@@ -279,7 +278,6 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
 
 
 def _unsettled(run: ImportRun) -> Iterator[Payload]:
-    """Yield the valid rows that were not sent."""
     if run.journal.state is not JobState.OPEN:
         return
     yield from (cast("Payload", row) for row, entry in entries_of(run.journal, run.rows()) if entry is None)
@@ -333,7 +331,6 @@ def deliver(context: SendContext, rows: SentRows) -> RunResult:
 
 
 def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
-    """Send the remaining rows and compare the result."""
     counts, reader = context.journal.counts(), context.reader()
     left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
     if not left and not context.journal.recall(UNVERIFIED):
@@ -355,7 +352,6 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
 
 @contextmanager
 def _shown(context: SendContext, left: int) -> Iterator[None]:
-    """Show a progress bar while `left` rows are sent."""
     context.progress.start(LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT)
     try:
         yield
@@ -399,7 +395,6 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
 
 
 def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:
-    """Return a function that reads all valid rows of a job again, as sent."""
 
     def again() -> Iterator[Entry]:
         entry = entry_maker(journal)

@@ -54,7 +54,6 @@ class FileDuplicates:
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is present."""
         return {
             "match": list(self.rules), "groups": self.groups, "rows": self.rows, "byRule": self.by_rule, "examples": self.examples,
         }  # fmt: skip
@@ -72,7 +71,6 @@ class FileColumns:
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def data(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a row by header and by slug."""
         found = dict(cells)
         for header, target in self.targets.items():
             slug, dot, part = target.partition(".")
@@ -240,7 +238,6 @@ class InspectReport:
 
     @property
     def value_arguments(self) -> list[str]:
-        """`COLUMN:TEXT=OPTION` for each text that resembles an option."""
         return [f"{column.header}:{text}={option}" for column in self.columns for text, option in column.values.items()]
 
     def import_arguments(self) -> list[str]:
@@ -262,7 +259,6 @@ class InspectReport:
         ]  # fmt: skip
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is present."""
         names = "file dialect rows blank_lines columns unknown map value problems findings"
         found = document_of(
             self, names, file=self.name, dialect=self.dialect.to_document(), columns=self.column_documents(),
@@ -309,7 +305,6 @@ def _key_of(context: BulkContext, attribute: Attribute, column: ColumnReport) ->
 
 
 def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
-    """Return the columns as attributes that match rules can name."""
     columns = [Attribute(id=one.header, slug=one.header, type=one.guessed_type) for one in report.columns if one.header]
     targets = {one.header: one.target for one in report.columns if one.target is not None}
     filled = {target.partition(".")[0] for target in targets.values()}
@@ -375,7 +370,6 @@ def _finished(tally: _Tally, names: Names | None, mode: Mode) -> ColumnReport:
 
 
 def _near_options(attribute: Attribute, texts: Iterable[str]) -> dict[str, str]:
-    """Return the option that each text resembles, for texts that are none."""
     read, near = select_reader(attribute.options), {}
     for text in texts:
         try:

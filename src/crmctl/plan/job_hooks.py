@@ -49,7 +49,6 @@ class JobHooks(Hooks):
     job: ImportJob
 
     def writer(self, service: Crm) -> WriteBatch | None:
-        """Return the function that writes batches; None for the normal bulk write."""
         return None
 
     @property
@@ -63,7 +62,6 @@ class JobHooks(Hooks):
 
     @property
     def unlinked(self) -> int:
-        """The number of rows written without their links."""
         references = self.job.input.references
         return references.unlinked_count if references is not None else 0
 
@@ -262,7 +260,6 @@ class DeleteHooks(JobHooks):
         journal.conclude((row.ordinal, RowState.FAILED, row.id, "not deleted: it changed since the job began") for row, _ in rows)
 
     def _open_rows(self) -> Iterator[tuple[Payload, RowEntry | None]]:
-        """Yield the rows that are unsent or in doubt."""
         rows = entries_of(self.job.journal, self._valid())
         return ((row, entry) for row, entry in rows if row.id and (entry is None or entry.state is RowState.IN_DOUBT))
 
@@ -276,7 +273,6 @@ TEXT = "edited text"
 
 
 def keep_text(journal: Journal, path: Path) -> None:
-    """Store the path and SHA-256 of the edited text in the journal."""
     journal.remember(TEXT, [str(path.absolute()), file_digest(path, str(path))[0]])
 
 
@@ -336,7 +332,6 @@ class ValueChange(NamedTuple):
     finding: Finding | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form of a planned change."""
         after = {slug: value for slug, value in self.sent.items() if slug in self.before}
         return {"id": self.record.id if self.record is not None else None, "before": dict(self.before), "after": after}
 
@@ -353,7 +348,6 @@ class Changing:
         return cls({attribute.slug: attribute for attribute in planned.attributes}, planned.merger)
 
     def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
-        """Return the effect of each valid row."""
         return (self._change(row, find(row.id or "")) for row in rows)
 
     def _change(self, row: Payload, record: Record | None) -> ValueChange:
@@ -393,7 +387,6 @@ class ChangeForecast:
 
     @property
     def requests(self) -> int:
-        """The minimum number of requests to write the changes."""
         return write_requests(self.changes)
 
     def add(self, change: ValueChange) -> None:

@@ -113,7 +113,6 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
 
 
 def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | None:
-    """Return the resolver of an import by key, with its feed."""
     if not plan.mapping.keys:
         return None
     from crmctl.plan.row_actions import resolver_of

@@ -133,7 +133,6 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
 
 
 def keep_plan(path: Path, folder: Path) -> Path:
-    """Copy a plan into the folder of the job that applies it, and return the path of the copy."""
     copy = folder / PLAN_NAME
     copy.touch(mode=0o600)
     shutil.copyfile(path, copy)
@@ -218,7 +217,6 @@ def temporary_table(store: JobStore, name: str, spool: Callable[[Path], object])
 
 
 def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequence[Attribute]:
-    """Return the attributes of the key. Raises UsageError if one of them cannot be a key."""
     if not plan.mapping.keys:
         return ()
     from crmctl.match.keys import key_rule
@@ -227,7 +225,6 @@ def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequen
 
 
 def _unique_attribute(planned: PlannedInput) -> str | None:
-    """Return the slug of a mapped unique attribute, if any."""
     found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
     return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
 

@@ -87,7 +87,6 @@ class MergeResult:
     ended: CrmctlError | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         counts = self.counts
         return {
             "job": self.job,
@@ -108,7 +107,6 @@ class MergeResult:
         }
 
     def raise_for_error(self) -> None:
-        """Raise the error that says why some groups are not merged."""
         if self.ended is not None:
             self.ended.hint = self.ended.hint or f"crmctl bulk resume {self.job}"
             raise self.ended
@@ -151,7 +149,6 @@ class MergePreview:
     seconds: float = 0.0
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         return {
             "dryRun": True, "plan": str(self.path), "object": self.object, "mode": MODE, "groups": self.groups, "duplicates": self.losers,
             "refused": len(self.moved), "requests": self.requests, "estimatedSeconds": round(self.seconds, 1),
@@ -160,12 +157,10 @@ class MergePreview:
 
 
 def holds_merges(file: str) -> bool:
-    """Whether the file is a merge plan."""
     return file != "-" and is_merge_plan(Path(file))
 
 
 def example_merge() -> dict[str, Any]:
-    """Return the JSON form of an empty result."""
     return MergeResult("", "", dict.fromkeys(GroupState, 0), {}).to_document()
 
 
@@ -297,13 +292,11 @@ def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]
 
 
 def merge_schema(context: BulkContext, object_id: str) -> MergeSchema:
-    """Return the object and the attributes that refer to its records."""
     referring = {one: [each.slug for each in found] for one, found in referring_attributes(context, object_id).items()}
     return MergeSchema(object_id, context.directory.attributes(object_id, refresh=True), referring)
 
 
 def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeResult:
-    """Build the result of a merge job from its journal."""
     requests, elapsed = effort(journal)
     left: dict[str, list[dict[str, Any]]] = {"refused": [], "failed": []}
     for group in journal.groups(GroupState.REFUSED, GroupState.FAILED, GroupState.PARTLY):
@@ -409,7 +402,6 @@ class DedupeResult:
     least_certain: list[PlannedMerge] = field(default_factory=list)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         names = (
             "object records groups duplicates match keep by_rule compared crowded windowed too_large cut as_of source requests "
             "elapsed_seconds plan review"
@@ -471,7 +463,6 @@ def propose_merge(attributes: Sequence[Attribute], records: Sequence[Record], su
 
 
 def write_one_merge(context: BulkContext, object_name: str, merge: PlannedMerge, own: Mapping[str, Any], path: Path) -> PlannedMerge:
-    """Write a plan of one merge with values of the user's own, and return the merge."""
     merge = replace(merge, values={**merge.values, **{slug: MergedValue(value, (), "set") for slug, value in own.items()}})
     object_id, now = context.directory.object_id(object_name), _now(context)
     header = MergePlanHeader(object_name, object_id, context.origin, __version__, now, (), (OLDEST,), now)
@@ -480,7 +471,6 @@ def write_one_merge(context: BulkContext, object_name: str, merge: PlannedMerge,
 
 
 def dedupe_result(result: DedupeResult, merges: Iterator[PlannedMerge], *, review: bool) -> Iterator[PlannedMerge]:
-    """Yield the groups and count them in the result. For a review, keep the least certain ones."""
     worst: list[tuple[float, int, PlannedMerge]] = []
     for number, merge in enumerate(merges):
         result.groups += 1

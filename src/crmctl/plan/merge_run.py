@@ -144,14 +144,12 @@ class MergeJob:
         return ids.union(*(reference_ids(value.value) for slug, value in merge.values.items() if slug in own))
 
     def _is_as_planned(self, merge: PlannedMerge) -> bool:
-        """Whether a group can be merged now; otherwise it is refused."""
         moved = moved_record(merge, self.schema, self.survey.member, self._away)
         if moved is not None:
             self.journal.end_merge(merge.group, GroupState.REFUSED, moved[1])
         return moved is None
 
     def _begin(self, merges: list[PlannedMerge]) -> list[PlannedMerge]:
-        """Journal every step of these groups."""
         begun = []
         for merge in merges:
             around = self._around(merge)

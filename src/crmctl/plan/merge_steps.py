@@ -61,7 +61,6 @@ def unique_value(slug: str, value: Any) -> UniqueValue:
 
 
 def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[Step]:
-    """Return every write of a merge, in order."""
     object_id = schema.object_id
     before, after = _survivor_change(merge, schema, around.members)
     freed, late = _freed(merge, schema, around.members, after)
@@ -205,7 +204,6 @@ class MergeJournal(Journal):
     # -- groups ----------------------------------------------------------------------------------------------------------------------
 
     def list_groups(self, groups: Iterable[tuple[int, str, Sequence[str]]]) -> None:
-        """Store number, survivor and losers of each group in the plan."""
         self.restart_check()
         with self._transaction():
             self._db.execute("DELETE FROM merge_group")
@@ -246,7 +244,6 @@ class MergeJournal(Journal):
     # -- steps -----------------------------------------------------------------------------------------------------------------------
 
     def steps(self, group: int, *states: StepState) -> list[Step]:
-        """Return the steps of a group in these states, in order."""
         marks = ", ".join("?" * len(states))
         query = f"SELECT * FROM merge_step WHERE merge = ? AND state IN ({marks}) ORDER BY no"
         with self._lock:
@@ -270,7 +267,6 @@ class MergeJournal(Journal):
 
 
 def step_error(journal: MergeJournal, group: int) -> str | None:
-    """Return why a step of a group failed; None if none did."""
     return next((step.error for step in journal.steps(group, StepState.FAILED)), None)
 
 

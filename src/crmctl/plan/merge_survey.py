@@ -49,7 +49,6 @@ class Survey(Spill):
         self._ids = self.enter_context(SeenIds())
 
     def want(self, survivor: str, losers: Sequence[str]) -> None:
-        """Add the records of a group."""
         rows = [(survivor.lower(), survivor, 0), *((loser.lower(), loser, 1) for loser in losers)]
         self._db.executemany("INSERT OR IGNORE INTO member (id, given, loses) VALUES (?, ?, ?)", rows)
         for record_id, _, _ in rows:
@@ -69,7 +68,6 @@ class Survey(Spill):
 
     @property
     def objects(self) -> list[str]:
-        """Ids of the surveyed objects."""
         return list(self._lookups)
 
     def fill(self, copy: LocalCopy | None = None) -> None:
@@ -143,7 +141,6 @@ class Survey(Spill):
                     self._db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", ((one, activity.id) for one in named))
 
     def member(self, record_id: str) -> dict[str, Any] | None:
-        """Return the current data of a record in the plan; None if it does not exist."""
         row = self._db.execute("SELECT data FROM member WHERE id = ?", (record_id.lower(),)).fetchone()
         return None if row is None or row[0] is None else jsontext.loads(row[0])
 
@@ -166,7 +163,6 @@ class Survey(Spill):
         yield from (row[0] for row in self._db.execute("SELECT target FROM refers UNION SELECT target FROM names ORDER BY 1").fetchall())
 
     def take(self, object_id: str, record: Record) -> None:
-        """Store the current state of a record."""
         record_id = record.id.lower()
         if object_id == self._schema.object_id:
             self._db.execute("UPDATE member SET data = ? WHERE id = ?", (jsontext.dumps(record.data), record_id))

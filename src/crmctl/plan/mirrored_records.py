@@ -85,7 +85,6 @@ class MirroredRecords:
         return None
 
     def _tell(self, error: CrmctlError) -> None:
-        """Tell the user why the mirror is not used. With `only`, raise the error."""
         if self._is_wanted:
             raise error
         self._context.listener.note(error.message)

@@ -100,12 +100,10 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
         self.see_records(reader)
 
     def add_outcomes(self, resolver: Resolver, index: KeyIndex) -> None:
-        """Add the rows of a filled index."""
         for row, outcome in resolver.outcomes(index):
             self.add_outcome(row, outcome, resolver, index)
 
     def add_outcome(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
-        """Add a row whose record was looked up by key."""
         finding = outcome.finding
         if finding is not None and outcome.action is RowAction.REJECT:
             action = AMBIGUOUS_ROW if finding.code == AMBIGUOUS else INVALID
@@ -156,7 +154,6 @@ class Differences:
 
     @property
     def refusal(self) -> RejectedError:
-        """The error that says why the plan cannot be carried out."""
         named = [f"line {one['line']}{' (record ' + one['id'] + ')' if one['id'] else ''}: {one['message']}" for one in self.listed[:SHOWN]]
         more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
         rows = "one row does" if self.count == 1 else f"{self.count:,} rows do"
@@ -194,7 +191,6 @@ def fingerprint(data: Mapping[str, Any]) -> str:
 
 
 def examples(decisions: Iterable[Decision], count: int) -> list[Decision]:
-    """Return the first decisions that are neither unchanged nor skipped."""
     quiet = (str(RowAction.UNCHANGED), str(RowAction.SKIP))
     return list(islice((decision for decision in decisions if decision.action not in quiet), count))
 
@@ -231,7 +227,6 @@ class SavedPlan:
     _start: int = field(repr=False)
 
     def decisions(self) -> Iterator[Decision]:
-        """Yield the decision for each row, in input order."""
         with self.path.open("rb") as file:
             file.seek(self._start)
             for line in file:
@@ -306,7 +301,6 @@ def _header_of(path: Path, first: bytes) -> dict[str, Any]:
 
 
 def check_service(saved: SavedPlan, origin: str) -> None:
-    """Raise UsageError if the plan belongs to another service."""
     if origin != saved.header.origin:
         raise UsageError(
             f"the plan {saved.path} was made for {saved.header.origin}, and this profile belongs to {origin}",

@@ -206,7 +206,6 @@ class _Parents:
 
 
 def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
-    """Return why the service refused rows of a phase, by number."""
     entries = phase.rows(first, last)
     return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
 
@@ -274,7 +273,6 @@ def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:
 
 
 def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]:
-    """Yield the second write of every row that was written and can be linked."""
     for ordinal, links in references.links():
         row = _row(journal, ordinal)
         if row.record_id is not None and (row.state in WRITTEN or references.is_unlinked(ordinal)):

@@ -187,7 +187,6 @@ class ImportRequest(RunRequest, ReadRequest):
         )
 
     def _replacements(self) -> dict[str, dict[str, str]]:
-        """Return the replaced values of the map file and of --value, which wins."""
         replacements = read_map_file(Path(self.map_file)).replacements if self.map_file else {}
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
@@ -199,7 +198,6 @@ SAMPLES = 20
 
 
 def store_of(context: BulkContext) -> JobStore:
-    """Return the store of bulk jobs on this machine."""
     return JobStore(context.state, context.clock)
 
 

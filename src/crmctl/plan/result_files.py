@@ -73,7 +73,6 @@ class _Delimited(ResultFormat):
         return self._text(row.raw)
 
     def _original(self, raw: str) -> str:
-        """Return the text without the columns an earlier import added."""
         if self._kept is None:
             return raw
         end = -1
@@ -147,7 +146,6 @@ UNSENT = RowEntry(RowState.UNSENT)
 
 
 def lacks_files(summary: Summary) -> bool:
-    """Whether a result file of the job is missing."""
     return any(count and summary.files[FILE_OF[state]] is None for state, count in summary.counts.items())
 
 

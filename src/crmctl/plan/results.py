@@ -106,7 +106,6 @@ class JobResult:
 
     @property
     def hint(self) -> str | None:
-        """The command that resumes the job."""
         return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
 
 
@@ -131,13 +130,11 @@ class ImportResult:
         return self.summary.job
 
     def raise_for_error(self) -> None:
-        """Raise the error of the outcome, if there is one."""
         if self.error is not None:
             raise self.error
 
 
 def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:
-    """Turn the result of a job into the result of an import."""
     rivals = _rivals(result.rivals) if result.rivals else None
     outcome = ImportResult(
         file, result.summary, findings or FindingLog(), rivals=rivals, notes=result.notes, failed_file=result.failed_file
@@ -150,13 +147,11 @@ def result_of(result: JobResult, file: str, findings: FindingLog | None = None) 
 
 
 def example_summary() -> dict[str, Any]:
-    """Return the JSON form of an empty summary."""
     files = {name: Path(name) for name in RESULT_FILES}
     return Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document()
 
 
 def _check(result: JobResult, rivals: PartialError | None) -> None:
-    """Raise the error that says why some rows were not written exactly once."""
     if result.error is not None:
         result.error.hint = result.hint or result.error.hint
         raise result.error
@@ -226,7 +221,6 @@ def _refused(document: dict[str, Any], result: JobResult) -> RejectedError:
 
 
 def _orphans(count: int, reasons: Sequence[str]) -> RejectedError:
-    """Return the error for rows that were not sent because the service refused the records they refer to."""
     rows = "row was" if count == 1 else "rows were"
     hint = "import the rows again in a minute: the lists of the service may be late; otherwise correct the records they refer to"
     return RejectedError(f"{count:,} {rows} not sent; {'; '.join(reasons)}", hint=hint, code="invalid_rows")

@@ -100,7 +100,6 @@ def _refuse_older(store: JobStore, job: JobInfo) -> None:
 
 
 def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
-    """Return a function that creates the hooks for this kind of job."""
     if header.shown is not None:
         editing = Editing(context.service, header.object, Record.parse(header.shown))
         return lambda job: EditHooks(job, editing)
@@ -178,7 +177,6 @@ def _attributes_of(header: Header, attributes: Sequence[Attribute]) -> Sequence[
 
 
 def check_service(header: Header, origin: str) -> None:
-    """Raise UsageError if the job belongs to another service."""
     if header.origin != origin:
         raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
 
@@ -270,7 +268,6 @@ class RepairResult:
     way: str = ""
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         found = self.found
         return {
             "job": self.job, "checked": found.checked, "unreadable": found.unreadable, "final": found.final,

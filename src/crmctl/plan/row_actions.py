@@ -94,7 +94,6 @@ class Resolver:
         return Lookup(lister, self.object_id, stop, progress.advance, progress.note)
 
     def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Resolution]]:
-        """Yield each row of a filled index with its decision, in input order."""
         known = {attribute.slug: attribute for attribute in self.attributes}
         for row in index.rows():
             outcome = self._outcome(row, index, known)
@@ -210,7 +209,6 @@ def _said(value: Any) -> str:
 
 
 def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None) -> Resolver | None:
-    """Return the resolver for an input; None for an import without keys."""
     mapping = planned.mapping
     if not mapping.keys:
         return None
@@ -295,13 +293,11 @@ class KeyConflicts:
             return freed
 
     def _refused(self) -> Iterator[tuple[Payload, str | None]]:
-        """Yield every refused row with the id of the record it updates."""
         for row, entry in entries_of(self.journal, self.payloads(in_full=True)):
             if entry is not None and entry.state is RowState.FAILED:
                 yield row, target_of(self.journal, row.ordinal)
 
     def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
-        """Whether a refused row would now get another action."""
         target = target_of(self.journal, outcome.ordinal)
         if target is None:
             # A refused row may still have a record that could not be linked.

@@ -119,7 +119,6 @@ class Merge(NamedTuple):
         return [one for one in self.chosen if one.choice is ValueChoice.FAILED]
 
     def reduced(self, data: Mapping[str, Any], parts: Mapping[str, Parts]) -> tuple[dict[str, Any], dict[str, Parts]]:
-        """Return the data and parts of the row without the values left out."""
         out = self.left_out
         left = {slug: {part: value for part, value in said.items() if part not in (out.get(slug) or ())} for slug, said in parts.items()}
         gone = {slug for slug in out if out[slug] is None or not left.get(slug)}

@@ -266,7 +266,6 @@ def abandon(context: BulkContext, job: ImportJob) -> int:
 
 
 def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes: Attributes) -> set[int]:
-    """Return the ordinals of those rows whose records hold the values sent."""
     by_id = {row.id.lower(): row for row in rows if row.id}
     images = journal.kept(BEFORE, rows[0].ordinal, rows[-1].ordinal)
     updated = set()
@@ -430,7 +429,6 @@ def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callabl
 
 
 def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds) -> None:
-    """Sort a created row into records to delete, conflicts or unknown rows."""
     if row.id is None:
         undo.unknown.add(row.ordinal)
         return
@@ -445,7 +443,6 @@ def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds) -> None:
 
 
 def _tell(undo: Undo, written: WrittenRecords) -> None:
-    """Update the report from the updated records."""
     updates = written.updates
     undo.restorable = updates.count(StepStanding.AFTER) + undo.restored_first
     undo.back = updates.count(StepStanding.BEFORE) - undo.restored_first

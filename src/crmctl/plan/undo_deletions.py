@@ -137,7 +137,6 @@ class Recreation(UndoReport):
     unlinked_records: list[tuple[str, str]] = field(default_factory=list)
 
     def leave(self, record_id: str, why: str) -> None:
-        """Count a record whose references could not be set again."""
         self.unreferenced += 1
         if self.unreferenced <= NAMED:
             self.notes.append(f"record {record_id} still refers to a record that is gone: {why}")

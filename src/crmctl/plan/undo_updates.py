@@ -68,7 +68,6 @@ class UndoReport:
 
     @property
     def work(self) -> int:
-        """The number of records that the undo changes."""
         raise NotImplementedError
 
     @property
@@ -83,22 +82,18 @@ class UndoReport:
 
     @property
     def refusals(self) -> Iterable[str]:
-        """The service's reasons for refusals."""
         raise NotImplementedError
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form. Every key is always present."""
         raise NotImplementedError
 
     @property
     def left(self) -> dict[str, int]:
-        """Counts of what remains of the job, by reason."""
         document = self.to_document()
         return {name: document[name] for name in LEFT if document.get(name)}
 
     @property
     def details(self) -> dict[str, Any]:
-        """Details of the error about the remaining part."""
         return dict(self.left)
 
     def raise_for_error(self) -> None:
@@ -192,17 +187,14 @@ class Updates(Spill):
         return int(self._db.execute("SELECT COUNT(*) FROM one WHERE standing IS ?", (stands,)).fetchone()[0])
 
     def conflicts(self) -> Iterator[jsontext.Json]:
-        """Yield the JSON form of each row whose record another client changed since, with the attributes."""
         rows = self._db.execute("SELECT ordinal, given, changed FROM one WHERE standing = ? ORDER BY ordinal", (StepStanding.CHANGED,))
         return ({"row": ordinal, "id": record_id, "attributes": jsontext.loads(changed)} for ordinal, record_id, changed in rows)
 
     def gone(self) -> Iterator[jsontext.Json]:
-        """Yield the JSON form of each row whose record was deleted since."""
         rows = self._db.execute("SELECT ordinal, given FROM one WHERE standing IS NULL ORDER BY ordinal")
         return ({"row": ordinal, "id": record_id} for ordinal, record_id in rows)
 
     def ids_back(self) -> Iterator[str]:
-        """Yield the ids of records that already hold their old values."""
         return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (StepStanding.BEFORE,)))
 
     def to_put_back(self, object_id: str, *, include_changed: bool = False) -> Iterator[Step]:

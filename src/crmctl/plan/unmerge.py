@@ -149,13 +149,11 @@ class Unmerge:
         return [step for group in wave for step in journal.steps(group.number, StepState.DONE, StepState.SENDING)]
 
     def _lost(self, groups: Iterable[GroupEntry]) -> Iterator[Record]:
-        """Yield the losers as they were before the merge."""
         for group in groups:
             deleted, lost = _deleted(self._done([group])), lost_records(self.sender.journal, group.number)
             yield from (Record.parse({"id": record_id, "data": held(data)}) for record_id, data in lost.items() if record_id in deleted)
 
     def _recreate(self, groups: Iterable[GroupEntry]) -> dict[str, str]:
-        """Recreate the losers. Return their new ids by old id."""
         sender, journal = self.sender, self.sender.journal
         lost = LostRecords(journal.folder, self.schema.object_id, self.schema.attributes)
         count = lost.keep(self._lost(groups))
@@ -222,7 +220,6 @@ class Unmerge:
         self.result.gone.append({"group": step.group, "id": step.target})
 
     def _count(self, step: Step, error: str | None) -> None:
-        """Count a step after the attempt to undo it."""
         if error is None:
             self.result.references += step.kind is StepKind.REFERENCE
             self.result.survivors += step.kind is StepKind.SURVIVOR
@@ -273,7 +270,6 @@ def _last_first(steps: Iterable[Step]) -> list[list[Step]]:
 
 
 def _written(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps whose records an undo reads."""
     deleted = _deleted(steps)
     kinds = (StepKind.SURVIVOR, StepKind.CLAIM, StepKind.REFERENCE, StepKind.FREE)
     return [step for step in steps if step.kind in kinds and step.target.lower() not in deleted]
@@ -284,7 +280,6 @@ def _deleted(steps: Iterable[Step]) -> set[str]:
 
 
 def _with_ids(step: Step, new: Mapping[str, str]) -> Step:
-    """Return the step with the ids of losers replaced by their new ids."""
     before, after = ({slug: replace_ids(value, new) for slug, value in data.items()} for data in (step.before, step.after))
     return replace(step, target=new.get(step.target.lower(), step.target), before=before, after=after)
 

@@ -115,7 +115,6 @@ class Staging:
         return (row[0] for row in self._db.execute("SELECT wire FROM record ORDER BY no"))
 
     def keep(self, rows: Iterable[Record]) -> None:
-        """Mark these records as existing."""
         self._db.executemany("INSERT OR IGNORE INTO kept VALUES (?)", ((row.id,) for row in rows))
 
     def prune(self) -> int:
@@ -125,7 +124,6 @@ class Staging:
         return removed
 
     def keep_only(self, admits: Callable[[str], bool]) -> None:
-        """Remove every record whose JSON `admits` rejects."""
         self._db.create_function("admits", 1, admits, deterministic=True)
         with self.step():
             self._db.execute("DELETE FROM record WHERE NOT admits(wire)")
@@ -149,7 +147,6 @@ class Staging:
         self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, jsontext.dumps(value)))
 
     def noted(self, name: str) -> Any:
-        """Return the value stored under a name, or None."""
         row = self._db.execute("SELECT value FROM note WHERE name = ?", (name,)).fetchone()
         return jsontext.loads(row[0]) if row is not None else None
 

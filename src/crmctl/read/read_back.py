@@ -126,7 +126,6 @@ class Reader:
     note: Callable[[str], None] = lambda _: None
 
     def page(self, offset: int = 0) -> Page[Record]:
-        """Return a page of 100 records. Raises the errors of the call, and InterruptedByUser."""
         return self.list_records(self.object_id, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)
 
     def current(self, listed: Record) -> Record:
@@ -137,7 +136,6 @@ class Reader:
             return listed
 
     def record(self, record_id: str) -> Record:
-        """Return one record. Raises the errors of the call, and InterruptedByUser."""
         return self._wait_for(lambda: self.lister.get_record(self.object_id, record_id))
 
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
@@ -217,7 +215,6 @@ class Walk:
         return self._repeats >= MOST_REPEATS or self._stalls > MOST_STALLS
 
     def add(self, page: Page[Record]) -> Sequence[Record]:
-        """Add the page at `offset`; return its new records."""
         self.pages += 1
         items = page.items
         ids = [row.id for row in items]

@@ -230,7 +230,6 @@ class AwaitedRecords(Spill):
             self._db.execute("INSERT INTO awaited VALUES (?, ?)", (record_id.lower(), jsontext.dumps(kept)))
 
     def pages(self, reader: Reader) -> Iterator[list[tuple[Any, Record]]]:
-        """Yield every existing record with its value, in the order of `fetch`."""
         for page in fetch(reader, self._ids):
             yield [(self._kept(record), record) for record in page]
 
@@ -259,7 +258,6 @@ class KnownRecords(Spill):
     TABLES = "CREATE TABLE record (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, document TEXT)"
 
     def want(self, ids: Iterable[str]) -> None:
-        """Add ids whose records will be read later."""
         self._db.executemany("INSERT OR IGNORE INTO record (id) VALUES (?)", ((record_id.lower(),) for record_id in ids))
 
     def add(self, records: Iterable[Record]) -> None:
@@ -274,16 +272,13 @@ class KnownRecords(Spill):
         return Record.parse(jsontext.loads(found[0])) if found is not None and found[0] is not None else None
 
     def __len__(self) -> int:
-        """Return the number of ids."""
         return self._number("SELECT COUNT(*) FROM record")
 
     @property
     def found(self) -> int:
-        """Number of ids with a record."""
         return self._number("SELECT COUNT(*) FROM record WHERE document IS NOT NULL")
 
     def ids(self) -> Iterator[str]:
-        """Yield every id, with or without a record."""
         return (record_id for record_id, _ in self._rows())
 
     def missing(self) -> Iterator[str]:
@@ -300,7 +295,6 @@ class KnownRecords(Spill):
 
 
 def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> KnownRecords:
-    """Read the existing records of these ids. Raises the errors of reading."""
     known = KnownRecords()
     with SeenIds(map(str.lower, wanted)) as ids:
         progress.start("reading", len(ids), PAGE_LIMIT)
@@ -398,7 +392,6 @@ class NewestPage:
 
     @classmethod
     def read(cls, lister: Lister, object_id: str, clock: Clock) -> NewestPage:
-        """Read the page of records changed last. Raises the errors of the call."""
         read_at = clock.monotonic()
         return cls(lister.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT), read_at)
 

@@ -252,7 +252,6 @@ class Position:
         return self.order >= SURE
 
     def passed(self, key: int, id: str) -> bool:
-        """Whether everything before this record was read."""
         if self.key is not None and key <= self.key:
             return True
         return self.is_ordered and key == self.recent_key and any(id == known for known, _ in self.recent)

@@ -110,7 +110,6 @@ class OneAtATime:
 
 
 def damaged(path: Path, why: str) -> StorageError:
-    """Return the error for a job file with impossible content."""
     return StorageError(f"{path} is damaged: {why}", code="damaged_job")
 
 
@@ -159,7 +158,6 @@ def release(connection: sqlite3.Connection) -> None:
 
 
 def is_held(connection: sqlite3.Connection, now: float) -> bool:
-    """Whether a live process works on the job."""
     row = connection.execute("SELECT host, boot, pid, started, beat FROM lease").fetchone()
     return row is not None and _is_alive(Holder(*row[:4]), Holder.this_process(), silence=now - row[4])
 

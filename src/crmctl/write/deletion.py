@@ -41,7 +41,6 @@ class DeleteSummary:
     refusals: Sequence[str] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form, with every key."""
         names = "job object deleted not_found failed uncertain in_doubt unsent requests elapsed_seconds backup"
         return document_of(self, names, elapsedSeconds=round(self.elapsed, 3))
 
@@ -112,7 +111,6 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of everything that should be an id."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1))
@@ -185,7 +183,6 @@ class Editing:
         return BulkResult(updated=1)
 
     def write(self, object_id: str, data: Mapping[str, Any], watch: AttemptObserver | None = None) -> Record:
-        """Compare and write. Return the record afterwards."""
         now, version = self.service.get_version(object_id, self.shown.id)
         self._refuse_changed(now, "nothing was sent")
         try:

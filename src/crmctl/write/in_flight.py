@@ -86,7 +86,6 @@ class SentRows:
         self._entries = entries
 
     def since(self, ordinal: int) -> Iterator[Entry]:
-        """Yield the rows from an ordinal on."""
         return (entry for entry in self._entries() if entry.ordinal >= ordinal)
 
 
@@ -125,7 +124,6 @@ class SendContext:
     """Writes a batch in place of the bulk-write request."""
 
     def write_batch(self, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
-        """Write the records of one batch. Raises the errors of the request."""
         header = self.journal.header
         if self.write is not None:
             return self.write(header.object_id, records, watch)
@@ -235,7 +233,6 @@ class InFlight:
         return self._doubts >= DOUBTS_IN_A_ROW
 
     def calm(self) -> None:
-        """Reset the count of doubts because the service works again."""
         with self._changed:
             self._doubts = 0
 
@@ -262,7 +259,6 @@ class InFlight:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait briefly, or until a batch arrives."""
         with self._changed:
             if self._in_flight:
                 self._changed.wait(TICK_SECONDS)

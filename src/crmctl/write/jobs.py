@@ -122,7 +122,6 @@ class JobInfo:
         return self.state in (JobState.CHECKING, JobState.OPEN) and not self.is_running
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form, with every key."""
         return {
             "job": self.id,
             "object": self.header.object,
@@ -215,7 +214,6 @@ class JobStore:
         return sorted(jobs, key=lambda job: (job.header.created_at, job.id), reverse=True)
 
     def damaged(self) -> Sequence[DamagedJob]:
-        """Return the jobs whose journal cannot be read."""
         return [job for job in self._all() if isinstance(job, DamagedJob) and job.why != NO_JOURNAL]
 
     def find(self, reference: str) -> JobInfo:
@@ -311,7 +309,6 @@ def unlockable(path: Path, error: Exception) -> CrmctlError:
 
 
 def refuse_running(job: JobInfo) -> None:
-    """Raise UsageError while a process works on a job."""
     if job.is_running:
         raise UsageError(f"job {job.id} is running", hint="wait for it, or interrupt it with Ctrl-C: it can be resumed", code="job_running")
 
@@ -333,7 +330,6 @@ def effort(journal: Journal, requests: int = 0, elapsed: float = 0.0) -> tuple[i
 
 
 def summarize(journal: Journal) -> Summary:
-    """Return the summary of a job from its journal and folder."""
     header = journal.header
     requests, elapsed = effort(journal)
     for path in journal.folder.glob(f"*/{FILE_NAME}"):

@@ -230,12 +230,10 @@ class Journal:
             self._db.execute("UPDATE job SET state = ?", (state,))
 
     def remember(self, name: str, value: Any) -> None:
-        """Store a JSON value under a name."""
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO fact VALUES ('', ?, ?)", (name, jsontext.dumps(value)))
 
     def recall(self, name: str) -> Any:
-        """Return the value stored under a name, or None."""
         return self.kept("", name, name).get(name)
 
     def keep(self, kind: str, values: Iterable[tuple[int | str, Any]]) -> None:
@@ -258,13 +256,11 @@ class Journal:
             return {key: jsontext.loads(value) for key, value in found}
 
     def number_kept(self, kind: str) -> int:
-        """Return the number of values of one kind."""
         return int(self._one("SELECT COUNT(*) FROM fact WHERE kind = ?", kind))
 
     # -- batches ---------------------------------------------------------------------------------------------------------------------
 
     def batches(self) -> list[SentBatch]:
-        """Return every batch, in the order of their numbers."""
         query = "SELECT no, first, last, size, digest, state, attempt, sent_at, settled_at, created, updated FROM batch ORDER BY no"
         with self._lock:
             return [SentBatch._make(row)._replace(state=BatchState(row[5])) for row in self._db.execute(query)]
@@ -550,7 +546,6 @@ def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, Row
 
 
 def target_of(journal: Journal, ordinal: int) -> str | None:
-    """Return the id of the record that a row updates, found by its key."""
     found: str | None = journal.kept(TARGET, ordinal, ordinal).get(ordinal)
     return found
 
@@ -572,17 +567,14 @@ def mark_undone(journal: Journal, record_ids: Iterable[str]) -> None:
 
 
 def is_undone(journal: Journal, record_id: str) -> bool:
-    """Whether an undo has deleted or restored a record."""
     return bool(journal.kept(UNDONE, record_id.lower(), record_id.lower()))
 
 
 def records_made(journal: Journal) -> int:
-    """Return the number of records known to be created by the job."""
     return journal.counts()[RowState.CREATED] + journal.number_kept(MADE) + journal.number_kept(DUPLICATE)
 
 
 def surplus_records(journal: Journal) -> dict[int, list[str]]:
-    """Return the surplus records of each row."""
     found: dict[int, list[str]] = {}
     for record_id, ordinal in journal.kept(DUPLICATE).items():
         found.setdefault(ordinal, []).append(record_id)
@@ -590,5 +582,4 @@ def surplus_records(journal: Journal) -> dict[int, list[str]]:
 
 
 def doubtful(journal: Journal) -> list[SentBatch]:
-    """Return the batches in doubt."""
     return [batch for batch in journal.batches() if batch.state in DOUBTFUL]

@@ -164,7 +164,6 @@ def _without_other_rows(
 
 
 def methods(journal: Journal) -> list[Method]:
-    """Return the ways to find the rows of a job, best first."""
     baseline = Baseline.from_document(journal.recall("baseline"))
     return [Method(baseline, recognition) for recognition in (*recognitions(journal.header), None)]
 

@@ -124,7 +124,6 @@ class Reconciler:
 
     @property
     def wait(self) -> float:
-        """Seconds until the next look."""
         if self._arrivals:
             return 0.0
         return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
@@ -150,7 +149,6 @@ class Reconciler:
     # -- looking ---------------------------------------------------------------------------------------------------------------------
 
     def work(self) -> list[Freed]:
-        """Look at the batches that are due and return the rows to send again."""
         while self._arrivals:
             self._parked.append(self._arrivals.popleft())
         now = self._clock.now()
@@ -211,7 +209,6 @@ class Reconciler:
 
     @property
     def _may_hope(self) -> bool:
-        """Whether more batches will be confirmed."""
         return self.pending < PARKED_LIMIT and self.batches_to_come() > 0
 
     # -- deciding --------------------------------------------------------------------------------------------------------------------

@@ -223,7 +223,6 @@ class Delivery:
         return [*self._in_flight.notes, *self._reconciler.notes]
 
     def run(self, entries: Iterable[Entry]) -> None:
-        """Send all entries in input order, until finished or stopped."""
         for thread in self._threads:
             thread.start()
         try:
@@ -312,7 +311,6 @@ class Delivery:
         self._beat()
 
     def _parts(self, freed: Freed) -> Iterator[Freed]:
-        """Split freed rows into batches that fit a request."""
         batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
         parts = list(batcher.batches(freed.batch.entries))
         # A refusal of the larger request says nothing about its parts.
@@ -380,7 +378,6 @@ class EntrySpool(SentRows):
                 self._path.unlink(missing_ok=True)
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Append entries. Raises StorageError."""
         # JSON text contains no raw tab or line feed.
         lines = [
             b"%d\t%s\t%s\n" % (ordinal, jsontext.dumps(record_id).encode() if record_id else b"null", encoded)
@@ -400,7 +397,6 @@ class EntrySpool(SentRows):
 
     @staticmethod
     def discard(folder: Path) -> None:
-        """Delete the entries of a job with nothing left to send."""
         (folder / FILE_NAME).unlink(missing_ok=True)
 
     def since(self, ordinal: int) -> Iterator[Entry]:

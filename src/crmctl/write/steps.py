@@ -98,7 +98,6 @@ class StepSender:
     _known_objects: set[str] = field(default_factory=set)
 
     def update(self, steps: Iterable[Step], mark: Mark) -> None:
-        """Write the `after` values of the steps to their records."""
         for _, of_object in groupby(steps, key=attrgetter("object_id")):
             pending: dict[int, Step] = {}
             for batch in Batcher().batches(_entries(of_object, pending)):
@@ -247,7 +246,6 @@ class StepOutcome:
 
     @property
     def left(self) -> int:
-        """The number of steps that were not carried out, or may not have been."""
         return len(self.failed) + self.in_doubt + self.unsent
 
 
@@ -281,7 +279,6 @@ def take_steps(
 
 
 def deletions(object_id: str, ids: SeenIds) -> Iterator[Step]:
-    """Yield the steps that delete these records."""
     for number, record_id in enumerate(record_id for chunk in ids.chunks(BULK_LIMIT) for record_id in chunk):
         yield Step(StepKind.DELETE, object_id, record_id, number=number)
 
