@@ -29,6 +29,16 @@ class Progress(Protocol):
     def finish(self) -> None: ...
 
 
+@contextmanager
+def showing(progress: Progress, label: str, total: int | None = None, per_request: int = 0) -> Iterator[Progress]:
+    """Show a progress bar during the block."""
+    progress.start(label, total, per_request)
+    try:
+        yield progress
+    finally:
+        progress.finish()
+
+
 class Listener(Protocol):
     """Hears what happens during a use case. Results repeat everything except notes and progress."""
 

@@ -130,6 +130,12 @@ class DeniedError(CrmctlError):
     default_code = "unauthorized"
 
 
+class ForbiddenError(DeniedError):
+    """403: the API key is valid, and may not do this."""
+
+    default_code = "forbidden"
+
+
 class RateLimitedError(CrmctlError):
     """The rate limit did not clear within --max-wait. The service did nothing."""
 

@@ -12,7 +12,17 @@ from crmctl.client.rate_limit.limiter import Budget
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpTransport, UploadBody
 from crmctl.config.credentials import Credential
-from crmctl.errors import CrmctlError, DeniedError, NetworkError, NotFoundError, RateLimitedError, RejectedError, ServiceError, UsageError
+from crmctl.errors import (
+    CrmctlError,
+    DeniedError,
+    ForbiddenError,
+    NetworkError,
+    NotFoundError,
+    RateLimitedError,
+    RejectedError,
+    ServiceError,
+    UsageError,
+)
 from tests.client.conftest import KEY, Scene
 from tests.support.clock import FakeClock
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
@@ -202,7 +212,7 @@ ERRORS: list[tuple[Reply, type[CrmctlError], int, str | None, str]] = [
     (Reply(400, json={"error": "bad_request", "message": "slug taken"}), RejectedError, 9, "bad_request", "slug taken"),
     (Reply(401, json={"error": "unauthorized", "message": "bad key"}), DeniedError, 4, "unauthorized", "bad key"),
     (Reply(401), DeniedError, 4, "unauthorized", "API key"),
-    (Reply(403, json={"error": "forbidden", "message": "standard object"}), DeniedError, 4, "forbidden", "standard object"),
+    (Reply(403, json={"error": "forbidden", "message": "standard object"}), ForbiddenError, 4, "forbidden", "standard object"),
     (Reply(404, text="nope"), NotFoundError, 3, "not_found", "nope"),
     (Reply(404, text="<html>", content_type="text/html"), NotFoundError, 3, "not_found", "nothing"),
     (Reply(409, json={"error": {"code": "conflict", "message": "exists"}}), RejectedError, 9, "conflict", "exists"),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from crmctl.cli.targets import find_record, known_attributes, named_value, on_object, on_record, read_json_object
-from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.errors import ForbiddenError, NotFoundError, RejectedError, UsageError
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ class ShownRecords:
         """Data of some existing records; empty if the key may not read them."""
         try:
             page = on_object(self._runtime, self._text, lambda target: self._runtime.crm.list_records(target, limit=SAMPLED))
-        except DeniedError as error:
-            if error.status != 403:
-                raise
+        except ForbiddenError:
             return []
         return [record.data for record in page.items]
 

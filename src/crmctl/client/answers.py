@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
-from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RateLimitedError, RejectedError, ServiceError
+from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RateLimitedError, RejectedError, ServiceError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, BulkResult, Object, Resource
@@ -86,7 +86,7 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
         if scope and scope not in said:
             said = f"{said} (missing scope: {scope})"
         hint = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else None
-        return DeniedError(said, hint=hint, required_scope=scope, **(facts | {"code": code or "forbidden"}))
+        return ForbiddenError(said, hint=hint, required_scope=scope, **facts)
     if status == 404:
         page = "html" in answer.headers.get("content-type", "").lower()
         shown, hint = (_shown(answer), WEB_PAGE) if page else ("", None)

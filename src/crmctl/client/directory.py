@@ -10,7 +10,7 @@ from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
 from crmctl.client.schema_cache import OBJECTS, SchemaCache
 from crmctl.clock import Clock
-from crmctl.errors import DeniedError, NotFoundError, UsageError
+from crmctl.errors import DeniedError, ForbiddenError, NotFoundError, UsageError
 from crmctl.models.ids import did_you_mean, is_uuid, nearest
 from crmctl.models.resources import Attribute, Object, Record
 
@@ -192,8 +192,6 @@ def known_attributes(directory: Directory, object_name: str, tell: Callable[[str
     """Return the object's attributes; None, after telling `tell`, if the key may not read them."""
     try:
         return list(directory.attributes(object_name))
-    except DeniedError as error:
-        if error.status != 403:
-            raise
+    except ForbiddenError as error:
         tell(f"the attributes of {object_name} are not known: {error.message}")
         return None

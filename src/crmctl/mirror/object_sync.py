@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from crmctl.bulk_context import Progress
+from crmctl.bulk_context import Progress, showing
 from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.clock import Clock
@@ -258,11 +258,8 @@ class ObjectSync:
         told = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None
         begun = FullRead((here if told is None else told, here), newest)
-        plan.progress.start(f"reading {self.state.slug}", page.total, PAGE_LIMIT)
-        try:
-            return scan_into(staging, self.lister, self.state.object_id, begun, plan.progress)
-        finally:
-            plan.progress.finish()
+        with showing(plan.progress, f"reading {self.state.slug}", page.total, PAGE_LIMIT) as progress:
+            return scan_into(staging, self.lister, self.state.object_id, begun, progress)
 
     def take(self, staging: Staging, scan: FullRead) -> Written:
         with self.file.transaction():

@@ -10,12 +10,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import BulkContext
+from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import Page
 from crmctl.client.directory import known_attributes
 from crmctl.client.query.record_query import stray_finder
 from crmctl.client.session import encode_json
-from crmctl.errors import CrmctlError, DeniedError, PartialError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, ForbiddenError, PartialError, RejectedError, UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
@@ -132,14 +132,11 @@ class Selection:
                 for chunk in ids.chunks(500):
                     known.want(chunk)
                 pages = fetch(reader, ids, self._tell, lambda _: True)
-            progress, heeded = context.listener.progress, self._heeded(context, object_id)
-            progress.start("collecting", None if self.is_filter else len(ids), PAGE_LIMIT)
-            try:
+            heeded, total = self._heeded(context, object_id), None if self.is_filter else len(ids)
+            with showing(context.listener.progress, "collecting", total, PAGE_LIMIT) as progress:
                 for page in pages:
                     known.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
                     progress.advance(len(page))
-            finally:
-                progress.finish()
         return reader.requests
 
     def _heeded(self, context: BulkContext, object_id: str) -> Callable[[Iterable[Record]], Iterable[Record]]:
@@ -306,8 +303,8 @@ def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: K
     try:
         request.selection.read(context, object_id, known)
         return True
-    except DeniedError as error:
-        if error.status != 403 or request.selection.conditions:
+    except ForbiddenError as error:
+        if request.selection.conditions:
             raise
         if request.backup:
             error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import BulkContext
+from crmctl.bulk_context import BulkContext, showing
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 from crmctl.files.export_formats import Layout, Wires, check_libraries, export_format, texts, write_file
 from crmctl.files.mapping import schema_digest
@@ -308,11 +308,8 @@ class Export:
     def _gather(self, staging: Staging) -> GatherState:
         options = self._options
         gather = GatherOptions(options.conditions, options.prune, self._mark)
-        self._progress.start("exporting")
-        try:
+        with showing(self._progress, "exporting"):
             state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
-        finally:
-            self._progress.finish()
         admits = options.further.admits
         if admits is not None:
             staging.keep_only(lambda wire: admits(Record.parse(jsontext.loads(wire))))

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crmctl.bulk_context import showing
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.column_names import Names, parse_pairs
@@ -102,11 +103,8 @@ class MergeRun:
                     awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
             if not len(awaited):
                 return False
-            self.context.progress.start("reading", len(awaited), PAGE_LIMIT)
-            try:
+            with showing(self.context.progress, "reading", len(awaited), PAGE_LIMIT):
                 return self._read(awaited)
-            finally:
-                self.context.progress.finish()
 
     def _read(self, awaited: AwaitedRecords) -> bool:
         rejected = False

@@ -8,8 +8,18 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from crmctl.bulk_context import watch_interrupts
-from crmctl.errors import CrmctlError, DeniedError, InterruptedByUser, RejectedError, ServiceError, StorageError, UsageError, storage_error
+from crmctl.bulk_context import showing, watch_interrupts
+from crmctl.errors import (
+    CrmctlError,
+    DeniedError,
+    ForbiddenError,
+    InterruptedByUser,
+    RejectedError,
+    ServiceError,
+    StorageError,
+    UsageError,
+    storage_error,
+)
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.files.whole_files import CHUNK_ROWS, chunks
@@ -342,21 +352,12 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
     context.journal.remember(UNVERIFIED, context.journal.recall("baseline") is not None)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
-    with _shown(context, left):
+    with showing(context.progress, LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT):
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
         if delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
     return RunResult(delivery.error or ended.error, (*delivery.notes, *filter(None, [ended.note])), ended.sends_again)
-
-
-@contextmanager
-def _shown(context: SendContext, left: int) -> Iterator[None]:
-    context.progress.start(LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT)
-    try:
-        yield
-    finally:
-        context.progress.finish()
 
 
 def _take_baseline(context: SendContext, reader: Reader) -> None:
@@ -376,11 +377,8 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
         journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
         if known is not None and newest is not None and journal.recall(AS_OF) is None:
             journal.remember(AS_OF, max((micros_of(record.updated_at) or 0 for record in newest.items), default=0))
-    except (ServiceError, RejectedError):
+    except (ServiceError, RejectedError, ForbiddenError):
         pass
-    except DeniedError as error:
-        if error.status != 403:
-            raise
 
 
 def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:

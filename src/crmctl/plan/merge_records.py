@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.bulk_context import BulkContext, watch_interrupts
+from crmctl.bulk_context import BulkContext, showing, watch_interrupts
 from crmctl.dedupe.candidates import MatchCandidates
 from crmctl.dedupe.merge_plan import (
     MOST_ACTIVITIES,
@@ -429,11 +429,8 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
     with MatchCandidates(rules, request.most) as candidates:
         _read(context, request, target.object_id, candidates, result)
         result.records = candidates.count
-        context.listener.progress.start("comparing pairs")
-        try:
-            candidates.compare(context.listener.progress.advance)
-        finally:
-            context.listener.progress.finish()
+        with showing(context.listener.progress, "comparing pairs") as progress:
+            candidates.compare(progress.advance)
         result.compared, result.crowded, result.windowed = candidates.compared, candidates.crowded, candidates.windowed
         links: Mapping[str, int] = {}
         if keep.survivor == MOST_ACTIVITIES:
@@ -515,12 +512,8 @@ def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidat
                 return
         context.listener.note("the mirror leaves out attributes, or is not proven: everything is read from the service")
     statistics = PassStatistics()
-    context.listener.progress.start("reading")
-    try:
-        with SeenIds() as seen:
-            _take(scan(context.service, Listing(object_id), seen, statistics), candidates, context.listener.progress.advance)
-    finally:
-        context.listener.progress.finish()
+    with showing(context.listener.progress, "reading") as progress, SeenIds() as seen:
+        _take(scan(context.service, Listing(object_id), seen, statistics), candidates, progress.advance)
     result.requests += statistics.requests
 
 

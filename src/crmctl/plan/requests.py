@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.directory import active_ones
-from crmctl.errors import DeniedError, UsageError
+from crmctl.errors import ForbiddenError, UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.column_names import parse_blanks, parse_date_formats, parse_decimal_marks, parse_replacements, read_map_file
 from crmctl.files.mapping import MappingOptions, Mode
@@ -223,9 +223,7 @@ def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None
 
     try:
         return NewestPage.read(context.crm, target.object_id, context.clock)
-    except DeniedError as error:
-        if error.status != 403:
-            raise
+    except ForbiddenError:
         return None
 
 
@@ -237,9 +235,7 @@ def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str
         return ()
     try:
         page = context.crm.list_records(target.object_id, limit=SAMPLES)
-    except DeniedError as error:
-        if error.status != 403:
-            raise
+    except ForbiddenError:
         return ()
     return tuple(record.data for record in page.items)
 

@@ -14,7 +14,7 @@ from crmctl.bulk_context import BulkContext, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.client.directory import ReadService
 from crmctl.client.session import encode_json
-from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.match.agreement import canonical
@@ -250,9 +250,7 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
                 for number, (record, data) in changed
             ]
             sender.update(steps, mark)  # after all records are found, because writes reorder the lists
-    except DeniedError as error:
-        if error.status != 403:
-            raise
+    except ForbiddenError as error:
         done.notes.append(f"references of other records stay as they are: {error.message}")
 
 
@@ -304,9 +302,7 @@ def link_activities(service: Crm, new: Mapping[str, str], done: Recreation) -> N
                 done.activities += 1
             except (RejectedError, NotFoundError):
                 done.unlinked += 1
-    except DeniedError as error:
-        if error.status != 403:
-            raise
+    except ForbiddenError as error:
         done.notes.append(f"links of activities stay as they are: {error.message}")
 
 

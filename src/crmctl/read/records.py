@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
 
-from crmctl.bulk_context import Progress
+from crmctl.bulk_context import Progress, showing
 from crmctl.client.answers import ListQuery, Page, iterate
 from crmctl.client.directory import Lister, ReadService
 from crmctl.clock import Clock
@@ -294,22 +295,16 @@ class KnownRecords(Spill):
         return int(self._db.execute(query).fetchone()[0])
 
 
-def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> KnownRecords:
-    known = KnownRecords()
-    with SeenIds(map(str.lower, wanted)) as ids:
-        progress.start("reading", len(ids), PAGE_LIMIT)
-        try:
+@contextmanager
+def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> Iterator[KnownRecords]:
+    with KnownRecords() as known:
+        with SeenIds(map(str.lower, wanted)) as ids, showing(progress, "reading", len(ids), PAGE_LIMIT):
             for chunk in ids.chunks():
                 known.want(chunk)
             for page in fetch(reader, ids):
                 known.add(page)
                 progress.advance(len(page))
-        except BaseException:
-            known.close()
-            raise
-        finally:
-            progress.finish()
-    return known
+        yield known
 
 
 PASSES = 3

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from crmctl.clock import Backoff, Clock
-from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError
+from crmctl.errors import CrmctlError, ForbiddenError, NotFoundError, RejectedError
 from crmctl.files.validation import Entry
 from crmctl.match.agreement import Scale, canonical
 from crmctl.match.keys import is_unchanged
@@ -182,11 +182,7 @@ def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh
                 clock.sleep(LOOKS.gap(look))
             try:
                 state = weigh(reader.record(record_id))
-            except NotFoundError:
-                return True
-            except DeniedError as error:
-                if error.status != 403:
-                    raise
+            except (NotFoundError, ForbiddenError):
                 return True
             if state is not StepStanding.BEFORE:
                 break

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.errors import CrmctlError, DeniedError, ExitCode, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.models.ids import suggestion
 from crmctl.models.scopes import SCOPES
 
@@ -351,10 +351,8 @@ def may(session: Session, scope: str) -> bool | None:
     probe = PROBES[scope]
     try:
         session.request(probe.method, probe.path, body=probe.body)
-    except DeniedError as error:
-        if error.status == 403:
-            return False
-        raise
+    except ForbiddenError:
+        return False
     except (NotFoundError, RejectedError) as error:
         if probe.is_list or error.status in (405, 408) or error.hint == WEB_PAGE:
             return None
@@ -370,6 +368,6 @@ def prove_key(session: Session) -> None:
     """
     try:
         session.request("GET", "/objects").json()
-    except DeniedError as error:
-        if not (error.status == 403 and (error.code == "insufficient_scope" or error.required_scope)):
+    except ForbiddenError as error:
+        if error.code != "insufficient_scope" and not error.required_scope:
             raise
