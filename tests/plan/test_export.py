@@ -17,7 +17,7 @@ from crmctl.errors import InterruptedByUser, ServiceError, StorageError, UsageEr
 from crmctl.files.export_formats import Layout, export_format
 from crmctl.models.resources import Attribute
 from crmctl.plan import export as exporting
-from crmctl.plan.export import Export, ExportOptions, ExportSummary, Subject, resume_path
+from crmctl.plan.export import Export, ExportRequest, ExportSummary, Subject, resume_path
 from crmctl.read.export_passes import Staging
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID, BulkServer
@@ -26,7 +26,7 @@ from tests.support.clock import FakeClock
 
 def new_export(server: BulkServer, layout: Layout | None = None, **options: Any) -> Export:
     subject = Subject("people", OBJECT_ID, server.origin, "digest")
-    return Export(QuietContext(server.crm(), FakeClock()), subject, ExportOptions(layout or Layout(), **options))
+    return Export(QuietContext(server.crm(), FakeClock()), subject, layout or Layout(), ExportRequest(object="people", **options))
 
 
 def export(server: BulkServer, layout: Layout | None = None, **options: Any) -> tuple[str, ExportSummary]:

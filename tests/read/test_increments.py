@@ -18,9 +18,10 @@ import pytest
 
 from crmctl.client.answers import Page
 from crmctl.errors import UsageError
+from crmctl.files.export_formats import Layout
 from crmctl.models.resources import Record
 from crmctl.plan import export as exporting
-from crmctl.plan.export import Export, ExportOptions, Subject
+from crmctl.plan.export import Export, ExportRequest, Subject
 from crmctl.read import export_passes as gathering
 from crmctl.read.export_passes import GatherState, Increments, Staging
 from crmctl.values.filters import Condition
@@ -102,7 +103,6 @@ def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] |
     """What one run gave, by the file it finished. `kill` ends it before or after a step."""
     target = folder / "changes.jsonl"
     increments = Increments(folder / "state", {"file": str(target)})
-    options = ExportOptions(increments=increments)
     with pytest.MonkeyPatch.context() as patch:
         if kill is not None:
             place, name = STEPS[kill[0]]
@@ -114,7 +114,8 @@ def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] |
                 raise Killed
 
             patch.setattr(place, name, killed)
-        Export(QuietContext(service, clock), Subject("people", "object", "http://there", None), options).to_file(target, replace=True)
+        subject = Subject("people", "object", "http://there", None)
+        Export(QuietContext(service, clock), subject, Layout(), ExportRequest(object="people"), increments).to_file(target, replace=True)
     return whole(folder)
 
 

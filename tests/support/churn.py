@@ -16,7 +16,7 @@ from uuid import UUID
 from crmctl.client.answers import Page
 from crmctl.errors import RejectedError
 from crmctl.models.resources import Record
-from crmctl.read.export_passes import Gathering, GatherMark, GatherOptions, GatherState, Staging
+from crmctl.read.export_passes import Gathering, GatherMark, GatherState, Staging
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS, micros_of, to_timestamp
 from tests.support.bulkjobs import Silent
@@ -183,8 +183,7 @@ def export_under_churn(service: ChurningService, *, prune: bool = False, mark: G
     from crmctl.models import jsontext
 
     with Staging() as staging:
-        options = GatherOptions(prune=prune, mark=mark)
-        state = Gathering(service, "object", options, staging, FakeClock(service.now / MICROS), Silent()).run()
+        state = Gathering(service, "object", staging, FakeClock(service.now / MICROS), Silent(), prune=prune, mark=mark).run()
         exported = {wire["id"]: wire["data"]["version"] for wire in map(jsontext.loads, staging.wires())}
         assert len(exported) == len(staging)
     began = service.delta_began or service.requests

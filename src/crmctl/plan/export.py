@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from crmctl.files.whole_files import check_place, is_special, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
-from crmctl.read.export_passes import Gathering, GatherOptions, GatherState, Increments, Staging
+from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
 from crmctl.version import __version__
@@ -105,21 +105,6 @@ class Further:
 
 
 @dataclass(frozen=True)
-class ExportOptions:
-    """Options of an export.
-
-    `increments` limits it to records that changed since the last run. `restart`: do not continue an interrupted export.
-    """
-
-    layout: Layout = field(default_factory=Layout)
-    conditions: Sequence[Condition] = ()
-    prune: bool = False
-    increments: Increments | None = None
-    restart: bool = False
-    further: Further = Further()
-
-
-@dataclass(frozen=True)
 class ExportSummary:
     """The result of an export. `repeated` counts records received again because pages overlap; the file contains each record once."""
 
@@ -193,8 +178,7 @@ def export(context: BulkContext, request: ExportRequest, write: Callable[[str], 
     layout = Layout(request.chosen_format(), attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
     subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
     increments = _increments(context, subject, request) if request.since_last else None
-    options = ExportOptions(layout, request.conditions, request.prune, increments, request.restart, request.further)
-    run = Export(context, subject, options)
+    run = Export(context, subject, layout, request, increments)
     return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
 
 
@@ -215,23 +199,27 @@ def _increments(context: BulkContext, subject: Subject, request: ExportRequest) 
 
 
 class Export:
-    """The export of one object."""
+    """The export of one object. `increments` limits it to records that changed since the last run."""
 
-    def __init__(self, context: BulkContext, subject: Subject, options: ExportOptions) -> None:
+    def __init__(
+        self, context: BulkContext, subject: Subject, layout: Layout, request: ExportRequest, increments: Increments | None = None
+    ) -> None:
         self._lister = context.service
         self._subject = subject
-        self._options = options
+        self._layout = layout
+        self._asked = request
+        self._increments = increments
         self._clock = context.clock
         self._progress = context.listener.progress
         self._started = self._clock.monotonic()
-        self._mark = options.increments.mark if options.increments is not None else None
+        self._mark = increments.mark if increments is not None else None
 
     def to_stream(self, write: Callable[[str], object]) -> ExportSummary:
         """Pass every record to `write` once all are read. Raises reading errors before anything is written."""
         with Staging() as staging:
             state = self._gather(staging)
             wires = self._wires(staging)
-            for text in texts(self._options.layout.spread_over(wires()), wires()):
+            for text in texts(self._layout.spread_over(wires()), wires()):
                 write(text)
             summary = self._summary(staging, state, resumed=False)
             self._remember(staging, state)
@@ -245,7 +233,7 @@ class Export:
         """
         if path.is_file() and not replace:
             raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
-        check_libraries(self._options.layout.format)
+        check_libraries(self._layout.format)
         if is_special(path.resolve()):
             return self._to_device(path)
         check_place(path)
@@ -255,7 +243,7 @@ class Export:
             try:
                 state = self._gather(staging)
                 wires = self._wires(staging)
-                layout = self._options.layout.spread_over(wires())
+                layout = self._layout.spread_over(wires())
                 write_file(path, layout, wires)
                 document = describe(path, self._subject, layout, state, len(staging), self._request)
                 manifest = write_manifest(path, document)
@@ -271,7 +259,7 @@ class Export:
         with Staging() as staging:
             state = self._gather(staging)
             wires = self._wires(staging)
-            write_file(path, self._options.layout.spread_over(wires()), wires)
+            write_file(path, self._layout.spread_over(wires()), wires)
             self._remember(staging, state)
             return self._summary(staging, state, resumed=False, file=path)
 
@@ -281,11 +269,11 @@ class Export:
         return {
             "origin": self._subject.origin,
             "object": self._subject.object_id,
-            "filters": [format_condition(condition) for condition in self._options.conditions],
-            "prune": self._options.prune,
+            "filters": [format_condition(condition) for condition in self._asked.conditions],
+            "prune": self._asked.prune,
             "since": self._mark.since if self._mark is not None else None,
-            "run": self._options.increments.run if self._options.increments is not None else None,
-            **self._options.further.identity,
+            "run": self._increments.run if self._increments is not None else None,
+            **self._asked.further.identity,
         }
 
     def _open(self, place: Path) -> tuple[Staging, bool]:
@@ -293,7 +281,7 @@ class Export:
         staging = Staging(place)
         noted, begun = staging.noted("request"), staging.noted("begun")
         fits = noted == self._request and staging.noted("gathering") is not None
-        if fits and not self._options.restart and self._clock.now() - begun < RESUMED_WITHIN:
+        if fits and not self._asked.restart and self._clock.now() - begun < RESUMED_WITHIN:
             self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
             return staging, True
         if noted is not None:
@@ -306,27 +294,26 @@ class Export:
         return staging, False
 
     def _gather(self, staging: Staging) -> GatherState:
-        options = self._options
-        gather = GatherOptions(options.conditions, options.prune, self._mark)
-        with showing(self._progress, "exporting"):
-            state = Gathering(self._lister, self._subject.object_id, gather, staging, self._clock, self._progress).run()
-        admits = options.further.admits
+        with showing(self._progress, "exporting") as progress:
+            asked, staged = self._asked, (self._lister, self._subject.object_id, staging, self._clock, progress)
+            state = Gathering(*staged, asked.conditions, asked.prune, self._mark).run()
+        admits = asked.further.admits
         if admits is not None:
             staging.keep_only(lambda wire: admits(Record.parse(jsontext.loads(wire))))
-        if options.increments is not None:
-            options.increments.drop_delivered(staging)
+        if self._increments is not None:
+            self._increments.drop_delivered(staging)
         return state
 
     def _wires(self, staging: Staging) -> Wires:
         """Return the function that yields the records to write."""
-        expand = self._options.further.expand
+        expand = self._asked.further.expand
         if expand is None:
             return staging.wires
         return lambda: map(jsontext.dumps, expand(len(staging), map(jsontext.loads, staging.wires())))
 
     def _remember(self, staging: Staging, state: GatherState) -> None:
-        if self._options.increments is not None:
-            self._options.increments.remember(staging, state)
+        if self._increments is not None:
+            self._increments.remember(staging, state)
 
     def _leave(self, staging: Staging, place: Path, error: BaseException) -> None:
         """Keep the records read so far and mention them in the error's hint. A staging file without records is deleted."""
@@ -345,7 +332,7 @@ class Export:
         rows = len(staging)
         return ExportSummary(
             object=self._subject.object,
-            format=self._options.layout.format,
+            format=self._layout.format,
             rows=rows,
             requests=state.statistics.requests,
             repeated=max(0, sum(one["records"] for one in state.passes) - rows),

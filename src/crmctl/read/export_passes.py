@@ -239,27 +239,22 @@ class GatherState:
             self.flags.append(str(flag))
 
 
-@dataclass(frozen=True)
-class GatherOptions:
-    """Options of one export. With `mark`, it reads only the changes since an earlier run."""
+@dataclass
+class Gathering:
+    """Reads one export and resumes where its staging ended. With `mark`, it reads only the changes since an earlier run."""
 
+    lister: Lister
+    object_id: str
+    staging: Staging
+    clock: Clock
+    progress: Progress
     conditions: Sequence[Condition] = ()
     prune: bool = False
     mark: GatherMark | None = None
 
-
-class Gathering:
-    """Reads one export and resumes where its staging ended."""
-
-    def __init__(self, lister: Lister, object_id: str, options: GatherOptions, staging: Staging, clock: Clock, progress: Progress) -> None:
-        noted = staging.noted("gathering")
+    def __post_init__(self) -> None:
+        noted = self.staging.noted("gathering")
         self.state = GatherState.from_document(noted) if noted else GatherState()
-        self._lister = lister
-        self._object_id = object_id
-        self._options = options
-        self._staging = staging
-        self._clock = clock
-        self._progress = progress
 
     def run(self) -> GatherState:
         """Read until the staging is complete. It keeps every page. Raises the errors of a sweep."""
@@ -268,8 +263,8 @@ class Gathering:
             self._begin()
         while state.phase is not Phase.DONE:
             if state.phase is Phase.SWEEP:
-                self._sweep(self._staging.merge)
-                self._enter(Phase.PRUNE if self._options.prune else Phase.CHANGES)
+                self._sweep(self.staging.merge)
+                self._enter(Phase.PRUNE if self.prune else Phase.CHANGES)
             elif state.phase is Phase.PRUNE:
                 self._prune()
             else:
@@ -280,12 +275,10 @@ class Gathering:
         """Take T0 from the service's clock, and the newest change in case records use another clock."""
         state = self.state
         state.statistics.requests += 1
-        head = self._lister.list_records(
-            self._object_id, filters=self._options.conditions, sort="updated_at", order="desc", limit=1, offset=0
-        )
+        head = self.lister.list_records(self.object_id, filters=self.conditions, sort="updated_at", order="desc", limit=1, offset=0)
         newest = micros_of(head.items[0].updated_at) if head.items else None
         now = self._now(head.date)
-        mark = self._options.mark
+        mark = self.mark
         state.started, state.as_of, state.taken, state.newest = now, now, self._here(), newest
         if mark is None:
             horizon = now - int(LOOKBACK * MICROS)
@@ -298,22 +291,22 @@ class Gathering:
         self.state.phase = phase
         if phase is Phase.PRUNE:
             self.state.sweep = SweepState(Position())
-        with self._staging.step():
+        with self.staging.step():
             self._save()
 
     def _save(self) -> None:
-        self._staging.note("gathering", self.state.to_document())
+        self.staging.note("gathering", self.state.to_document())
 
     def _sweep(self, take: Callable[[Iterable[Record]], int | None]) -> None:
         state, before = self.state, self.state.statistics.requests
         unstable = state.statistics.unstable
-        reading = Sweep(self._lister, Listing(self._object_id, self._options.conditions), state.statistics, state.sweep)
+        reading = Sweep(self.lister, Listing(self.object_id, self.conditions), state.statistics, state.sweep)
         for page in reading.pages():
             state.sweep = reading.state
-            with self._staging.step():
+            with self.staging.step():
                 new = take(page)
                 self._save()
-            self._progress.advance(len(page) if new is None else new)
+            self.progress.advance(len(page) if new is None else new)
         if state.statistics.unstable > unstable:
             state.flag(Flag.UNSTABLE_TIES)
         if not reading.state.by_time:
@@ -328,14 +321,14 @@ class Gathering:
 
         def take(rows: Iterable[Record]) -> None:
             kept = list(rows)
-            self._staging.keep(kept)
-            self._staging.merge(kept)
+            self.staging.keep(kept)
+            self.staging.merge(kept)
 
         unstable = self.state.statistics.unstable
         self._sweep(take)
-        with self._staging.step():
+        with self.staging.step():
             if self.state.statistics.unstable == unstable:
-                self.state.pruned = self._staging.prune()
+                self.state.pruned = self.staging.prune()
             self.state.phase = Phase.CHANGES
             self._save()
 
@@ -344,8 +337,8 @@ class Gathering:
         state, before = self.state, self.state.statistics.requests
         unsorted = Flag.UPDATES_UNSEEN in state.flags
         field = "created_at" if unsorted else "updated_at"
-        listing = Listing(self._object_id, self._options.conditions, field, descending=True, until=state.horizon)
-        reading = AnchoredPass(self._lister, listing, state.statistics)
+        listing = Listing(self.object_id, self.conditions, field, descending=True, until=state.horizon)
+        reading = AnchoredPass(self.lister, listing, state.statistics)
         earlier = GatherMark(state.horizon, state.as_of, state.taken)
         news, rows, began, newest = 0, 0, None, None
         try:
@@ -354,8 +347,8 @@ class Gathering:
                     began = self._now(None), self._here()
                     newest = listing.key(page[0]) if page else None
                     reading.read_back_to(earlier.horizon(*began))
-                with self._staging.step():
-                    news += self._staging.merge(page)
+                with self.staging.step():
+                    news += self.staging.merge(page)
                 rows += len(page)
         except Unsorted:
             # Records without a time of change may be sorted by creation, so changes are invisible.
@@ -363,7 +356,7 @@ class Gathering:
             state.flag(Flag.UPDATES_UNSEEN)
             if unsorted:
                 self._enter(Phase.DONE)
-            elif self._options.mark is not None:
+            elif self.mark is not None:
                 self._enter(Phase.SWEEP)
             return
         state.rounds += 1
@@ -377,7 +370,7 @@ class Gathering:
         self._enter(Phase.CHANGES if news and state.rounds < ROUNDS else Phase.DONE)
 
     def _here(self) -> int:
-        return int(self._clock.now() * MICROS)
+        return int(self.clock.now() * MICROS)
 
     def _now(self, date: str | None) -> int:
         told = micros_of_date(date) if date is not None else self.state.statistics.date
