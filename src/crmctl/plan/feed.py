@@ -7,7 +7,7 @@ import os
 import secrets
 import sqlite3
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, storage_error
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import CHUNK_ROWS
+from crmctl.files.whole_files import CHUNK_ROWS, open_spill
 from crmctl.match.keys import Wanted
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
@@ -51,14 +51,14 @@ NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class FeedBases:
-    """The bases of one feed into one object. Without a database file there are none; `prepare` creates the file."""
+    """The bases of one feed into one object. Without a database file there are none, and none can be stored; `prepare` creates the file."""
 
     def __init__(self, state: Path, identity: tuple[str, str, str]) -> None:
         """Open the bases for `identity`: the origin of the service, the object's id and the name of the feed."""
         self._folder = state / FOLDER
         self._name = "\0".join(identity).encode()
         self._key = _key(self._folder / KEY_NAME, make=False) or secrets.token_bytes(32)
-        self._db: sqlite3.Connection | None = self._connect() if self._path.exists() else None
+        self._db = self._connect() if self._path.exists() else open_spill(_TABLES)
         self._is_settled = False
 
     @property
@@ -67,8 +67,7 @@ class FeedBases:
         return self._folder / f"{hmac.digest(self._key, self._name, 'sha256').hex()[:32]}.sqlite"
 
     def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
+        self._db.close()
 
     def prepare(self) -> None:
         """Create the hash key and the database file. Raises StorageError."""
@@ -76,7 +75,8 @@ class FeedBases:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._key = _key(self._folder / KEY_NAME, make=True) or self._key
             self._path.touch(mode=0o600)
-            self._db = self._db or self._connect()
+            self._db.close()
+            self._db = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise storage_error(error, self._path) from error
 
@@ -101,8 +101,6 @@ class FeedBases:
 
         A unit that an unsettled job may have overwritten has several hashes, one a line.
         """
-        if self._db is None:
-            return {}
         found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
         bases: Hashes = jsontext.loads(found[0]) if found is not None else {}
         if not bases or self._is_settled:
@@ -113,7 +111,6 @@ class FeedBases:
 
     def intend(self, job: str, rows: Iterable[tuple[int, bytes, Mapping[str, str]]]) -> None:
         """Store the values a job is about to write as (ordinal, row, hashes). They are on disk when this returns."""
-        assert self._db is not None
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
@@ -123,21 +120,17 @@ class FeedBases:
 
     def forget(self, job: str) -> None:
         """Forget the rows of a job that starts again before it has sent anything."""
-        if self._db is not None:
-            self._db.execute("DELETE FROM written WHERE job = ?", (job,))
+        self._db.execute("DELETE FROM written WHERE job = ?", (job,))
 
     def begin_undo(self, job: str) -> None:
         """Note that an undo may restore the records of a job from now on."""
-        if self._db is not None:
-            self._db.execute("UPDATE written SET undoing = 1 WHERE job = ?", (job,))
+        self._db.execute("UPDATE written SET undoing = 1 WHERE job = ?", (job,))
 
     # -- outcomes of jobs ------------------------------------------------------------------------------------------------------------
 
     def settle_all(self, open_job: Callable[[str], Journal | None], *, but: str) -> None:
         """Update the bases from the journals of all jobs except `but`. For a missing journal, drop the bases its job may have changed."""
         self._is_settled = True
-        if self._db is None:
-            return
         for (job,) in self._db.execute("SELECT DISTINCT job FROM written WHERE job <> ?", (but,)).fetchall():
             journal = open_job(job)
             if journal is None:
@@ -147,8 +140,6 @@ class FeedBases:
                 self.settle(journal)
 
     def settle(self, journal: Journal) -> None:
-        if self._db is None:
-            return
         job, last = journal.header.job, -1
         is_over = journal.state not in (JobState.CHECKING, JobState.OPEN)
         was_undone = bool(journal.number_kept(UNDONE))
@@ -179,7 +170,6 @@ class FeedBases:
             self._db.execute("UPDATE written SET undoing = 0 WHERE job = ?", (job,))
 
     def _confirm(self, job: str, ordinal: int, written: tuple[bytes, Hashes], *, is_old: bool) -> None:
-        assert self._db is not None
         row, hashes = written
         before = {unit: one for unit, one in self._bases(row).items() if unit in hashes}
         if is_old:
@@ -192,14 +182,12 @@ class FeedBases:
         )
 
     def _take_back(self, job: str, ordinal: int, written: tuple[bytes, Hashes, Hashes], *, is_old: bool) -> None:
-        assert self._db is not None
         row, hashes, before = written
         self._change(row, hashes, {} if is_old else before)
         self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
 
     def _lose(self, job: str) -> None:
         """Drop the bases of a job without a journal: crmctl cannot tell which of its rows were written or undone."""
-        assert self._db is not None
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for row, hashes in self._db.execute(
@@ -209,14 +197,13 @@ class FeedBases:
             self._db.execute("DELETE FROM written WHERE job = ?", (job,))
 
     def _bases(self, row: bytes) -> Hashes:
-        assert self._db is not None
         found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
         return jsontext.loads(found[0]) if found is not None else {}
 
-    def _change(self, row: bytes, gone: Iterable[str], new: Mapping[str, str] = NONE) -> None:
+    def _change(self, row: bytes, gone: Collection[str], new: Mapping[str, str] = NONE) -> None:
         """Replace bases of a row: drop the units in `gone`, then set those in `new`."""
-        assert self._db is not None
-        self._db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (row, jsontext.dumps(_without(self._bases(row), gone) | dict(new))))
+        kept = {unit: one for unit, one in self._bases(row).items() if unit not in gone}
+        self._db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (row, jsontext.dumps(kept | dict(new))))
 
     def _connect(self) -> sqlite3.Connection:
         database = sqlite3.connect(self._path, isolation_level=None, timeout=LONGEST_WAIT)
@@ -233,11 +220,6 @@ def _either(bases: Mapping[str, str], hashes: Mapping[str, str]) -> Hashes:
         known = both[unit].split("\n") if unit in both else []
         both[unit] = "\n".join(dict.fromkeys([*known, *one.split("\n")]))
     return both
-
-
-def _without(bases: Mapping[str, str], units: Iterable[str]) -> Hashes:
-    gone = set(units)
-    return {unit: one for unit, one in bases.items() if unit not in gone}
 
 
 def _key(path: Path, *, make: bool) -> bytes | None:
