@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from crmctl.plan.merge_run import Survey
 from crmctl.plan.merge_steps import MergeSchema
-from crmctl.plan.merge_survey import Survey
 from crmctl.read.records import CountedReads
 from tests.support.historyservice import HistoryService, Manners
 

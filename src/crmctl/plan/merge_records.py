@@ -44,10 +44,18 @@ from crmctl.plan.dry_run import current_limit
 from crmctl.plan.import_plan import file_digest
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import keep_plan
-from crmctl.plan.merge_run import MergeJob
-from crmctl.plan.merge_sender import MergeSender, contested_values
-from crmctl.plan.merge_steps import MODE, GroupState, MergeJournal, MergeSchema, group_counts, moved_record, survivors
-from crmctl.plan.merge_survey import Survey
+from crmctl.plan.merge_run import MergeJob, Survey
+from crmctl.plan.merge_steps import (
+    MODE,
+    GroupState,
+    MergeJournal,
+    MergeSchema,
+    MergeSender,
+    contested_values,
+    group_counts,
+    moved_record,
+    survivors,
+)
 from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import reading_price

@@ -15,8 +15,17 @@ from crmctl.errors import CrmctlError, NotFoundError, UsageError
 from crmctl.match.references import replace_ids
 from crmctl.models.resources import BULK_LIMIT, Record, document_of
 from crmctl.plan.merge_records import merge_schema, seconds_for, sending
-from crmctl.plan.merge_sender import CurrentRecords, MergeSender
-from crmctl.plan.merge_steps import MODE, GroupEntry, GroupState, MergeJournal, MergeSchema, group_counts, lost_records
+from crmctl.plan.merge_steps import (
+    MODE,
+    CurrentRecords,
+    GroupEntry,
+    GroupState,
+    MergeJournal,
+    MergeSchema,
+    MergeSender,
+    group_counts,
+    lost_records,
+)
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import LostRecords, Recreation, recreate
 from crmctl.plan.undo_updates import UndoReport
@@ -241,7 +250,7 @@ class Unmerge:
         if links == before:
             self.sender.journal.mark_steps([step.number], StepState.UNDONE)
         elif links == after or self.include_changed:
-            self.sender.put_links_back(step, before)
+            self.sender.patch(step, before, back=True)
             if error := self.sender.refused.pop(step.number, None):
                 self.result.failed.append({"group": step.group, "id": step.target, "error": error})
             else:
