@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crmctl.errors import UsageError
-from crmctl.plan.three_way import Policy, ThreeWay, ValueChoice
+from crmctl.plan.feed import Policy, ThreeWay, ValueChoice
 from tests.support.bulkfiles import attribute
 
 ATTRIBUTES = {

@@ -30,7 +30,7 @@ from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_run import RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
-from crmctl.plan.result_files import write_results
+from crmctl.plan.results import write_results
 from crmctl.plan.resume import reopen
 from crmctl.plan.undo import WrittenRecords, carry_out, plan_undo
 from crmctl.plan.undo_updates import Updates

@@ -22,7 +22,7 @@ from crmctl.plan.dry_run import DryRunOptions, Limit, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
 from crmctl.plan.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
-from crmctl.plan.result_files import write_results
+from crmctl.plan.results import write_results
 from crmctl.plan.resume import choose_job, reopen
 from crmctl.write.database import JobState
 from crmctl.write.in_flight import DeliveryOptions

@@ -23,7 +23,7 @@ from crmctl.match.keys import KeyIndex, Wanted, key_rule
 from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
-from crmctl.plan.feed import Feed, FeedBases
+from crmctl.plan.feed import ChosenValue, Feed, FeedBases
 from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
 from crmctl.plan.import_records import ApplyRequest, Prepared, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
@@ -32,7 +32,6 @@ from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_pat
 from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if_empty, resolve_target
 from crmctl.plan.results import FindingLog, rejected_rows
 from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
-from crmctl.plan.three_way import ChosenValue
 from crmctl.read.read_back import Reader
 from crmctl.read.records import FEW, reading_cost
 from crmctl.write.database import RowState

@@ -79,7 +79,7 @@ def prepared(context: BulkContext, request: ImportRequest, draft: Prepared, mirr
     """Return an import with its sample records and the objects that its rows refer to. Raises UsageError for an unreadable input."""
     target, given, plan = draft.target, draft.given, draft.plan
     if plan.feed is not None:
-        from crmctl.plan.three_way import Policy
+        from crmctl.plan.feed import Policy
 
         Policy.parse(plan.feed.on_conflict, [attribute.slug for attribute in target.attributes])
     if request.keys:

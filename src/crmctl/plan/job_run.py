@@ -18,8 +18,7 @@ from crmctl.plan.import_run import RunResult, rows_of, run_import
 from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
-from crmctl.plan.result_files import write_results
-from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words
+from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words, write_results
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions

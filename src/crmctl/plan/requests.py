@@ -157,7 +157,7 @@ class ImportRequest(RunRequest, ReadRequest):
             raise UsageError("--feed and --on-conflict need --key, which identifies a row from one import to the next")
         if self.feed is not None and not self.feed.strip():
             raise UsageError("--feed needs a name", hint="for example --feed erp")
-        from crmctl.plan.three_way import Policy
+        from crmctl.plan.feed import Policy
 
         Policy.parse(self.on_conflict)
         return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")

@@ -25,8 +25,7 @@ from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.merge_steps import MODE
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
-from crmctl.plan.result_files import lacks_files, write_results
-from crmctl.plan.results import ImportResult, result_of
+from crmctl.plan.results import ImportResult, lacks_files, result_of, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing

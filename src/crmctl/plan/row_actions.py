@@ -18,9 +18,8 @@ from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
 from crmctl.models.resources import Attribute
-from crmctl.plan.feed import Feed, KeptValues
+from crmctl.plan.feed import Feed, KeptValues, Merge
 from crmctl.plan.import_plan import NO_RECORD, PlannedInput, RowAction, before_image, finding_of_merge
-from crmctl.plan.three_way import Merge
 from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch, reading_cost
 from crmctl.read.stable_pages import SeenIds
