@@ -106,7 +106,6 @@ def test_a_refusal_of_the_whole_batch_is_split_down_to_the_row(status: int) -> N
     assert judge(batch(2), error, mode="create").too_large is (status == 413)
     single = judge(batch(1), error, mode="create")
     assert (single.state, single.failures) == (BatchState.CONFIRMED, {0: "bad"})
-    assert judge(batch(2), error, mode="create", doubt=frozenset({status})).state is BatchState.IN_DOUBT
 
 
 def test_refusing_all_accounts_for_all() -> None:

@@ -475,9 +475,9 @@ def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
     return new.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def moved_references(data: Mapping[str, Any], new: Mapping[str, str]) -> Json:
+def moved_references(data: Mapping[str, Any], slugs: Iterable[str], new: Mapping[str, str]) -> Json:
     """Return the references that name an old id, changed to the new one."""
-    there = {slug: ids_only(value) for slug, value in data.items()}
+    there = {slug: ids_only(data.get(slug)) for slug in slugs}
     return {slug: moved for slug, value in there.items() if (moved := replace_ids(value, new)) != value}
 
 

@@ -16,7 +16,7 @@ from crmctl.client.directory import ReadService
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.references import as_sent, ids_only, replace_ids
+from crmctl.match.references import as_sent, ids_only, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.read.read_back import Reader
@@ -92,7 +92,7 @@ def late_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
     own = {merge.survivor.lower(), *(loser.lower() for loser in merge.losers)}
     away = {loser.lower(): merge.survivor for loser in merge.losers}
     for holder_object, holder, data in around.holders:
-        if holder.lower() not in own and (change := redirected(data, schema.referring.get(holder_object, ()), merge)):
+        if holder.lower() not in own and (change := moved_references(data, schema.referring.get(holder_object, ()), away)):
             before = {slug: ids_only(data.get(slug)) for slug in change}
             steps.append(Step(StepKind.REFERENCE, holder_object, holder, before, change))
     for activity in around.activities:
@@ -132,17 +132,6 @@ def _freed(
         if values := {slug: value for slug, value in there.items() if after.get(slug) is not None}:
             free.append((loser, values))
     return free, [one.slug for one in schema.unique if one.is_required and after.get(one.slug) is not None]
-
-
-def redirected(data: Mapping[str, Any], slugs: Iterable[str], merge: PlannedMerge) -> dict[str, Any]:
-    """Return the reference attributes of a record that name a loser, with the loser replaced by the survivor."""
-    away = {loser.lower(): merge.survivor for loser in merge.losers}
-    change = {}
-    for slug in slugs:
-        there = ids_only(data.get(slug))
-        if (moved := replace_ids(there, away)) != there:
-            change[slug] = moved
-    return change
 
 
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:

@@ -260,9 +260,8 @@ def _referrers(
     """Yield each record that refers to an old id, with its new references."""
     with SeenIds() as seen:
         for record in _candidates(service, object_id, attributes, list(new)):
-            data = moved_references({one.slug: record.data.get(one.slug) for one in attributes}, new)
-            if data and record.id.lower() not in seen:
-                seen.add(record.id.lower())
+            data = moved_references(record.data, (one.slug for one in attributes), new)
+            if data and seen.add(record.id.lower()):
                 yield record, data
 
 

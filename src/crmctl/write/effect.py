@@ -17,6 +17,7 @@ from crmctl.match.record_match import by_content, key_form
 from crmctl.match.references import ids_only
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
+from crmctl.read.records import read_one
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.moments import micros_of, seconds_of
 
@@ -82,10 +83,7 @@ def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Re
     for position, record_id in enumerate(ids):
         record = changed.get(record_id.lower())
         if record is None or holds is None or not holds(position, record):
-            try:
-                record = reader.record(record_id)
-            except NotFoundError:
-                record = None
+            record = read_one(reader, record_id)
         yield record
 
 

@@ -15,7 +15,7 @@ from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser
-from crmctl.files.validation import DEFAULT_BYTES, Batch, Entry
+from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import Known, Twins
 from crmctl.models.resources import BULK_LIMIT, BulkResult
 from crmctl.read.read_back import Reader
@@ -93,15 +93,13 @@ class SentRows:
 class DeliveryOptions:
     """Options of one run.
 
-    `max_failures`: stop after this many refused rows. `doubt`: statuses below 500 after which the service may still have applied a batch.
-    `settle`: seconds to watch rows in doubt. `capture_ids`: learn the ids of created records.
+    `max_failures`: stop after this many refused rows. `settle`: seconds to watch rows in doubt. `capture_ids`: learn the ids of created
+    records.
     """
 
     concurrency: int = 2
     max_rows: int = BULK_LIMIT
-    max_bytes: int = DEFAULT_BYTES
     max_failures: int | None = None
-    doubt: frozenset[int] = frozenset()
     settle: float = SETTLE_SECONDS
     capture_ids: bool = False
     settle_only: bool = False

@@ -119,7 +119,7 @@ class Sender:
                 outcome = self._context.write_batch(task.batch.records, record)
             except CrmctlError as error:
                 outcome = error
-            verdict = judge(task.batch, outcome, mode=header.mode, doubt=self._context.options.doubt)
+            verdict = judge(task.batch, outcome, mode=header.mode)
             if verdict.fatal is not None and self._reconciler.evidence.can_count:
                 verdict = question_refusal(task.batch, verdict)
             if not verdict.repeatable or header.mode != "delete" or self._in_flight.is_stopping:
@@ -202,7 +202,7 @@ class Delivery:
         self.error: CrmctlError | None = None
         self._reconciler = reconciler
         self._interrupt, options = context.interrupt, context.options
-        self._batcher = Batcher(options.max_rows, options.max_bytes)
+        self._batcher = Batcher(options.max_rows)
         first_number = 1 + max((batch.number for batch in self._journal.batches()), default=0)
         self._in_flight = InFlight(first_number, self._interrupt, options.max_failures)
         self._settle_only = options.settle_only

@@ -12,8 +12,8 @@ from crmctl.write.database import BatchState
 
 TOO_LARGE = 413
 
-DOUBTFUL_STATUSES = frozenset({408})
-"""Statuses below 500 that leave the outcome open: the request timed out."""
+TIMED_OUT = 408
+"""The only status below 500 that leaves the outcome open."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,17 @@ class Verdict:
     questionable: bool = False
     fatal: CrmctlError | None = None
     too_large: bool = False
-    deleted: int = 0
 
 
-def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str, doubt: frozenset[int] = frozenset()) -> Verdict:
-    """Derive the verdict on a batch from its answer.
-
-    `doubt` lists further statuses below 500 after which the batch may have been applied.
-    """
+def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str) -> Verdict:
+    """Derive the verdict on a batch from its answer."""
     if isinstance(outcome, BulkResult):
         problem = _misfit(batch, outcome, mode)
         if problem is None:
             failures = {failure.index: failure.error for failure in outcome.failed}
             return Verdict(BatchState.CONFIRMED, outcome.created, outcome.updated, failures)
         return _doubtful(batch, f"the answer does not fit what was sent: {problem}", mode)
-    if outcome.outcome_unknown or isinstance(outcome, ServiceError) or outcome.status in DOUBTFUL_STATUSES | doubt:
+    if outcome.outcome_unknown or isinstance(outcome, ServiceError) or outcome.status == TIMED_OUT:
         return _doubtful(batch, outcome.message, mode)
     creates = any(entry.id is None for entry in batch.entries)
     if isinstance(outcome, RejectedError):
