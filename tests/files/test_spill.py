@@ -14,7 +14,7 @@ from crmctl.files.payloads import Seen
 from crmctl.files.whole_files import Spill
 from crmctl.match.keys import KeyIndex
 from crmctl.plan.undo_updates import Updates
-from crmctl.read.records import AwaitedRecords
+from crmctl.read.records import KnownRecords
 from crmctl.read.stable_pages import SeenIds
 
 
@@ -43,7 +43,7 @@ def test_an_abandoned_spill_is_closed_by_whichever_thread_collects_it() -> None:
 
 
 def test_nothing_else_of_bulk_work_opens_a_temporary_database() -> None:
-    assert all(issubclass(each, Spill) for each in (AwaitedRecords, KeyIndex, Seen, SeenIds, Updates))
+    assert all(issubclass(each, Spill) for each in (KeyIndex, KnownRecords, Seen, SeenIds, Updates))
     root = Path(crmctl.__file__).parent
     files = [path for path in root.rglob("*.py") if not path.is_relative_to(root / "service")]
     assert [path.name for path in files if 'sqlite3.connect("' in path.read_text()] == ["whole_files.py"]

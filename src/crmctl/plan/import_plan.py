@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.bulk_context import showing
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.column_names import Names, parse_pairs
@@ -22,22 +21,14 @@ from crmctl.files.rows import Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
 from crmctl.models.findings import Finding
-from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
-from crmctl.read.read_back import Reader
+from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import Merger, learn_form
-from crmctl.write.database import RowState
-from crmctl.write.in_flight import SendContext
-from crmctl.write.journal import BEFORE, WHOLE, Journal
+from crmctl.write.journal import WHOLE, Journal
 
 if TYPE_CHECKING:
     from crmctl.match.references import Reference, ReferenceMap
     from crmctl.plan.feed import KeptValues
-    from crmctl.read.records import AwaitedRecords
-
-
-Later = Callable[[int], Collection[str]]
-"""Returns the attributes that are set only after a row was written."""
 
 
 NO_RECORD = "no_record"
@@ -76,63 +67,6 @@ class MergedRows:
             ordinal = payload.ordinal
             values = self.journal.kept(WHOLE, ordinal, ordinal).get(ordinal) if payload.parts else None
             yield payload if values is None else payload._replace(data=payload.data | values)
-
-
-@dataclass(frozen=True)
-class MergeRun:
-    """Merges the parts that rows give into the current values of their records."""
-
-    context: SendContext
-    reader: Reader
-    merger: Merger
-    report: Callable[[Finding], None]
-    later: Later = lambda _: ()
-
-    def merge(self, rows: Iterable[Payload], target: Target, *, keeps_all: bool = False) -> bool:
-        """Read the records of rows that give parts, and store the complete values. With `keeps_all`, read all records for before images.
-
-        Return whether a row was rejected because its parts do not fit the current value. Repeatable; raises reading errors. Nothing is
-        stored for a missing record, because the service will refuse its row.
-        """
-        from crmctl.read.records import AwaitedRecords
-
-        with AwaitedRecords() as awaited:
-            for row in rows:
-                record_id = target(row)
-                if record_id is not None and (row.parts or keeps_all):
-                    awaited.add(record_id, (row.ordinal, row.first_line, row.last_line, row.data, dict(row.parts)))
-            if not len(awaited):
-                return False
-            with showing(self.context.progress, "reading", len(awaited), PAGE_LIMIT):
-                return self._read(awaited)
-
-    def _read(self, awaited: AwaitedRecords) -> bool:
-        rejected = False
-        for page in awaited.pages(self.reader):
-            whole: list[tuple[int, dict[str, Any] | None]] = []
-            images: list[tuple[int, dict[str, Any]]] = []
-            for facts, record in page:
-                try:
-                    values = self.merger.merge_all(facts[-1], record.data)
-                except RejectedError as error:
-                    self._reject(facts, error)
-                    rejected = True
-                    continue
-                whole += [(facts[0], values)] if values else []
-                images.append(self._image(facts, values, record))
-            self.context.journal.keep(BEFORE, images)
-            self.context.journal.keep(WHOLE, whole)
-            self.context.progress.advance(len(page))
-        return rejected
-
-    def _image(self, facts: Sequence[Any], values: dict[str, Any], record: Record) -> tuple[int, dict[str, Any]]:
-        ordinal, data = facts[0], facts[3]
-        return ordinal, before_image(data | values, record.data, self.later(ordinal))
-
-    def _reject(self, facts: Sequence[Any], error: RejectedError) -> None:
-        finding = finding_of_merge(error).at(*facts[:3])
-        self.report(finding)
-        self.context.journal.conclude([(facts[0], RowState.REJECTED, None, finding.message)])
 
 
 def finding_of_merge(error: RejectedError) -> Finding:

@@ -18,8 +18,6 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, Record
 from crmctl.plan.import_plan import (
-    Later,
-    MergeRun,
     PlannedInput,
     RowAction,
     Target,
@@ -29,7 +27,6 @@ from crmctl.plan.import_plan import (
 )
 from crmctl.plan.import_run import rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
-from crmctl.read.read_back import Reader
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
@@ -66,10 +63,14 @@ class JobHooks(Hooks):
         return references.unlinked_count if references is not None else 0
 
     def approve(self, run: ImportRun) -> None:
-        keeps_all, reader = self.job.journal.header.keeps_overwritten, run.reader()
-        self._check_plan(lambda now: now.add_rows(self.job.input, reader))
-        if self.job.input.merged is not None or keeps_all:
-            self._merge(run, reader, keeps_all=keeps_all)
+        journal, merged = self.job.journal, self.job.input.merged
+        self._check_plan(lambda now: now.add_rows(self.job.input, run.reader()))
+        if merged is not None:
+            merged.is_current = True
+        if merged is not None or journal.header.keeps_overwritten:
+            rejected = self._merge(run, self._valid, lambda row: row.id, keeps_all=journal.header.keeps_overwritten)
+            if rejected and journal.header.plan["stop_on_error"]:
+                journal.state = JobState.REJECTED
 
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         resolver = run.resolver
@@ -106,26 +107,44 @@ class JobHooks(Hooks):
 
         fail_changed(self.job, run.reader(), run.progress.note)
 
-    def _merge(self, run: ImportRun, reader: Reader, *, keeps_all: bool) -> None:
-        """Complete the values of rows that give parts, and keep before images. One rejected row rejects a job that stops on errors."""
-        journal, merged = self.job.journal, self.job.input.merged
-        if merged is not None:
-            merged.is_current = True
-        rejected = self._merging(run, reader).merge(self._valid(), lambda row: row.id, keeps_all=keeps_all)
-        if rejected and journal.header.plan["stop_on_error"]:
-            journal.state = JobState.REJECTED
-
     def _merge_anew(self, run: ImportRun) -> None:
         """Merge the unsent rows of a resumed job into the current values of their records."""
         journal, merged = self.job.journal, self.job.input.merged
         if merged is None or merged.is_current:
             return
         target: Target = (lambda row: target_of(journal, row.ordinal)) if journal.header.keys else (lambda row: row.id)
-        self._merging(run, run.reader()).merge(self._unsent(), target)
+        self._merge(run, self._unsent, target)
         merged.is_current = True
 
-    def _merging(self, run: ImportRun, reader: Reader) -> MergeRun:
-        return MergeRun(run, reader, self.job.input.merger, run.report, *self._later)
+    def _merge(self, run: ImportRun, rows: Callable[[], Iterator[Payload]], target: Target, *, keeps_all: bool = False) -> bool:
+        """Complete the values of rows that give parts, and keep before images of these rows, with `keeps_all` of all rows.
+
+        Return whether a row was rejected because its parts do not fit the current value. Repeatable; raises reading errors. Nothing is
+        stored for a missing record, because the service will refuse its row.
+        """
+        journal, references, rejected = self.job.journal, self.job.input.references, False
+        later = references.later_slugs if references is not None else lambda _: ()
+        ids = (target(row) for row in rows() if row.parts or keeps_all)
+        with _read_known(run, filter(None, ids)) as known:
+            for chunk in chunks(rows()) if len(known) else ():
+                images, wholes = [], []
+                for row in chunk:
+                    record = known.get(target(row) or "") if row.parts or keeps_all else None
+                    if record is None:
+                        continue
+                    try:
+                        values = self.job.input.merger.merge_all(row.parts, record.data)
+                    except RejectedError as error:
+                        finding = finding_of_merge(error).at(row.ordinal, row.first_line, row.last_line)
+                        run.report(finding)
+                        journal.conclude([(row.ordinal, RowState.REJECTED, None, finding.message)])
+                        rejected = True
+                        continue
+                    wholes += [(row.ordinal, values)] if values else []
+                    images.append((row.ordinal, before_image(row.data | values, record.data, later(row.ordinal))))
+                journal.keep(BEFORE, images)
+                journal.keep(WHOLE, wholes)
+        return rejected
 
     def _valid(self) -> Iterator[Payload]:
         return (row for row in self.job.input.payloads() if not row.rejected)
@@ -152,11 +171,6 @@ class JobHooks(Hooks):
             from crmctl.plan.relations import link_rows
 
             link_rows(run, references, rows_of(self.job.journal, self.job.input.to_send))
-
-    @property
-    def _later(self) -> Sequence[Later]:
-        references = self.job.input.references
-        return [references.later_slugs] if references is not None else []
 
 
 BACKUP_NAME = "backup.jsonl"

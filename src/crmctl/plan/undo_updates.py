@@ -28,7 +28,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
-from crmctl.read.records import AwaitedRecords, Cost, fetch
+from crmctl.read.records import Cost, fetch, find
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -338,14 +338,14 @@ class Parents:
     def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
         references = self.job.input.references
         assert references is not None
-        with AwaitedRecords() as awaited:
-            for number, data, record_id in references.parents(group.parents):
-                row = phase.rows(number, number).get(number)
-                if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
-                    awaited.add(record_id, data)
-            reader = Reader(service, group.parents.reference.object_id)
-            stored = StoredValues(reader)
-            facts = {record.id: stored.compare(record, made) for page in awaited.pages(reader) for made, record in page}
+        made: dict[str, jsontext.Json] = {}
+        for number, data, record_id in references.parents(group.parents):
+            row = phase.rows(number, number).get(number)
+            if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
+                made.setdefault(record_id.lower(), data)
+        reader = Reader(service, group.parents.reference.object_id)
+        stored = StoredValues(reader)
+        facts = {record.id: stored.compare(record, made[record.id.lower()]) for record in find(reader, made)}
         for record_id, differences in facts.items():
             (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
         if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):

@@ -213,31 +213,6 @@ def _changed_last(
     return page.total
 
 
-class AwaitedRecords(Spill):
-    """Records to read, each with a JSON value stored for it."""
-
-    TABLES = "CREATE TABLE awaited (id TEXT PRIMARY KEY, kept TEXT NOT NULL) WITHOUT ROWID"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ids = self.enter_context(SeenIds())
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, record_id: str, kept: Any) -> None:
-        """Store a value for an id, unless the id already has one."""
-        if self._ids.add(record_id.lower()):
-            self._db.execute("INSERT INTO awaited VALUES (?, ?)", (record_id.lower(), jsontext.dumps(kept)))
-
-    def pages(self, reader: Reader) -> Iterator[list[tuple[Any, Record]]]:
-        for page in fetch(reader, self._ids):
-            yield [(self._kept(record), record) for record in page]
-
-    def _kept(self, record: Record) -> Any:
-        return jsontext.loads(self._db.execute("SELECT kept FROM awaited WHERE id = ?", (record.id.lower(),)).fetchone()[0])
-
-
 def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
     with SeenIds() as seen:
         for page in scan(reader, Listing(reader.object_id), seen):
