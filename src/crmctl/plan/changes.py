@@ -242,7 +242,7 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         if request.dry_run:
             return plan
         if not plan.records:
-            return _done(plan, DeleteSummary(request.object, not_found=plan.absent))
+            return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent))
         approve(plan)
         given = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(known))))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
@@ -266,11 +266,7 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult | None 
     """Return the outcome of a deletion job; `result` comes from its last run."""
     with closing(store_of(context).open(job)) as journal:
         summary = _summary(journal, result)
-    return _done(Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), ()), summary)
-
-
-def _done(plan: Deletion, summary: DeleteSummary) -> Deletion:
-    return Deletion(plan.object, plan.object_id, plan.records, plan.first, summary)
+    return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
 
 
 def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:

@@ -35,6 +35,7 @@ from crmctl.write.journal import BEFORE, WHOLE, Journal, RowEntry, entries_of, t
 if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
     from crmctl.plan.plan_file import Decisions
+    from crmctl.plan.row_actions import Resolution
     from crmctl.read.records import KnownRecords
     from crmctl.write.deletion import Editing
 
@@ -349,6 +350,13 @@ class ValueChange(NamedTuple):
         after = {slug: value for slug, value in self.sent.items() if slug in self.before}
         return {"id": self.record.id if self.record is not None else None, "before": dict(self.before), "after": after}
 
+    @property
+    def resolution(self) -> Resolution:
+        from crmctl.plan.row_actions import Resolution
+
+        record_id, whole = self.record.id if self.record is not None else None, dict(self.whole) if self.whole is not None else None
+        return Resolution(self.ordinal, self.action, record_id, self.finding, before=dict(self.before), whole=whole)
+
 
 @dataclass(frozen=True)
 class Changing:
@@ -433,6 +441,8 @@ class UpdateHooks(JobHooks):
     known: KnownRecords | None = None
 
     def approve(self, run: ImportRun) -> None:
+        from crmctl.plan.row_actions import write_down
+
         journal = self.job.journal
         forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
         if self.job.input.merged is not None:
@@ -441,7 +451,9 @@ class UpdateHooks(JobHooks):
             with ExitStack() as stack:
                 known = self.known or stack.enter_context(_read_known(run, self._ids()))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
-                    self._write_down(run, chunk, forecast)
+                    for change in chunk:
+                        forecast.add(change)
+                    write_down(journal, (change.resolution for change in chunk), run.report)
             if forecast.rejected and run.stop_on_error:
                 journal.state = JobState.REJECTED
                 return
@@ -454,21 +466,3 @@ class UpdateHooks(JobHooks):
 
     def _ids(self) -> Iterator[str]:
         return (row.id for row in self._valid() if row.id is not None)
-
-    def _write_down(self, run: ImportRun, changes: Iterable[ValueChange], forecast: ChangeForecast) -> None:
-        journal = self.job.journal
-        images, wholes = [], []
-        final: list[tuple[int, RowState, str | None, str | None]] = []
-        for change in changes:
-            forecast.add(change)
-            if change.action is RowAction.UPDATE:
-                images.append((change.ordinal, dict(change.before)))
-                wholes += [(change.ordinal, dict(change.whole))] if change.whole is not None else []
-            elif change.finding is not None:
-                run.report(change.finding)
-                final.append((change.ordinal, RowState.REJECTED, None, f"{change.finding.column}: {change.finding.message}"))
-            elif change.record is not None:
-                final.append((change.ordinal, RowState.UNCHANGED, change.record.id, None))
-        journal.keep(BEFORE, images)
-        journal.keep(WHOLE, wholes)
-        journal.conclude(final)

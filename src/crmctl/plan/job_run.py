@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, 
 from crmctl.read.read_back import Reader, Unusable
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobInfo, JobStore, effort, exit_code, summarize
+from crmctl.write.jobs import JobInfo, JobStore, Summary, effort, exit_code, summarize
 from crmctl.write.journal import DOUBTED, RIVALS, Journal
 
 if TYPE_CHECKING:
@@ -97,15 +97,11 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
         error = result.error or unwritten
         effort(journal, before + requests_made(context) - summarize(journal).requests)
         summary = summarize(journal)
-        code = exit_code(summary.counts, error)
-        if error is None and journal.state is JobState.REJECTED:
-            code = ExitCode.REJECTED  # a rejected job did not succeed, even if some rows are unchanged
-        if (unlinked := hooks.unlinked) and code is ExitCode.REJECTED:
+        rivals, unlinked = known_rivals(journal), hooks.unlinked
+        code = _exit_code(journal, summary, rivals, error)
+        if unlinked and code is ExitCode.REJECTED:
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
-        rivals = known_rivals(journal)
-        if (summary.duplicates or rivals) and code is ExitCode.OK:
-            code = ExitCode.PARTIAL
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         copy = options.failed_copy if unwritten is None else None
         return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
@@ -182,13 +178,17 @@ def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
     with closing(store.open(job)) as journal:
         if journal.recall(RESULTS_DUE):
             return None
-        rivals, summary = known_rivals(journal), summarize(journal)
-        code = ExitCode.REJECTED if job.state is JobState.REJECTED else exit_code(summary.counts)
-        if code is ExitCode.OK and (summary.duplicates or rivals):
-            code = ExitCode.PARTIAL
-        reasons = journal.refusals()
+        rivals, summary, reasons = known_rivals(journal), summarize(journal), journal.refusals()
+        code = _exit_code(journal, summary, rivals)
         notes = (f"rows failed{service_words(reasons)}",) if reasons else ()
         return JobResult(summary, code, notes=notes, rivals=rivals, refusals=reasons)
+
+
+def _exit_code(journal: Journal, summary: Summary, rivals: Sequence[object], error: CrmctlError | None = None) -> ExitCode:
+    if error is None and journal.state is JobState.REJECTED:
+        return ExitCode.REJECTED  # a rejected job did not succeed, even if some rows are unchanged
+    code = exit_code(summary.counts, error)
+    return ExitCode.PARTIAL if code is ExitCode.OK and (summary.duplicates or rivals) else code
 
 
 def known_rivals(journal: Journal) -> list[dict[str, Any]]:

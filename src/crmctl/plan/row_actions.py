@@ -224,10 +224,10 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
     final: list[tuple[int, RowState, str | None, str | None]] = []
     rejected = False
     wholes: list[tuple[int, dict[str, Any] | None]] = []
-    for ordinal, action, record_id, finding, reason, before, whole, *_ in outcomes:
+    for ordinal, action, record_id, finding, reason, before, whole, _, key in outcomes:
         wholes += [(ordinal, whole if action is RowAction.UPDATE else None)] if whole is not None else []
         if action is RowAction.UPDATE and record_id is not None:
-            targets.append((ordinal, record_id))
+            targets += [(ordinal, record_id)] if key is not None else []
             images += [] if before is None else [(ordinal, before)]
         elif action is RowAction.UNCHANGED:
             final.append((ordinal, RowState.UNCHANGED, record_id, None))
