@@ -134,10 +134,7 @@ class Scheme:
         return self.kind == EQUAL
 
     def record_places(self, first: int, columns: Sequence[Column], known: dict[int, list[tuple[int, ...]]]) -> list[int]:
-        """Return the block places of the records from number `first` on. Records with a blank value have none.
-
-        `known` caches the blocks of values.
-        """
+        """Return the block places of the records from number `first` on, none for blank values. `known` caches the blocks of values."""
         used = [columns[at] for at in self.places]
         if self.kind == EQUAL:
             return [_block(forms) | number for number, forms in enumerate(zip(*used, strict=True), first) if None not in forms]
@@ -276,10 +273,7 @@ class MatchCandidates(Spill):
         return [list(map(sort_words, read[term.source])) if term.sorts else read[term.source] for term in self._terms.values()]
 
     def compare(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Find all matching pairs.
-
-        `progress` receives the number of compared pairs. Raises UsageError if a library for a rule is missing.
-        """
+        """Find all matching pairs. `progress` receives the number of compared pairs. Raises UsageError if a library is missing."""
         self._take()
         functions = measures() if any(term.least is not None for rule in self.rules for term in rule.terms) else {}
         for scheme in self._schemes:

@@ -229,10 +229,7 @@ class MatchReason:
 
 @dataclass(frozen=True)
 class PlannedMerge:
-    """One group: `survivor` absorbs the records of `losers` and then has `values`.
-
-    `records` are the compared records, `line` its line in the file.
-    """
+    """One group: `survivor` absorbs the records of `losers` and then has `values`. `line`: its line in the file."""
 
     group: int
     score: float

@@ -281,10 +281,7 @@ class Lookup:
         return -(-total // PAGE_STEP) + 2
 
     def _ask(self, index: KeyIndex, newest: Page[Record]) -> bool:
-        """Query every key with a filter.
-
-        Return False if an answer may be incomplete, or if queries would cost as much as reading everything.
-        """
+        """Query every key with a filter. Return False if an answer may be incomplete, or if that costs as much as reading everything."""
         asker = KeyFilter.of(index.rule, newest.items)
         if asker is None:
             return False

@@ -123,10 +123,7 @@ CREATE INDEX found_key ON found (key);
 
 
 class Wanted(NamedTuple):
-    """A row with its lines, its key (None if blank), and the record it would write.
-
-    `parts` holds values that the row gives only in part.
-    """
+    """A row with its lines, its key (None if blank), and the record it would write. `parts`: values that it gives only in part."""
 
     ordinal: int
     line: int
@@ -206,10 +203,7 @@ class KeyIndex(Spill):
 
 
 class RecordStock(NamedTuple):
-    """All records of an object from the mirror.
-
-    `requests` is the cost of updating it, `as_of` the moment up to which it is complete.
-    """
+    """All records of an object from the mirror, complete up to `as_of`. `requests`: the cost of updating the mirror."""
 
     pages: Iterable[Sequence[Record]]
     requests: int

@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reference:
-    """The attribute `slug` refers to records by the attribute `key` (of this `type` and `config`) of their object.
-
-    `required`: other required attributes of that object.
-    """
+    """The attribute `slug` refers to records by the attribute `key` of their object, which has other `required` attributes."""
 
     slug: str
     object: str
@@ -111,10 +108,7 @@ def columns_of(header: Sequence[str], slug: str) -> Iterator[tuple[str, str]]:
 
 
 def references_in(header: Sequence[str], attributes: Sequence[Attribute], given: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
-    """Return the `--ref` options implied by columns such as `company.domain`, for attributes without an explicit option.
-
-    `name_of` returns an object's name.
-    """
+    """Return the `--ref` options implied by columns such as `company.domain`, for attributes without an explicit option."""
     known = {text.partition("=")[0] for text in given}
     return [
         f"{attribute.slug}={name_of(attribute.target_object_id)}.{key}"
@@ -162,10 +156,7 @@ class OwnRows:
 
 
 class RowLink(NamedTuple):
-    """One value of a reference to set later: a record, the record of a row, or a parent by number.
-
-    `rival`: another record with the row's key.
-    """
+    """One value of a reference to set later: a record, the record of a row, or a parent by number. `rival` has the row's key too."""
 
     id: str | None = None
     row: int | None = None
@@ -204,10 +195,7 @@ class _Meaning(NamedTuple):
 
 
 class ReferenceMap:
-    """The meanings of reference values, stored in the job's folder or in a temporary database.
-
-    `missing` applies to values without a matching record.
-    """
+    """The meanings of reference values, in the job's folder or a temporary database. `missing`: how to treat a value without a record."""
 
     def __init__(self, references: Sequence[Reference], folder: Path | None = None, *, missing: str = ERROR) -> None:
         self._references = [(reference, reference.rule) for reference in references]
@@ -393,10 +381,7 @@ class ReferenceMap:
         return int(self._db.execute("SELECT micros FROM as_of WHERE object_id = ?", (object_id,)).fetchone()[0])
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """Yield the rows with ids in place of values, without references to set later.
-
-        A value that matches no record or several gets a finding.
-        """
+        """Yield the rows with ids in place of values, without references to set later. An ambiguous or missing value gets a finding."""
         for payload in payloads:
             yield self._translated(payload)
 
@@ -493,10 +478,7 @@ def reference_ids(value: Any) -> Iterator[str]:
 
 
 def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int | None) -> bool:
-    """Whether queries cost less than reading all records.
-
-    Queries need one request per id and attribute, one control per attribute, and `others`.
-    """
+    """Whether a query per id and attribute, a control per attribute and `others` cost less than reading all records."""
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 
 

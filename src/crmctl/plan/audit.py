@@ -62,11 +62,7 @@ class CreatedId(NamedTuple):
 
 
 def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> Iterator[CreatedId]:
-    """Yield each created row of the job with its current record, in input order; undone rows are skipped.
-
-    `edited` marks a record that was changed after the job wrote it. Raises reading errors, and Unusable if the lists cannot be read to the
-    end.
-    """
+    """Yield each created row with its current record, in input order, without undone rows. Raises reading errors and Unusable."""
     recognition = _recognition(journal)
     with closing(open_spill(_TABLES)) as db:
         _gather(db, journal, again, recognition)

@@ -71,10 +71,7 @@ class _PricedReader(Reader):
 
 @dataclass(frozen=True)
 class Selection:
-    """The records to change: ids from a file (`-` is stdin), given `ids`, or the matches of all conditions.
-
-    `verb` names the change in messages.
-    """
+    """The records to change: ids from a file (`-` is stdin), given `ids`, or the matches of all conditions. `verb`: the change in words."""
 
     ids_file: str | None = None
     conditions: Sequence[Condition] = ()
@@ -140,10 +137,7 @@ class Selection:
         return reader.requests
 
     def _heeded(self, context: BulkContext, object_id: str) -> Callable[[Iterable[Record]], Iterable[Record]]:
-        """Return a function that drops records which clearly fail the conditions, because a service may ignore a filter.
-
-        The function tells the user about the first record it drops.
-        """
+        """Return a function that drops records which clearly fail the conditions, because a service may ignore a filter."""
         if not self.conditions:
             return lambda records: records
         find = stray_finder(known_attributes(context.directory, object_id, context.listener.note) or (), self.conditions)
@@ -181,10 +175,7 @@ class DeleteRequest:
 
 @dataclass(frozen=True)
 class Deletion:
-    """A planned deletion and, once it has run, its outcome.
-
-    `first` holds the ids of the first request. `named` holds the first records if crmctl could read them.
-    """
+    """A planned deletion and, once it has run, its outcome. `first`: the ids of the first request; `named`: the first records."""
 
     object: str
     object_id: str
@@ -292,10 +283,7 @@ def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
 
 
 def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: KnownRecords) -> bool:
-    """Fill `known` and return whether crmctl could read the records.
-
-    Without the right to read, a deletion by id needs only the ids, unless the user wants a backup.
-    """
+    """Fill `known`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
     try:
         request.selection.read(context, object_id, known)
         return True

@@ -149,10 +149,7 @@ class ExportRequest:
     further: Further = Further()
 
     def chosen_format(self) -> str:
-        """Return the requested format, else the one of the file name, else jsonl.
-
-        Raises UsageError if the format is unclear, lacks its libraries, or does not support `--excel-safe`.
-        """
+        """Return the requested format, else the one of the file name, else jsonl. Raises UsageError if it cannot be written."""
         chosen = export_format(self.path.name if self.path else None, self.format)
         check_libraries(chosen)
         if self.excel_safe and chosen not in ("csv", "tsv"):
@@ -168,10 +165,7 @@ class ExportRequest:
 
 
 def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:
-    """Write the records to the requested file, or pass them to `write` once all are read.
-
-    Raises UsageError for conflicting options and for an existing file without `replace`, and reading errors.
-    """
+    """Write the records to the requested file, or pass them to `write` once all are read. Raises UsageError and reading errors."""
     request.check()
     directory = context.directory
     attributes = directory.attributes(request.object)

@@ -59,11 +59,7 @@ VANISHED = "the service accepted the row, and does not list it"
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The outcome of a comparison.
-
-    `error` reports an unexplained difference. `sends_again` means that whole batches had no effect; their rows can be settled like other
-    rows in doubt.
-    """
+    """The outcome of a comparison. `sends_again`: whole batches had no effect; their rows can be settled like other rows in doubt."""
 
     error: CrmctlError | None = None
     note: str | None = None

@@ -196,10 +196,7 @@ class PlannedInput:
 
 
 def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:
-    """Open the file and build its mapping. Raises the errors of `open_source` and `build_mapping`.
-
-    References stay as written in the file until the input gets a reference map.
-    """
+    """Open the file and build its mapping. References stay as written in the file until the input gets a reference map."""
     source, options = open_source(path, plan.source, name=name), plan.mapping
     if plan.references:
         from crmctl.match.references import columns_of, stand_ins

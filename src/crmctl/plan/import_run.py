@@ -128,10 +128,7 @@ Keep = Callable[[Sequence[SendableRow]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """The end of one run of a job: the error or interrupt that ended it early, and notes for the user.
-
-    `sends_again`: whole batches had no effect, and their rows can be sent again.
-    """
+    """The end of one run of a job. `sends_again`: whole batches had no effect, and their rows can be sent again."""
 
     error: CrmctlError | None = None
     notes: tuple[str, ...] = ()
@@ -361,10 +358,7 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
 
 
 def _take_baseline(context: SendContext, reader: Reader) -> None:
-    """Store the baseline before the first request.
-
-    Without the right to read there is no baseline, and rows in doubt stay in doubt.
-    """
+    """Store the baseline before the first request. Without the right to read there is none, and rows in doubt stay in doubt."""
     journal = context.journal
     if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
         return

@@ -61,10 +61,7 @@ class FileDuplicates:
 
 @dataclass(frozen=True)
 class FileColumns:
-    """The columns of a file as attributes, named by header.
-
-    If an object is given, `attributes` are those the columns fill, and `targets` maps each header to its attribute or part.
-    """
+    """The columns of a file as attributes named by header; `attributes` and `targets`: what they fill in an object, if one is given."""
 
     columns: Sequence[Attribute]
     attributes: Sequence[Attribute] = ()
@@ -312,10 +309,7 @@ def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> Fi
 
 
 def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:
-    """Read the whole file once in constant memory. Without `attributes`, no mapping is proposed.
-
-    Raises UsageError for bytes that cannot be decoded and RejectedError if reading cannot continue.
-    """
+    """Read the whole file once in constant memory. Without `attributes`, no mapping is proposed. Raises UsageError and RejectedError."""
     tallies = [_Tally(header, index) for index, header in enumerate(source.header)]
     by_key = {tally.report.header: tally for tally in tallies}
     rows, problems = 0, 0

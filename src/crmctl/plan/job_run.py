@@ -143,10 +143,7 @@ def _write_results(job: ImportJob, failed_copy: Path | None) -> None:
 
 
 def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[str]:
-    """Read the records of a finished job: capture ids if requested and audit rows once in doubt when the audit is due.
-
-    Return notes for the user.
-    """
+    """Capture ids if requested, and audit rows once in doubt when the audit is due. Return notes for the user."""
     journal = job.journal
     if journal.state is not JobState.FINISHED:
         return []
@@ -169,10 +166,7 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
 
 
 def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
-    """Return the result and exit code of a job with nothing left to do.
-
-    None if the job can be resumed, is running, or still needs its result files.
-    """
+    """Return the result and exit code of a job with nothing left to do; None if it can be resumed, runs, or lacks result files."""
     if job.is_resumable or job.is_running:
         return None
     with closing(store.open(job)) as journal:

@@ -243,10 +243,7 @@ def seconds_for(context: BulkContext, requests: int) -> float:
 
 
 def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[PlannedGroup]) -> int:
-    """Estimate the requests needed to find all references to the records of a plan, and announce a large number.
-
-    Activities are not counted. The estimate itself costs one request per object.
-    """
+    """Estimate the requests to find all references to the records of a plan, without activities, and announce a large number."""
     found = LocalCopy.find(context)
     objects = {schema.object_id, *schema.referring}
     if found is not None:

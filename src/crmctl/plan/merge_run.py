@@ -394,10 +394,7 @@ class MergeJob:
         self._away = survivors(self.journal)
 
     def _before_deleting(self, left: dict[int, PlannedMerge]) -> None:
-        """Check losers again just before deleting them.
-
-        If a loser changed, take back its group. Move references made since planning to the survivor.
-        """
+        """Take back groups whose losers changed, and move references made since planning to the survivor."""
         self.survey.refresh()
         for number, merge in list(left.items()):
             why = self._changed_meanwhile(merge)

@@ -75,10 +75,7 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
         self._ids = self.enter_context(SeenIds())
 
     def add_row(self, payload: Payload, mode: Mode) -> None:
-        """Add a row that needs no lookup by key: it has an id, creates a record or is invalid.
-
-        Call `see_records` later to read the records these rows name.
-        """
+        """Add a row that needs no lookup by key. Call `see_records` later to read the records that such rows name."""
         finding = next((finding for finding in payload.findings if finding.rejects), None)
         if finding is not None:
             reason = finding.message if finding.column is None else f"{finding.column}: {finding.message}"

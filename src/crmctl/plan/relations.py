@@ -227,10 +227,7 @@ class _CannotLink(Exception):
 
 
 def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
-    """Set the remaining references between rows of the job. Raises the error that ends it early.
-
-    A row that cannot be linked fails although its record exists. Its error names the record.
-    """
+    """Set the remaining references between rows. A row that cannot be linked fails, although its record exists; its error names it."""
     journal = run.journal
     with phase_context(run, LINKS_FOLDER, mode="upsert") as phase:
         if phase.journal.state is JobState.FINISHED:

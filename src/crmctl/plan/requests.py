@@ -202,10 +202,7 @@ def store_of(context: BulkContext) -> JobStore:
 
 
 def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecords | None = None) -> ImportTarget:
-    """Return the object with its current attributes, read without a cache. Hand the attributes to the mirror.
-
-    Raises NotFoundError and read errors.
-    """
+    """Return the object with its attributes, read without a cache; the mirror gets them. Raises NotFoundError and read errors."""
     tell = context.listener.progress.note
     if mirror is None:
         attributes = context.directory.attributes(object_name, refresh=True)

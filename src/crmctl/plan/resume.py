@@ -144,10 +144,7 @@ def choose_job(store: JobStore, reference: str | None, *, last: bool = False) ->
 
 
 def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attribute]) -> ImportJob:
-    """Reopen a job after checking that service, input, attributes and mapping are unchanged.
-
-    `attributes`: the object's current attributes. Raises UsageError that names the change.
-    """
+    """Reopen a job. Raises UsageError that names what changed since: service, input, attributes or mapping."""
     header = job.header
     check_service(header, origin)
     if header.kind != JobKind.DELETE:
@@ -181,10 +178,7 @@ def check_service(header: Header, origin: str) -> None:
 
 
 def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) -> PlannedInput:
-    """Open the input of a job again, with the files from the job's folder.
-
-    Raises UsageError if the input is missing, has changed or maps differently.
-    """
+    """Open the input of a job again, with the files of its folder. Raises UsageError if it is missing, changed or maps differently."""
     path = Path(header.path)
     is_copy = path == folder.absolute() / COPY_NAME
     came_from = "stdin" if header.input == STDIN else header.input
@@ -255,10 +249,7 @@ class RepairRequest:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """Outcome of a repair.
-
-    `deleted`: number of deleted duplicates. `left`: rows that still exist more than once; `way`: the advice for them.
-    """
+    """Outcome of a repair. `left`: rows that still exist more than once; `way`: the advice for them."""
 
     job: str
     found: audit.Audit
@@ -284,10 +275,7 @@ class RepairResult:
 
 
 def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
-    """Read back the rows that were in doubt and journal the findings.
-
-    Raises read errors, and UsageError if the job is running or unknown, or its input has changed.
-    """
+    """Read back the rows that were in doubt and journal the findings. Raises read errors, and UsageError for a job in use or changed."""
     job = reopen_finished(context, request.job)
     deleted = 0
     with closing(job.journal) as journal, closing(job.input), journal.hold():

@@ -295,10 +295,7 @@ class WrittenRecords:
 
 
 def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
-    """Find the current state of the records the job created and updated. `tell` gets a message before many requests.
-
-    Write nothing to the service; store new ids in the journal. Raises read errors.
-    """
+    """Find the current state of the records the job created and updated, and store new ids in the journal. Raises read errors."""
     journal, updates, parents = written.journal, written.updates, written.parents
     counts = journal.counts()
     undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.number_kept(UNDONE))
@@ -323,10 +320,7 @@ def _price(requests: int, tell: Callable[[str], None]) -> None:
 
 
 def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progress) -> None:
-    """Restore and delete the collected records. After an interrupt, call it again: it skips records already undone.
-
-    Raises read errors before it writes anything.
-    """
+    """Restore and delete the collected records. After an interrupt, call it again: it skips records already undone."""
     journal, updates, clock = written.journal, written.updates, written.journal.clock
     header = journal.header
     undo.carried_out = True

@@ -164,10 +164,7 @@ class Recreation(UndoReport):
 
 
 def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreation) -> dict[str, str]:
-    """Create the records, find their ids and link them to each other. Return new ids by old id.
-
-    Counts the outcome in `done`. Raises the error that ends it early; call it again then.
-    """
+    """Create the records, find their ids and link them to each other. Return new ids by old id. Call it again after an error."""
     header = run.journal.header
     unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
     run.journal.state = JobState.FINISHED  # rows not sent yet keep their state, and no other one is sent
@@ -230,10 +227,7 @@ def reading_price(service: ReadService, slugs: Mapping[str, Sequence[str]], coun
 
 
 def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str], done: Recreation) -> None:
-    """Point references to old ids at the new ids.
-
-    Count records that the service refuses, and add a note if the API key lacks the scope. Raises all other errors.
-    """
+    """Point references to old ids at the new ids. Count what the service refuses, and note a missing scope. Raises other errors."""
     sender = StepSender(run.service, run.clock, run.interrupt)
 
     def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
@@ -286,11 +280,7 @@ def relink_price(service: ReadService) -> int:
 
 
 def link_activities(service: Crm, new: Mapping[str, str], done: Recreation) -> None:
-    """Point links and participants of activities at the new ids. Read all activities, because no filter finds participants.
-
-    Count activities that the service refuses, and add a note if the API key lacks the scope. Raises all other errors. After an interrupt,
-    call it again.
-    """
+    """Point links and participants of activities at the new ids. Reads all activities, because no filter finds participants."""
     if not new:
         return
     try:

@@ -54,10 +54,7 @@ LEFT = {
 
 @dataclass
 class UndoReport:
-    """Preview or outcome of an undo.
-
-    `seconds`: the estimated duration; `sent`: the requests of the process; `error`: the error that ended it early.
-    """
+    """Preview or outcome of an undo. `seconds`: its estimated duration; `sent`: the requests of the process."""
 
     job: str
     object: str
@@ -118,10 +115,7 @@ CREATE INDEX one_standing ON one (standing, ordinal);
 
 
 class Updates(Spill):
-    """Updated rows of a job and the status of their records.
-
-    `lost`: number of rows without a before image. `unlinked`: whether a failed row was written and only could not be linked.
-    """
+    """Updated rows of a job and the standing of their records. `lost`: how many rows have no before image."""
 
     TABLES = _TABLE
 

@@ -314,10 +314,7 @@ class Gathering:
         state.passes.append({"pass": str(state.phase), "requests": state.statistics.requests - before, "records": reading.state.rows})
 
     def _prune(self) -> None:
-        """Read everything again and drop records that are no longer listed.
-
-        If a group was unstable, all records stay, because absence proves nothing.
-        """
+        """Read everything again and drop records that are no longer listed; after an unstable group, absence proves nothing."""
 
         def take(rows: Iterable[Record]) -> None:
             kept = list(rows)
@@ -420,10 +417,7 @@ class Increments:
         self.mark = GatherMark(*row[1:]) if row is not None and row[1] is not None else None
 
     def drop_delivered(self, staging: Staging) -> None:
-        """Remove records that were already delivered exactly as they are now.
-
-        Only a record's last delivery counts, so a change back is a change.
-        """
+        """Remove records already delivered as they are now. Only a record's last delivery counts, so a change back is a change."""
         known, found = staging.noted("contradiction"), staging.oldest_contradiction()
         with staging.attached(self._path, writes=False, digest=_digest) as db:
             staging.note("contradiction", min((one for one in (known, found) if one is not None), default=None))

@@ -78,10 +78,7 @@ class Baseline:
 
     @classmethod
     def of_changed(cls, page: Page[Record]) -> Baseline | None:
-        """Return a baseline from the page of records changed last, None if it is not sorted by time.
-
-        A younger record that is not on the page is new.
-        """
+        """Return a baseline from the page of records changed last, None if it is not sorted. A younger record not on it is new."""
         seconds = [moment for record in page.items if (moment := seconds_of(record.updated_at)) is not None]
         if len(seconds) < len(page.items) or seconds != sorted(seconds, reverse=True):
             return None
@@ -193,10 +190,7 @@ def read_newest(reader: Reader, baseline: Baseline | None, since: float | None, 
 
 @dataclass
 class Walk:
-    """Walks through pages that move down while other clients create records.
-
-    A page that does not begin with a known record restarts the walk.
-    """
+    """Walks through pages that move down while others create records. A page that does not begin with a known record restarts it."""
 
     rows: list[Record] = field(default_factory=list)
     offset: int = 0

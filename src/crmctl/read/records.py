@@ -25,10 +25,7 @@ from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStat
 
 @dataclass
 class SweepState:
-    """The progress of a sweep.
-
-    `closing`: position of the pass from the newest record. `by_time`: pages are sorted by time. `rows` counts records.
-    """
+    """The progress of a sweep. `closing`: position of the pass from the newest record; `by_time`: pages are sorted by time."""
 
     position: Position
     closing: Position | None = None
@@ -111,10 +108,7 @@ class Sweep:
 
 
 def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: PassStatistics | None = None) -> Iterator[list[Record]]:
-    """Yield every matching record that exists from start to end of the scan, each once.
-
-    Adds ids to `seen`. Raises the errors of a sweep.
-    """
+    """Yield every matching record that exists from start to end of the scan, each once. Raises the errors of a sweep."""
     for rows in Sweep(lister, wanted, statistics or PassStatistics()).pages():
         if new := [row for row in rows if seen.add(row.id)]:
             yield new
@@ -370,10 +364,7 @@ class NewestPage:
 
 
 class CountedReads:
-    """Counts the requests of `service`.
-
-    `shown` removes values that the user may not see. `total` and `date` come from the last page.
-    """
+    """Counts the requests of `service`. `shown` removes values the user may not see; `total` and `date` come from the last page."""
 
     def __init__(self, service: ReadService, shown: Callable[[Record], Record] = lambda record: record) -> None:
         self.requests = 0

@@ -395,10 +395,7 @@ class AnchoredPass:
         return is_deaf
 
     def _rebase(self, page: Slice) -> None:
-        """Count offsets from the creation time of a complete group to keep them small.
-
-        The first page shows whether the service supports it.
-        """
+        """Count offsets from the creation time of a complete group, which keeps them small, if the service supports that filter."""
         at, keys = self.position, page.keys
         if not at.rebases or at.offset < REBASE or self._listing.field != "created_at" or self._listing.descending:
             return

@@ -157,10 +157,7 @@ CHANGED = 412
 
 @dataclass
 class Editing:
-    """Writes the single row of an edit as a PATCH, if the record is still as `shown`.
-
-    `written` is the record in the answer, `error` the reason if it was not written.
-    """
+    """Writes the one row of an edit as a PATCH, if the record is still as `shown`. `written`: the record in the answer."""
 
     service: Crm
     object: str

@@ -27,10 +27,7 @@ FEED_COUNTS = "feed counts"
 
 
 class FeedCounts(NamedTuple):
-    """Counts of a feed's values.
-
-    `kept`: a person changed the value and the file did not. `conflicts`: both changed it, or crmctl cannot tell.
-    """
+    """Values of a feed: `kept` were changed by a person only; `conflicts` by both, or crmctl cannot tell."""
 
     kept: int = 0
     conflicts: int = 0
@@ -248,10 +245,7 @@ class JobStore:
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Keep other processes on this machine from registering a job. The lock ends with its process.
-
-        Raises ConfigError if locking fails.
-        """
+        """Keep other processes on this machine from registering a job; the lock ends with its process. Raises ConfigError."""
         path = self._root / LOCK_NAME
         with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
             try:

@@ -192,10 +192,7 @@ class Journal:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep other processes off this job, and put batches that a dead process was sending in doubt.
-
-        Raises UsageError if another process is working on it.
-        """
+        """Keep other processes off this job, and put batches that a dead process was sending in doubt. Raises UsageError if it is held."""
         self.claim()
         with self._transaction():
             reason = "the program ended while it was sent"
@@ -327,10 +324,7 @@ class Journal:
             self._water.write(self._sent)
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
-        """Store the outcome of a SENDING batch.
-
-        The write is not synced. A killed process loses nothing, and after a power cut the batch is in doubt, which is safe.
-        """
+        """Store the outcome of a SENDING batch, unsynced: after a power cut the batch is in doubt, which is safe."""
         with self._transaction(durable=False):
             done = self._db.execute(
                 "UPDATE batch SET state = ?, created = ?, updated = ?, reason = ?, settled_at = ? WHERE no = ? AND state = ?",

@@ -400,10 +400,7 @@ class EntrySpool(SentRows):
         (folder / FILE_NAME).unlink(missing_ok=True)
 
     def since(self, ordinal: int) -> Iterator[Entry]:
-        """Yield the entries from a row on.
-
-        Several readers may take turns. Finding the start takes a few reads, however long the file is.
-        """
+        """Yield the entries from a row on, found in a few reads however long the file is. Several readers may take turns."""
         at = self._place(ordinal)
         while True:
             self._file.seek(at)

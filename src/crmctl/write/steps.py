@@ -232,10 +232,7 @@ class StepSender:
 
 @dataclass
 class StepOutcome:
-    """Result of taking steps.
-
-    `failed` maps step numbers to the service's messages. After an `error`, `unsent` counts the steps not tried.
-    """
+    """Result of taking steps. `failed`: the service's messages by step number; `unsent`: steps not tried because of `error`."""
 
     done: int = 0
     absent: int = 0
