@@ -22,7 +22,7 @@ from crmctl.plan.job_start import ImportRun
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, surplus_records
-from tests.support.bulkjobs import Prepared, Silent, header
+from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
 from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look_back, repeatable_turns
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
 
@@ -235,7 +235,9 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
             with closing(Journal(folder, clock)) as journal:
                 before, trouble = journal.counts(), len(service.faults)
                 options = DeliveryOptions(concurrency=1, max_rows=BATCH)
-                result = run_import(ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows))
+                result = run_import(
+                    ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS)
+                )
                 notes += result.notes
                 counts = journal.counts()
                 bad = any(counts[state] for state in (RowState.FAILED, RowState.IN_DOUBT, RowState.UNSENT, RowState.REJECTED))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ class Silent:
         pass
 
 
+class NoHooks:
+    """The steps of a job that has none besides sending its rows."""
+
+    changes_rows = False
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        return lambda *_: False
+
+
+NO_HOOKS: Any = NoHooks()
+
+
 def prepared(count: int, *, bad: Sequence[int] = ()) -> list[Prepared]:
     """Rows 1..count with a distinct `n`; those in `bad` are locally invalid."""
     finding = Finding("bad_value", "not a number", column="n")
@@ -81,6 +93,7 @@ def run(
     """One run of an import job over prepared rows."""
     shown = progress or Silent()
     context = ImportRun(
-        service, journal, options or DeliveryOptions(), clock or FakeClock(), shown, rows=lambda: rows, stop_on_error=stop_on_error
-    )
+        service, journal, options or DeliveryOptions(), clock or FakeClock(), shown, rows=lambda: rows, hooks=NO_HOOKS,
+        stop_on_error=stop_on_error,
+    )  # fmt: skip
     return run_import(context)

@@ -27,7 +27,7 @@ from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, RowEntry, surplus_records
 from crmctl.write.sender import Delivery, Task
-from tests.support.bulkjobs import Prepared, Silent, header
+from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
 from tests.support.clock import START, FakeClock
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
 
@@ -201,7 +201,7 @@ def run_once(service: FaultService, journal: Journal, rows: list[Prepared], scen
     """Whether the process died."""
     options = DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle)
     try:
-        run_import(ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows))
+        run_import(ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS))
     except Killed:
         return True
     return False

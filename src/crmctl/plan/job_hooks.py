@@ -26,7 +26,7 @@ from crmctl.plan.import_plan import (
     finding_of_merge,
 )
 from crmctl.plan.import_run import rows_of, skip_missing
-from crmctl.plan.job_start import PLAN_NAME, Hooks, ImportJob, ImportRun
+from crmctl.plan.job_start import PLAN_NAME, ImportJob, ImportRun
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class JobHooks(Hooks):
-    """The steps of an import job."""
+class JobHooks:
+    """The steps of an import job around the sending of its rows. An error of a step stops the run."""
 
     job: ImportJob
 
@@ -51,6 +51,7 @@ class JobHooks(Hooks):
 
     @property
     def changes_rows(self) -> bool:
+        """Whether rows are completed after the check."""
         return self._makes_parents or self.job.input.merged is not None
 
     @property
@@ -64,6 +65,7 @@ class JobHooks(Hooks):
         return references.unlinked_count if references is not None else 0
 
     def approve(self, run: ImportRun) -> None:
+        """Approve the valid rows after the check, before anything is sent."""
         journal, merged = self.job.journal, self.job.input.merged
         self._check_plan(lambda now: now.add_rows(self.job.input, run.reader()))
         if merged is not None:
@@ -104,6 +106,7 @@ class JobHooks(Hooks):
         self._merge_anew(run)
 
     def compare_unsent(self, run: ImportRun) -> None:
+        """Fail the unsent rows of a resumed job whose records changed since it began."""
         from crmctl.plan.undo_updates import fail_changed
 
         fail_changed(self.job, run.reader(), run.progress.note)
@@ -154,6 +157,7 @@ class JobHooks(Hooks):
         return (row for row, entry in entries_of(self.job.journal, self._valid()) if row.parts and entry is None)
 
     def frees_rows(self, run: ImportRun) -> bool:
+        """Whether refused rows may be sent again after all rows were sent."""
         journal = self.job.journal
         try:
             if run.resolver is not None:

@@ -26,7 +26,8 @@ from crmctl.write.journal import Header, Journal
 
 if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
-    from crmctl.match.keys import AtHand, KeyIndex
+    from crmctl.match.keys import AtHand
+    from crmctl.plan.job_hooks import JobHooks
     from crmctl.plan.row_actions import Resolver
     from crmctl.read.records import NewestPage
 
@@ -259,34 +260,6 @@ InputRows = Callable[[], Iterable[SendableRow]]
 """Reads the input from the start. In an import by key, every row is a `Payload`."""
 
 
-class Hooks:
-    """Steps around the rows of an import. By default they do nothing. An error of a step stops the run."""
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether rows are completed after the check."""
-        return False
-
-    def approve(self, run: ImportRun) -> None:
-        """Approve the valid rows after the check, before anything is sent."""
-
-    def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
-        """Approve the rows of an import by key."""
-
-    def before_rows(self, run: ImportRun) -> None:
-        """Prepare each run before its rows are sent."""
-
-    def compare_unsent(self, run: ImportRun) -> None:
-        """Fail the unsent rows of a resumed job whose records changed since it began."""
-
-    def frees_rows(self, run: ImportRun) -> bool:
-        """Whether refused rows may be sent again after all rows were sent."""
-        return False
-
-    def after_rows(self, run: ImportRun) -> None:
-        """Complete the job when every row has its outcome."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImportRun(SendContext):
     """The context of one run.
@@ -297,9 +270,9 @@ class ImportRun(SendContext):
     """
 
     rows: InputRows
+    hooks: JobHooks
     report: Callable[[Finding], None] = lambda _: None
     resolver: Resolver | None = None
-    hooks: Hooks = field(default_factory=Hooks)
     stop_on_error: bool = True
     guard: Guard = field(default_factory=Guard)
     at_hand: AtHand | None = None
