@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.rate_limit.model import waiting_time
@@ -23,7 +23,7 @@ from crmctl.match.keys import KeyIndex, Wanted, key_rule
 from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
-from crmctl.plan.feed import ChosenValue, Feed, FeedBases
+from crmctl.plan.feed import Feed, FeedBases
 from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
 from crmctl.plan.import_records import ApplyRequest, Prepared, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
@@ -86,7 +86,8 @@ class DryRun:
     seconds: float
     predicted: Mapping[str, int] = field(default_factory=dict)
     parents: Sequence[ParentGroup] = ()
-    choices: Sequence[RowChoice] = ()
+    choices: Sequence[dict[str, Any]] = ()
+    """The values that differ between the file and the record, with the side that wins."""
     reads: int = 0
     """The part of the requests that the dry run made itself."""
 
@@ -117,7 +118,7 @@ class DryRun:
             "estimatedSeconds": round(self.seconds, 1),
             "predicted": dict(self.predicted),
             "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
-            "choices": [one.to_document() for one in self.choices],
+            "choices": list(self.choices),
             "report": self.report.to_document(),
         }
 
@@ -216,17 +217,6 @@ def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast
         return found
 
 
-class RowChoice(NamedTuple):
-    """A value that differs between the file and the record, with the side that wins."""
-
-    row: int
-    line: int
-    value: ChosenValue
-
-    def to_document(self) -> dict[str, Any]:
-        return {"row": self.row, "line": self.line, **self.value.to_document()}
-
-
 class _Forecast:
     """Counts the actions of rows and the requests they need."""
 
@@ -238,7 +228,7 @@ class _Forecast:
         self._actions: Counter[str] = Counter()
         self._ambiguous = 0
         self.values = FeedCounts() if planned.plan.feed is not None else None
-        self.choices: list[RowChoice] = []
+        self.choices: list[dict[str, Any]] = []
         self.merges = 0
         """Number of rows with an id that change parts of values."""
 
@@ -263,7 +253,9 @@ class _Forecast:
         if (merge := outcome.merge) is not None:
             before = self.values or FeedCounts()
             self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
-            self.choices += [RowChoice(row.ordinal, row.line, one) for one in merge.chosen[: LISTED - len(self.choices)]]
+            self.choices += [
+                {"row": row.ordinal, "line": row.line, **one.to_document()} for one in merge.chosen[: LISTED - len(self.choices)]
+            ]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
             self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
             return

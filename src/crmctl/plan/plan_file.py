@@ -6,7 +6,9 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -165,20 +167,12 @@ class Differences:
 def compare(planned: Iterable[Decision], now: Iterable[Decision]) -> Differences:
     """Compare two sets of decisions, both in row order. Rows invalid in both are ignored."""
     found = Differences()
-    left = (decision for decision in planned if decision.action != INVALID)
-    right = (decision for decision in now if decision.action != INVALID)
-    one, other = next(left, None), next(right, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.row < other.row):
-            found.add(one, None)
-            one = next(left, None)
-        elif one is None or other.row < one.row:
-            found.add(None, other)
-            other = next(right, None)
-        else:
-            if _essence(one) != _essence(other):
-                found.add(one, other)
-            one, other = next(left, None), next(right, None)
+    both = merge(((one.row, 0, one) for one in planned), ((one.row, 1, one) for one in now))
+    for _, decisions in groupby(both, key=itemgetter(0)):
+        sides = {side: decision for _, side, decision in decisions if decision.action != INVALID}
+        one, other = sides.get(0), sides.get(1)
+        if (one and _essence(one)) != (other and _essence(other)):
+            found.add(one, other)
     return found
 
 

@@ -152,12 +152,7 @@ class _Parents:
                 for number, data, _ in chunk:
                     if number in numbers:
                         index.want(number, data)
-            if not index.key_count:
-                return
-            if not self.lookup.refresh(index.see):
-                self.lookup.fill(index)
-            for matches in chunks(index.matches()):
-                self._know(matches)
+            for matches in self._search(index):
                 self.journal.conclude((number, RowState.UNSENT, None, None) for number, _, _ in matches)
                 self.journal.conclude((number, RowState.UNCHANGED, record_id, None) for number, record_id, _ in matches)
 
@@ -183,15 +178,18 @@ class _Parents:
                     if record_id is None and number not in failed:
                         index.want(number, data)
             missing = index.key_count
-            if not missing:
-                return 0
-            if not is_first or not self.lookup.refresh(index.see):
-                self.lookup.fill(index)
-            for matches in chunks(index.matches()):
-                self._know(matches)
+            for matches in self._search(index, among_changes=is_first):
                 self.journal.name_rows({number: record_id for number, record_id, _ in matches})
                 missing -= len(matches)
             return missing
+
+    def _search(self, index: KeyIndex, *, among_changes: bool = True) -> Iterator[Sequence[tuple[int, str, str]]]:
+        """Yield the parents that have a record now, after storing what is known of them."""
+        if index.key_count and not (among_changes and self.lookup.refresh(index.see)):
+            self.lookup.fill(index)
+        for matches in chunks(index.matches()):
+            self._know(matches)
+            yield matches
 
     def _know(self, matches: Sequence[tuple[int, str, str]]) -> None:
         """Store the id of each parent, or an error if several records have its key."""

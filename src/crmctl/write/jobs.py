@@ -168,42 +168,34 @@ class JobStore:
     """All jobs under one state directory."""
 
     def __init__(self, state_directory: Path, clock: Clock) -> None:
-        self._root = state_directory / "jobs"
-        self._clock = clock
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def root(self) -> Path:
-        return self._root
+        self.root = state_directory / "jobs"
+        self.clock = clock
 
     def prepare(self) -> None:
         """Create the folder of jobs. Raises ConfigError if jobs cannot be stored there."""
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE) from error
-        if not os.access(self._root, os.W_OK | os.X_OK):
-            raise ConfigError(f"cannot write to {self._root}: permission denied", hint=ELSEWHERE)
+            raise ConfigError(f"cannot write to {self.root}: {reason(error)}", hint=ELSEWHERE) from error
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise ConfigError(f"cannot write to {self.root}: permission denied", hint=ELSEWHERE)
 
     def new_folder(self) -> Path:
         """Create an empty folder (0700) for a new job, named by its id: the date and five characters. Raises ConfigError if that fails."""
         self.prepare()
-        day = time.strftime("%Y%m%d", time.localtime(self._clock.now()))
+        day = time.strftime("%Y%m%d", time.localtime(self.clock.now()))
         while True:
-            folder = self._root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+            folder = self.root / f"{day}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
             try:
                 folder.mkdir(mode=0o700)
                 return folder
             except FileExistsError:
                 continue
             except OSError as error:
-                raise storage_error(error, folder, ConfigError(f"cannot write to {self._root}: {reason(error)}", hint=ELSEWHERE)) from error
+                raise storage_error(error, folder, ConfigError(f"cannot write to {self.root}: {reason(error)}", hint=ELSEWHERE)) from error
 
     def open(self, job: JobInfo) -> Journal:
-        return Journal(job.folder, self._clock)
+        return Journal(job.folder, self.clock)
 
     def list(self) -> list[JobInfo]:
         """Return all readable jobs, newest first."""
@@ -246,7 +238,7 @@ class JobStore:
     @contextmanager
     def registering(self) -> Iterator[None]:
         """Keep other processes on this machine from registering a job; the lock ends with its process. Raises ConfigError."""
-        path = self._root / LOCK_NAME
+        path = self.root / LOCK_NAME
         with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
             try:
                 lock.execute("BEGIN EXCLUSIVE")
@@ -265,15 +257,15 @@ class JobStore:
 
     def sent_since(self, moment: float) -> Iterator[tuple[Path, float]]:
         """Yield the folders of journals, with those of parents, whose last request left after a Unix time, and that time."""
-        for folder in [path for pattern in ("*", "*/*") for path in self._root.glob(pattern) if path.is_dir()]:
+        for folder in [path for pattern in ("*", "*/*") for path in self.root.glob(pattern) if path.is_dir()]:
             if (sent_at := HighWaterMark(folder).read()[0].at) > moment and (folder / FILE_NAME).is_file():
                 yield folder, sent_at
 
     def _all(self) -> Iterator[JobInfo | DamagedJob]:
         try:
-            folders = [path for path in self._root.iterdir() if path.is_dir() and path.name != OBJECTS] if self._root.is_dir() else []
+            folders = [path for path in self.root.iterdir() if path.is_dir() and path.name != OBJECTS] if self.root.is_dir() else []
         except OSError as error:
-            raise ConfigError(f"cannot read {self._root}: {reason(error)}", hint=ELSEWHERE) from error
+            raise ConfigError(f"cannot read {self.root}: {reason(error)}", hint=ELSEWHERE) from error
         return map(self._read, folders)
 
     def _read(self, folder: Path) -> JobInfo | DamagedJob:
@@ -281,7 +273,7 @@ class JobStore:
         try:
             if not (folder / FILE_NAME).is_file() and not HighWaterMark(folder).read()[0].sends:
                 return DamagedJob(folder, NO_JOURNAL)
-            with closing(Journal(folder, self._clock)) as journal:
+            with closing(Journal(folder, self.clock)) as journal:
                 return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
         except OSError as error:
             return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
