@@ -67,12 +67,10 @@ class Reference:
         return asdict(self)
 
 
-TargetOf = Callable[[str], tuple[str, Sequence[Attribute]]]
-"""Return the id and the attributes of an object."""
-
-
-def parse_references(given: Iterable[str], attributes: Sequence[Attribute], target_of: TargetOf) -> tuple[Reference, ...]:
-    """Parse `--ref ATTR=OBJECT.KEY`. Raises UsageError for an invalid reference, and the errors of looking up the object."""
+def parse_references(
+    given: Iterable[str], attributes: Sequence[Attribute], target_of: Callable[[str], tuple[str, Sequence[Attribute]]]
+) -> tuple[Reference, ...]:
+    """Parse `--ref ATTR=OBJECT.KEY`. Raises UsageError for an invalid reference. `target_of`: the id and attributes of an object."""
     known = {attribute.slug: attribute for attribute in attributes}
     found: dict[str, Reference] = {}
     for text in given:
@@ -314,12 +312,10 @@ class ReferenceMap:
             message = f"{waiting} is required, so no row can wait for the record it refers to"
             raise RejectedError(message, hint="import the rows they refer to first", code="required_link")
 
-    def is_later(self, ordinal: int) -> bool:
-        return bool(self._db.execute("SELECT EXISTS (SELECT 1 FROM later WHERE ordinal = ?)", (ordinal,)).fetchone()[0])
-
     def later_slugs(self, ordinal: int) -> frozenset[str]:
         """Return the references that may be set later on a waiting row."""
-        return frozenset(reference.slug for reference, _ in self._references) if self.is_later(ordinal) else frozenset()
+        waits = self._db.execute("SELECT 1 FROM later WHERE ordinal = ?", (ordinal,)).fetchone() is not None
+        return frozenset(reference.slug for reference, _ in self._references) if waits else frozenset()
 
     def groups(self) -> list[ParentGroup]:
         query = "SELECT object_id, attribute, COUNT(*) FROM parent GROUP BY object_id, attribute ORDER BY MIN(no)"

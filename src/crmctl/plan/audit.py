@@ -63,7 +63,7 @@ class CreatedId(NamedTuple):
 
 def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> Iterator[CreatedId]:
     """Yield each created row with its current record, in input order, without undone rows. Raises reading errors and Unusable."""
-    recognition = _recognition(journal)
+    recognition = next(iter(recognitions(journal.header)), None)  # by key or unique attribute, else by content
     with closing(open_spill(_TABLES)) as db:
         _gather(db, journal, again, recognition)
         if db.execute("SELECT EXISTS (SELECT 1 FROM wanted)").fetchone()[0]:
@@ -81,11 +81,6 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
         journal.add_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
         unnamed += sum(row.id is None for row in chunk)
     return unnamed
-
-
-def _recognition(journal: Journal) -> Recognition | None:
-    """Return how to recognise the job's records: by key or unique attribute. None means by content."""
-    return next(iter(recognitions(journal.header)), None)
 
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
@@ -371,7 +366,7 @@ def _match(
     journal: Journal, records: Sequence[Record], entries: Sequence[Entry], again: Callable[[], Iterable[Entry]]
 ) -> RecordMatch | None:
     mine = {entry.ordinal for entry in entries}
-    created = [entry for entry in entries if _state(journal, entry.ordinal) is RowState.CREATED]
+    created = [entry for entry in entries if (row := journal.row(entry.ordinal)) is not None and row.state is RowState.CREATED]
     for method in methods(journal):
         if not method.fits(entries):
             continue
@@ -395,14 +390,9 @@ def _match(
     return None
 
 
-def _state(journal: Journal, ordinal: int) -> RowState | None:
-    entry = journal.rows(ordinal, ordinal).get(ordinal)
-    return entry.state if entry is not None else None
-
-
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
     found = surplus_records(journal)
-    return {row: ((entry := journal.rows(row, row).get(row)) and entry.record_id, extra) for row, extra in found.items()}
+    return {row: ((entry := journal.row(row)) and entry.record_id, extra) for row, extra in found.items()}
 
 
 def refuse_unproven(journal: Journal) -> None:

@@ -24,8 +24,8 @@ from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
-from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
-from crmctl.plan.import_records import ApplyRequest, Prepared, given_input, opened_plan, prepared
+from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_input
+from crmctl.plan.import_records import ApplyRequest, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
 from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
@@ -333,7 +333,8 @@ def preview_import(context: BulkContext, request: ImportRequest) -> ImportPrevie
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
     with given_input(context, request) as given:
-        found = _predict(context, request, prepared(context, request, Prepared(target, given, plan), mirror))
+        target, plan = prepared(context, request, target, plan, given.path, mirror)
+        found = _predict(context, request, target, plan.frozen(target.attributes), given.path)
     note_if_empty(context, request.file, found.predicted.report.rows)
     return found
 
@@ -350,12 +351,11 @@ def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) 
         context.listener.confirm(f"Replace {path}")
 
 
-def _predict(context: BulkContext, request: ImportRequest, ready: Prepared) -> ImportPreview:
-    target, findings = ready.target, FindingLog(context.listener.report)
+def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget, plan: ImportPlan, path: Path) -> ImportPreview:
+    findings = FindingLog(context.listener.report)
     with ExitStack() as stack:
-        plan = ready.plan.frozen(target.attributes)
         key_rule(plan.mapping.keys, target.attributes)
-        planned = open_input(plan, ready.given.path, request.file, target.attributes)
+        planned = open_input(plan, path, request.file, target.attributes)
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None

@@ -297,8 +297,6 @@ class FeedBases:
         except (OSError, sqlite3.Error) as error:
             raise storage_error(error, self._path) from error
 
-    # -- hashes ----------------------------------------------------------------------------------------------------------------------
-
     def row_of(self, key: str) -> bytes:
         """Return the hash that identifies a row, from the normal form of its key."""
         return hmac.digest(self._key, self._name + b"\0" + key.encode(), "sha256")[:16]
@@ -310,8 +308,6 @@ class FeedBases:
             return b64encode(hmac.digest(self._key, row + unit.encode() + b"\0" + form.encode(), "sha256")[:9]).decode()
 
         return hashed
-
-    # -- bases -----------------------------------------------------------------------------------------------------------------------
 
     def known(self, row: bytes) -> Hashes:
         """Return the hashes of the values the feed wrote last, by unit.
@@ -342,8 +338,6 @@ class FeedBases:
     def begin_undo(self, job: str) -> None:
         """Note that an undo may restore the records of a job from now on."""
         self._db.execute("UPDATE written SET undoing = 1 WHERE job = ?", (job,))
-
-    # -- outcomes of jobs ------------------------------------------------------------------------------------------------------------
 
     def settle_all(self, open_job: Callable[[str], Journal | None], *, but: str) -> None:
         """Update the bases from the journals of all jobs except `but`. For a missing journal, drop the bases its job may have changed."""

@@ -65,7 +65,7 @@ class MergedRows:
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         for payload in payloads:
             ordinal = payload.ordinal
-            values = self.journal.kept(WHOLE, ordinal, ordinal).get(ordinal) if payload.parts else None
+            values = self.journal.recall(ordinal, WHOLE) if payload.parts else None
             yield payload if values is None else payload._replace(data=payload.data | values)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.bulk_context import BulkContext
@@ -48,12 +49,11 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     with ExitStack() as stack:
         given = stack.enter_context(given_input(context, request))  # reading stdin to its end may take long
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(request.keys)))
-        ready = prepared(context, request, Prepared(target, given, plan), mirror)
-        target = ready.target
-        if _has_waited(context, target, ready.plan):
+        target, plan = prepared(context, request, target, plan, given.path, mirror)
+        if _has_waited(context, target, plan):
             target = replace(target, newest=None)  # the newest page is outdated
-        made = JobOptions(ready.plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
-        return run_to_result(context, start_import(store_of(context), target, ready.given, made), options)
+        made = JobOptions(plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
+        return run_to_result(context, start_import(store_of(context), target, given, made), options)
 
 
 def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
@@ -66,18 +66,10 @@ def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) ->
     return await_unfinished(context.service, store_of(context), context.origin, ids, context.listener.progress.note)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An import that has no job yet: its target, input and plan."""
-
-    target: ImportTarget
-    given: GivenInput
-    plan: ImportPlan
-
-
-def prepared(context: BulkContext, request: ImportRequest, draft: Prepared, mirror: MirroredRecords | None) -> Prepared:
-    """Return an import with its sample records and the objects that its rows refer to. Raises UsageError for an unreadable input."""
-    target, given, plan = draft.target, draft.given, draft.plan
+def prepared(
+    context: BulkContext, request: ImportRequest, target: ImportTarget, plan: ImportPlan, path: Path, mirror: MirroredRecords | None
+) -> tuple[ImportTarget, ImportPlan]:
+    """Complete an import with its sample records and the objects that its rows refer to. Raises UsageError for an unreadable input."""
     if plan.feed is not None:
         from crmctl.plan.feed import Policy
 
@@ -90,7 +82,7 @@ def prepared(context: BulkContext, request: ImportRequest, draft: Prepared, mirr
         found = resolve_target(context, name, mirror)
         return found.object_id, found.attributes
 
-    header = open_source(given.path, plan.source, name=request.file).header
+    header = open_source(path, plan.source, name=request.file).header
     references: tuple[Reference, ...] = ()
     if request.references or any("." in column for column in header):
         from crmctl.match.references import parse_references, references_in
@@ -98,7 +90,7 @@ def prepared(context: BulkContext, request: ImportRequest, draft: Prepared, mirr
         named = tuple(request.references)
         named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
         references = parse_references(named, target.attributes, object_of)
-    return Prepared(target, given, replace(plan, values=replace(plan.values, samples=samples), references=references))
+    return target, replace(plan, values=replace(plan.values, samples=samples), references=references)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from crmctl.write.database import BatchState, JobState, RowState
 from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import AS_OF, SendContext, SentRows
 from crmctl.write.jobs import effort
-from crmctl.write.journal import Journal, SentBatch, doubtful, entries_of, target_of
+from crmctl.write.journal import TARGET, Journal, SentBatch, doubtful, entries_of
 from crmctl.write.reconcile import Reconciler
 from crmctl.write.sender import Delivery, EntrySpool
 
@@ -383,7 +383,7 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
         return lambda row: row if type(row) is Entry else entry_of(row, with_id=False)
     if not header.keys:
         return lambda row: entry_of(row, with_id=True)
-    return lambda row: entry_of(row, with_id=True, target=target_of(journal, row.ordinal))
+    return lambda row: entry_of(row, with_id=True, target=journal.recall(row.ordinal, TARGET))
 
 
 def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:

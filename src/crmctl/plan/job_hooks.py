@@ -30,7 +30,7 @@ from crmctl.plan.job_start import PLAN_NAME, ImportJob, ImportRun
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
-from crmctl.write.journal import BEFORE, WHOLE, Journal, RowEntry, entries_of, target_of
+from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, RowEntry, entries_of
 
 if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
@@ -116,7 +116,7 @@ class JobHooks:
         journal, merged = self.job.journal, self.job.input.merged
         if merged is None or merged.is_current:
             return
-        target: Target = (lambda row: target_of(journal, row.ordinal)) if journal.header.keys else (lambda row: row.id)
+        target: Target = (lambda row: journal.recall(row.ordinal, TARGET)) if journal.header.keys else (lambda row: row.id)
         self._merge(run, self._unsent, target)
         merged.is_current = True
 

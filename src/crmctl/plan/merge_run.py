@@ -290,8 +290,6 @@ class MergeJob:
             else:
                 self._carry([merge])
 
-    # -- waves -----------------------------------------------------------------------------------------------------------------------
-
     def _next_wave(self, waiting: Iterator[PlannedMerge], deferred: list[PlannedMerge]) -> list[PlannedMerge]:
         """Return groups that share no record. Their losers fit into one delete request."""
         wave: list[PlannedMerge] = []
@@ -345,8 +343,6 @@ class MergeJob:
         for slug in set(own) & set(values):
             values[slug] = replace(values[slug], value=replace_ids(values[slug].value, self._away))
         return replace(merge, values=values)
-
-    # -- steps -----------------------------------------------------------------------------------------------------------------------
 
     def _carry(self, merges: Sequence[PlannedMerge]) -> None:
         """Send the steps of these groups, kind by kind. If the service refuses a step, take its group back."""
@@ -418,8 +414,6 @@ class MergeJob:
             if there is not None and not is_as_planned(self.schema.attributes, {**images[loser.lower()], **freed}, there, self._away):
                 return f"record {loser} was changed while it was merged"
         return None
-
-    # -- concurrent changes ----------------------------------------------------------------------------------------------------------
 
     def _look_again(self) -> None:
         """Move references and activities that were pointed at losers during the merge."""

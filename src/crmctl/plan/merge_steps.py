@@ -199,8 +199,6 @@ class GroupEntry(NamedTuple):
 class MergeJournal(Journal):
     """Journal of a merge job. Its rows are groups."""
 
-    # -- groups ----------------------------------------------------------------------------------------------------------------------
-
     def list_groups(self, groups: Iterable[tuple[int, str, Sequence[str]]]) -> None:
         self.restart_check()
         with self._transaction():
@@ -233,8 +231,6 @@ class MergeJournal(Journal):
             if (row := ROW_STATES.get(state)) is not None:
                 columns = "INSERT OR REPLACE INTO row (ordinal, state, record_id, error)"
                 self._db.execute(f"{columns} SELECT no, ?, survivor, ? FROM merge_group WHERE no = ?", (row, error, number))
-
-    # -- steps -----------------------------------------------------------------------------------------------------------------------
 
     def steps(self, group: int, *states: StepState) -> list[Step]:
         marks = ", ".join("?" * len(states))

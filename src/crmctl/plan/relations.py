@@ -96,7 +96,7 @@ def make_parents(run: SendContext, references: ReferenceMap) -> None:
             if phase.journal.state is not JobState.FINISHED:
                 _Parents(phase, references, group).make()
     for ordinal, why in references.orphans():
-        if ordinal not in journal.rows(ordinal, ordinal):
+        if journal.row(ordinal) is None:
             journal.conclude([(ordinal, RowState.REJECTED, None, f"{ORPHANED}{why}")])
 
 
@@ -309,7 +309,7 @@ _STATES = {
 
 
 def _row(journal: Journal, ordinal: int) -> RowEntry:
-    return journal.rows(ordinal, ordinal).get(ordinal, RowEntry(RowState.UNSENT))
+    return journal.row(ordinal) or RowEntry(RowState.UNSENT)
 
 
 def _rows_in(links: dict[str, Links]) -> list[int]:

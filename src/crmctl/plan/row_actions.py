@@ -27,7 +27,7 @@ from crmctl.values.composites import Merger
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import AS_OF
 from crmctl.write.jobs import FEED_COUNTS
-from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, entries_of, target_of
+from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, entries_of
 
 if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
@@ -122,7 +122,7 @@ class Resolver:
 
     def refresh(self, journal: Journal, index: KeyIndex, lookup: Lookup, unsettled: Iterable[Payload]) -> None:
         """Decide unsettled rows again before a job resumes. If another client created a row's record since, update that record."""
-        index.want_all(payload for payload in unsettled if target_of(journal, payload.ordinal) is None)
+        index.want_all(payload for payload in unsettled if journal.recall(payload.ordinal, TARGET) is None)
         if not index.key_count:
             return
         lookup.as_of = journal.recall(AS_OF) or 0
@@ -294,13 +294,13 @@ class KeyConflicts:
     def _refused(self) -> Iterator[tuple[Payload, str | None]]:
         for row, entry in entries_of(self.journal, self.payloads(in_full=True)):
             if entry is not None and entry.state is RowState.FAILED:
-                yield row, target_of(self.journal, row.ordinal)
+                yield row, self.journal.recall(row.ordinal, TARGET)
 
     def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
-        target = target_of(self.journal, outcome.ordinal)
+        target = self.journal.recall(outcome.ordinal, TARGET)
         if target is None:
             # A refused row may still have a record that could not be linked.
-            if self.journal.rows(outcome.ordinal, outcome.ordinal)[outcome.ordinal].record_id is not None:
+            if (row := self.journal.row(outcome.ordinal)) is not None and row.record_id is not None:
                 return False
             return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
         follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if self.resolver.creates else {RowAction.SKIP})

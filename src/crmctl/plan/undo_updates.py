@@ -131,7 +131,7 @@ class Updates(Spill):
         for entry, row in entries_of(journal, again()):
             if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or is_undone(journal, entry.id):
                 continue
-            before = journal.kept(BEFORE, entry.ordinal, entry.ordinal).get(entry.ordinal)
+            before = journal.recall(entry.ordinal, BEFORE)
             if before is None:
                 self.lost += 1
             else:
@@ -254,7 +254,7 @@ def written_rows(job: ImportJob, clock: Clock) -> Callable[[], Iterator[Entry]]:
 
 
 def _merged(entry: Entry, link: Entry, phase: Journal) -> Entry:
-    row = phase.rows(link.ordinal, link.ordinal).get(link.ordinal)
+    row = phase.row(link.ordinal)
     if row is None or row.state is not RowState.UPDATED:
         return entry
     data = {**entry.data, **link.data}
@@ -334,7 +334,7 @@ class Parents:
         assert references is not None
         made: dict[str, jsontext.Json] = {}
         for number, data, record_id in references.parents(group.parents):
-            row = phase.rows(number, number).get(number)
+            row = phase.row(number)
             if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
                 made.setdefault(record_id.lower(), data)
         reader = Reader(service, group.parents.reference.object_id)

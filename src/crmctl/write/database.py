@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sqlite3
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from crmctl.clock import SystemClock
 from crmctl.errors import StorageError, UsageError, reason, storage_error
+from crmctl.files.whole_files import sync_path
 
 
 class JobKind(StrEnum):
@@ -230,7 +230,7 @@ class HighWaterMark:
                 self._file = self._open()
             os.lseek(self._file, SLOT_BYTES * (mark.sends % 2), os.SEEK_SET)
             os.write(self._file, _encode(mark))
-            _bring_to_disk(self._file)
+            getattr(os, "fdatasync", os.fsync)(self._file)
         except OSError as error:
             raise storage_error(error, self._path, StorageError(f"cannot write {self._path}: {reason(error)}")) from error
 
@@ -247,8 +247,8 @@ class HighWaterMark:
                 os.truncate(file, 0)
                 os.write(file, _encode(Mark()) * 2)
                 os.fsync(file)
-                _bring_name_to_disk(self._path.parent)
-                _bring_name_to_disk(self._path.parent.parent)
+                sync_path(self._path.parent)
+                sync_path(self._path.parent.parent)
         except BaseException:
             os.close(file)
             raise
@@ -269,20 +269,6 @@ def _parse(slot: bytes) -> tuple[Mark, float] | None:
         return Mark(int(sends), int(last), float(at)), float(written)
     except ValueError:
         return None
-
-
-def _bring_to_disk(file: int) -> None:
-    getattr(os, "fdatasync", os.fsync)(file)
-
-
-def _bring_name_to_disk(folder: Path) -> None:
-    """Sync the folder so that it lists the new file. Some systems cannot do this and do not need it."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 FORMAT = 9

@@ -331,7 +331,7 @@ def further_records(journal: Journal) -> frozenset[str]:
 def _twins(journal: Journal, rows: Iterable[tuple[str, int]]) -> dict[str, Twins]:
     names: dict[str, list[str | None]] = defaultdict(list)
     for form, ordinal in rows:
-        entry = journal.rows(ordinal, ordinal).get(ordinal)
+        entry = journal.row(ordinal)
         if entry is not None and entry.state in MAY_BE_THERE:
             names[form].append(entry.record_id)
     return {form: Twins(frozenset(filter(None, ids)), ids.count(None)) for form, ids in names.items()}

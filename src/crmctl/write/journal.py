@@ -230,8 +230,9 @@ class Journal:
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO fact VALUES ('', ?, ?)", (name, jsontext.dumps(value)))
 
-    def recall(self, name: str) -> Any:
-        return self.kept("", name, name).get(name)
+    def recall(self, key: str | int, kind: str = "") -> Any:
+        """Return the value stored under a name, or of a kind by row or record; None without one."""
+        return self.kept(kind, key, key).get(key)
 
     def keep(self, kind: str, values: Iterable[tuple[int | str, Any]]) -> None:
         """Store JSON values by row or record. None removes a value."""
@@ -407,7 +408,7 @@ class Journal:
 
     def overrule(self, ordinal: int, entry: RowEntry) -> None:
         """Change the outcome of a row that was sent: a written row failed, and keeps its record, or a refused one was created."""
-        was = self.rows(ordinal, ordinal)[ordinal]
+        was = self.row(ordinal) or RowEntry(RowState.UNSENT)
         with self._transaction():
             query = "SELECT row.state, batch FROM row WHERE ordinal = ?"
             state, batch = self._db.execute(query, (ordinal,)).fetchone()
@@ -476,6 +477,9 @@ class Journal:
                     found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
         return found
 
+    def row(self, ordinal: int) -> RowEntry | None:
+        return self.rows(ordinal, ordinal).get(ordinal)
+
     # -- the database ----------------------------------------------------------------------------------------------------------------
 
     def _assert_free(self, batch: Batch) -> None:
@@ -539,17 +543,12 @@ def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, Row
         yield from ((row, known.get(row.ordinal)) for row in chunk)
 
 
-def target_of(journal: Journal, ordinal: int) -> str | None:
-    found: str | None = journal.kept(TARGET, ordinal, ordinal).get(ordinal)
-    return found
-
-
 def add_rivals(journal: Journal, records: Iterable[tuple[int, str, str]]) -> None:
     """Store rows whose key several records have: ordinal, record id and key, once per record."""
     found: dict[int, tuple[str, list[str]]] = {}
     for ordinal, record_id, key in records:
         if ordinal not in found:
-            found[ordinal] = journal.kept(RIVALS, ordinal, ordinal).get(ordinal, (key, []))
+            found[ordinal] = journal.recall(ordinal, RIVALS) or (key, [])
         if record_id not in (ids := found[ordinal][1]):
             insort(ids, record_id)
     journal.keep(RIVALS, found.items())
@@ -561,7 +560,7 @@ def mark_undone(journal: Journal, record_ids: Iterable[str]) -> None:
 
 
 def is_undone(journal: Journal, record_id: str) -> bool:
-    return bool(journal.kept(UNDONE, record_id.lower(), record_id.lower()))
+    return bool(journal.recall(record_id.lower(), UNDONE))
 
 
 def records_made(journal: Journal) -> int:

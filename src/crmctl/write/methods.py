@@ -157,7 +157,7 @@ def _without_other_rows(
         rest.setdefault(content.key(record.data) or "", []).append(record)
     for entry in others():
         if alike := rest.get(content.key(entry.data) or ""):
-            row = journal.rows(entry.ordinal, entry.ordinal).get(entry.ordinal)
+            row = journal.row(entry.ordinal)
             if row is not None and row.state in MAY_BE_THERE:
                 alike.pop(0)
     return [record for alike in rest.values() for record in alike]
