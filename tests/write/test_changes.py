@@ -11,6 +11,7 @@ from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
 from tests.support.answerruns import ALTERATIONS, ANSWERS
+from tests.support import changeruns
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
 from tests.support.mishaps import deadly
@@ -181,6 +182,17 @@ PLAYS = {
 
 @pytest.mark.parametrize("told", PLAYS.values(), ids=PLAYS.keys())
 def test_what_a_play_once_showed(told: ChangePlay) -> None:
+    outcome = play_change(told)
+    assert outcome.is_right, outcome
+
+
+def test_one_row_does_not_show_what_the_service_alters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client's record has the key of the only row that the service has confirmed, and of the row in doubt."""
+    monkeypatch.setattr(changeruns, "BATCH", 1)
+    answers = ((9, "429, applied all"), (15, "no answer, applied half"))
+    told = ChangePlay(
+        "keyed", "escapes text", answers=answers, lists="each record late", writer="rivals", kill=("after begin", 1), seed=313
+    )
     outcome = play_change(told)
     assert outcome.is_right, outcome
 

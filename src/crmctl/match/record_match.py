@@ -25,6 +25,9 @@ from crmctl.values.moments import seconds_of
 
 _FOLDED = types_with(Trait.FOLDED)
 
+LEAST_JUDGED = 3
+"""Fewest rows that show what the service does to an attribute."""
+
 
 class Twins(NamedTuple):
     """Other rows of the job that equal a row of the batch and may be in the service.
@@ -270,13 +273,15 @@ def _without_blanks(form: str) -> str:
 def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> Recognition:
     """Return the recognition with the attributes that the service alters, judged by rows that have records.
 
-    An attribute is altered if fewer than half of those rows have a record with the written value.
+    An attribute is altered if fewer than half of those rows have a record with the written value. Few rows prove nothing: the records may
+    be other clients'.
     """
     there = _by_key(records, recognition)
     rows = [(_telling(entry.data, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
     given = Counter(slug for data, _ in rows for slug in data)
     same = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
-    return replace(recognition, altered=recognition.altered | {slug for slug, count in given.items() if 2 * same[slug] < count})
+    altered = {slug for slug, count in given.items() if count >= LEAST_JUDGED and 2 * same[slug] < count}
+    return replace(recognition, altered=recognition.altered | altered)
 
 
 def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
