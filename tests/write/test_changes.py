@@ -10,8 +10,8 @@ import pytest
 from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
-from tests.support.answerruns import ALTERATIONS, ANSWERS
 from tests.support import changeruns
+from tests.support.answerruns import ALTERATIONS, ANSWERS
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
 from tests.support.mishaps import deadly
