@@ -186,6 +186,15 @@ def test_what_a_play_once_showed(told: ChangePlay) -> None:
     assert outcome.is_right, outcome
 
 
+def test_an_undo_keeps_an_edit_that_a_frozen_list_hides_when_it_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record read by itself shows the edit; the list that crmctl reads before it writes does not."""
+    monkeypatch.setattr(changeruns, "BATCH", 1)
+    kill = ("before settle", 2)
+    told = ChangePlay("undo", lists="each record late", total=False, unique=True, kill=kill, resumes=False, seed=585)
+    outcome = play_change(told)
+    assert outcome.is_right, outcome
+
+
 def test_one_row_does_not_show_what_the_service_alters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client's record has the key of the only row that the service has confirmed, and of the row in doubt."""
     monkeypatch.setattr(changeruns, "BATCH", 1)

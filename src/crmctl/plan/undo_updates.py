@@ -155,15 +155,19 @@ class Updates(Spill):
                 self.see(page)
 
     def look_again(self, reader: Reader) -> None:
-        """Read the records that changed since `read`, while crmctl waited for the user."""
-        lookup = Lookup(reader, reader.object_id, as_of=self._as_of)
-        lookup.refresh(self.see)
+        """Read the records that changed since `read`, while crmctl waited for the user.
 
-    def see(self, records: Iterable[Record]) -> None:
+        A list may be older than a record that was read by itself, so only records as the job wrote them can get another standing.
+        """
+        lookup = Lookup(reader, reader.object_id, as_of=self._as_of)
+        lookup.refresh(partial(self.see, among=StepStanding.AFTER))
+
+    def see(self, records: Iterable[Record], among: StepStanding | None = None) -> None:
+        """Store the standing of records, or only of those with a known one."""
         for record in records:
             if (state := self._standing(record)) is not None:
-                values = (state[0], jsontext.dumps(state[1]), record.id.lower())
-                self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ?", values)
+                values = (state[0], jsontext.dumps(state[1]), record.id.lower(), among, among)
+                self._db.execute("UPDATE one SET standing = ?, changed = ? WHERE id = ? AND (? IS NULL OR standing = ?)", values)
 
     def _standing(self, record: Record) -> tuple[StepStanding, list[str]] | None:
         row = self._db.execute("SELECT sent, before FROM one WHERE id = ?", (record.id.lower(),)).fetchone()
