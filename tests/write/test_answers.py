@@ -201,3 +201,12 @@ def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> 
 def test_a_play_is_the_same_each_time() -> None:
     told = AnswerPlay("capitals", "lowers text", None, ((1, "no answer, applied half"), (2, "503, applied to the last rows")), "5 s late")
     assert play(told) == play(told)
+
+
+@pytest.mark.parametrize("recognition", ["content", "unique", "capitals"])
+@pytest.mark.parametrize("total", [True, False])
+def test_rows_of_a_job_of_which_nothing_was_stored_are_in_doubt(recognition: str, total: bool) -> None:
+    """The service accepts the only batch and stores nothing: nobody has seen a row of it, so none counts as created."""
+    outcome = play(AnswerPlay(recognition, answers=((0, "created, without effect"),), rows=5, total=total))
+    assert outcome.is_right, outcome
+    assert outcome.in_doubt == 5

@@ -89,12 +89,13 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
                 comparison.add_records(count.records)
             else:
                 _read_all(context, reader, count, comparison)
-            ledger = comparison.ledger(since, among)
+            ledger, unverified = comparison.ledger(since, among), PartialError(count.why or UNLISTED, code="unverified")
             if ledger is None:
-                # The lists show no record of the job, or too many rows differ: a later run compares again.
-                return Conclusion(PartialError(count.why or UNLISTED, code="unverified"))
+                return Conclusion(unverified)  # a later run compares again
             add_rivals(journal, comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
+        if not comparison.shows_job:
+            return Conclusion(unverified, ended.note)  # the lists may be old: a later run compares again, and sends nothing before
         is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
         return replace(ended, note=ended.note or (count.why if is_told else None))
     except (CrmctlError, Unusable) as error:
@@ -260,6 +261,8 @@ class _Comparison:
         self._slugs: set[frozenset[str]] = set()
         self._name = next((own.key for own in recognitions(journal.header) if own.key_types), lambda _: None)
         self._db = open_spill(_TABLES)
+        self.shows_job = True
+        """Whether `ledger` found a record of a created row."""
 
     def close(self) -> None:
         self._db.close()
@@ -286,7 +289,7 @@ class _Comparison:
     def ledger(self, since: Callable[[int], Iterable[Entry]], among: Collection[int] | None) -> _Ledger | None:
         """Match the rows and records that remain after those that agree in number and values.
 
-        Without all records, only rows that have one, or are in `among`. None if no row has a record, or if there are too many of them.
+        Without all records, only rows that have one, or are in `among`. None if there are too many of them.
         """
         self._db.execute(f"CREATE TABLE uneven AS {_UNEVEN}")
         if self._journal.header.keys:
@@ -306,7 +309,8 @@ class _Comparison:
         ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())
         records = [Record.parse(jsontext.loads(body)) for (body,) in self._db.execute("SELECT body FROM seen")]
         ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
-        return ledger if any_even or ledger.found or not records_made(self._journal) else None
+        self.shows_job = any_even or bool(ledger.found) or not records_made(self._journal)
+        return ledger
 
     def rivals(self, ledger: _Ledger) -> Iterator[tuple[int, str, str]]:
         """Yield rows whose key another client's record may have too, as sent or as stored: row, id and key of each record."""
