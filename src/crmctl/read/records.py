@@ -180,7 +180,8 @@ def fetch(
             if rounds:
                 return
         for chunk in wanted.chunks(PAGE_LIMIT):
-            yield from ([record] for record_id in chunk if record_id not in found and (record := read_one(reader, record_id)) is not None)
+            singly = (record for record_id in chunk if record_id not in found and (record := read_one(reader, record_id)) is not None)
+            yield from ([record] for record in singly if record.id.lower() in wanted)
 
 
 def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
