@@ -20,7 +20,9 @@ from crmctl.write import effect, in_flight, reconcile
 from crmctl.write.database import RowState
 from tests.plan.test_merges import Case
 from tests.plan.test_update import COUNT, SET, expected, held, people
+from tests.support.cli import run_crmctl
 from tests.support.outcomes import error_of
+from tests.support.plainservice import PlainService
 from tests.support.service import RunningService, running_service
 
 ALWAYS = 10_000
@@ -151,3 +153,21 @@ def test_references_to_records_that_an_undo_creates_again(client: Client, lies: 
     contact = jsontext.dumps(client.records("deals").get(deal.id).data["contact"])
     assert (first in contact, any(record.id in contact for record in client.records("people").list())) == (False, True)
     client.records("deals").delete(deal.id)
+
+
+class AcceptingService(PlainService):
+    """Accepts every row and stores none."""
+
+    def _bulk(self, object_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {"created": len(body["records"]), "updated": 0, "failed": []}
+
+
+def test_an_import_of_which_nothing_is_stored(tmp_path: Path) -> None:
+    file = tmp_path / "companies.csv"
+    file.write_text("name\nAcme\nGlobex\n")
+    with AcceptingService() as service:
+        done = run_crmctl("bulk", "import", "companies", str(file), "--settle", "0", "--max-wait", "1", env=service.env).exits(10)
+    summary = done.json()
+    assert (summary["created"], summary["inDoubt"], summary["files"]["ok"]) == (0, 2, None)
+    assert Path(summary["files"]["inDoubt"]).read_text().count("the service accepted the row, and does not list it") == 2
+    assert "the service accepted 2 rows, and has only 0 more records than before" in done.err

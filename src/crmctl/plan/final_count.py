@@ -94,7 +94,7 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
                 return Conclusion(unverified)  # a later run compares again
             add_rivals(journal, comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
-        if not comparison.shows_job:
+        if not ledger.shows_job:
             return Conclusion(unverified, ended.note)  # the lists may be old: a later run compares again, and sends nothing before
         is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
         return replace(ended, note=ended.note or (count.why if is_told else None))
@@ -261,8 +261,6 @@ class _Comparison:
         self._slugs: set[frozenset[str]] = set()
         self._name = next((own.key for own in recognitions(journal.header) if own.key_types), lambda _: None)
         self._db = open_spill(_TABLES)
-        self.shows_job = True
-        """Whether `ledger` found a record of a created row."""
 
     def close(self) -> None:
         self._db.close()
@@ -309,7 +307,7 @@ class _Comparison:
         ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())
         records = [Record.parse(jsontext.loads(body)) for (body,) in self._db.execute("SELECT body FROM seen")]
         ledger.see(sorted(records, key=lambda record: (record.created_at or "", record.id)))
-        self.shows_job = any_even or bool(ledger.found) or not records_made(self._journal)
+        ledger.shows_job = any_even or bool(ledger.found) or not records_made(self._journal)
         return ledger
 
     def rivals(self, ledger: _Ledger) -> Iterator[tuple[int, str, str]]:
@@ -381,6 +379,8 @@ class _Ledger:
     def __init__(self, journal: Journal, altered: frozenset[str]) -> None:
         self._journal = journal
         self._altered = altered
+        self.shows_job = True
+        """Whether some created row has a record, if there are any."""
         self.rows: dict[int, Entry] = {}
         self.states: dict[int, RowState] = {}
         self.found: dict[int, Record | None] = {}
@@ -561,4 +561,4 @@ def _question(journal: Journal, missing: Sequence[Entry]) -> Conclusion:
         batches[journal.batches_of(entry.ordinal, entry.ordinal)[entry.ordinal]].append(entry)
     is_whole = all(len(entries) == _created_in(journal, batch) for batch in journal.batches() if (entries := batches.get(batch.number)))
     journal.question({number: Batch(tuple(entries)) for number, entries in batches.items()}, VANISHED)
-    return Conclusion(note=f"{len(missing):,} rows: {VANISHED}", sends_again=is_whole)
+    return Conclusion(note=f"rows that the service accepted and does not list: {len(missing):,}", sends_again=is_whole)

@@ -69,7 +69,7 @@ class RecordCount:
             return "nobody can count whether every created row is there: the service does not say how many records it has"
         made = self.made
         if more < made:
-            return f"{made:,} rows were created, and the service has only {more:,} more records than before: {FEWER}"
+            return f"the service accepted {made:,} rows, and has only {more:,} more records than before: {FEWER}"
         if more - made > in_doubt:
             return f"{made:,} rows were created, and the service has {more:,} more records than before: {MORE}"
         return None
