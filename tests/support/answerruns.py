@@ -27,7 +27,7 @@ from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
 
 Data = dict[str, Any]
-BATCH = 5
+BATCHES = (5, 5, 1, 2, 3, 8)
 RUNS = 6
 
 
@@ -89,6 +89,7 @@ class AnswerPlay:
     refused: int | None = None
     rows: int = 23
     seed: int = 0
+    batch: int = 5
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
         for _ in range(RUNS):
             with closing(Journal(folder, clock)) as journal:
                 before, trouble = journal.counts(), len(service.faults)
-                options = DeliveryOptions(concurrency=1, max_rows=BATCH)
+                options = DeliveryOptions(concurrency=1, max_rows=told.batch)
                 result = run_import(
                     ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS)
                 )
@@ -301,23 +302,28 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
     return lost, doubled, misnamed, sum(doubtful.values()), sum(map(len, duplicates.values()))
 
 
+def some_answers(chance: random.Random, rows: int, batch: int) -> tuple[tuple[int, str], ...]:
+    """Up to four wrong answers, to any of the writes of a job."""
+    writes = chance.sample(range(rows // batch + 2), chance.choice((0, 1, 1, 1, 2, 2, 3, 4)))
+    return tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes))
+
+
 def plays(count: int, seed: int) -> Iterator[AnswerPlay]:
     """Random plays, the same for the same seed."""
     chance = random.Random(seed)
     for number in range(count):
-        writes = chance.sample(range(6), chance.choice((0, 1, 1, 1, 2)))
-        alteration = chance.choice((None, *ALTERATIONS))
-        recognition = chance.choice(RECOGNITIONS)
+        batch = chance.choice(BATCHES)
         yield AnswerPlay(
-            recognition,
-            alteration,
+            chance.choice(RECOGNITIONS),
+            chance.choice((None, *ALTERATIONS)),
             chance.choice((None, None, 3, 7, 8)),
-            tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes)),
+            some_answers(chance, AnswerPlay.rows, batch),
             chance.choice(("current", *LISTS)),
             chance.choice(("none", "none", *WRITERS)),
             chance.random() < 0.75,
             chance.choice((None, None, 6, 12)),
             seed=number,
+            batch=batch,
         )
 
 

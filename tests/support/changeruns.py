@@ -23,7 +23,7 @@ from crmctl.plan.requests import RunRequest
 from crmctl.write.database import RowState
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import RIVALS, surplus_records
-from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCH, LISTS
+from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCHES, LISTS, some_answers
 from tests.support.bulkcontext import QuietListener
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, ChangingService, Data, Kept, data_of
 from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, repeatable_turns
@@ -136,8 +136,7 @@ class Stage:
             self.clock.advance(600)
             self.service.began = self.clock.now()
             if not self.told.resumes:
-                return None
-            result = None if result is None else result
+                return result
         for _ in range(4):
             job = next(iter(self.store.list()), None)
             if job is None or not (job.is_resumable or result is None):
@@ -351,14 +350,14 @@ SCRIPTS: dict[str, Callable[[Stage], None]] = {"keyed": _keyed, "delete": _delet
 
 
 @contextmanager
-def small_batches() -> Iterator[None]:
+def small_batches(size: int = 5) -> Iterator[None]:
     delivery = RunRequest.delivery
-    with patch.object(RunRequest, "delivery", lambda request: replace(delivery(request), max_rows=BATCH)):
+    with patch.object(RunRequest, "delivery", lambda request: replace(delivery(request), max_rows=size)):
         yield
 
 
 def play_change(told: ChangePlay) -> ChangeOutcome:
-    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(), repeatable_turns():
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(told.batch), repeatable_turns():
         stage = Stage(told, Path(name))
         seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
         for n in seeded:
@@ -376,12 +375,12 @@ def change_plays(count: int, seed: int) -> Iterator[ChangePlay]:
     """Random plays, the same for the same seed."""
     chance = random.Random(seed)
     for number in range(count):
-        writes = chance.sample(range(6), chance.choice((0, 1, 1, 1, 2)))
+        batch = chance.choice(BATCHES)
         yield ChangePlay(
             chance.choice(KINDS),
             chance.choice((None, *ALTERATIONS)),
             chance.choice((None, None, 3, 7, 12)),
-            tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes)),
+            some_answers(chance, ROWS, batch),
             chance.choice(("current", *LISTS)),
             chance.choice(("none", *WRITERS)),
             chance.random() < 0.75,
@@ -389,4 +388,5 @@ def change_plays(count: int, seed: int) -> Iterator[ChangePlay]:
             chance.choice(KILLS),
             chance.random() < 0.8,
             number,
+            batch,
         )

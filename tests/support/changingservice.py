@@ -46,6 +46,7 @@ class ChangePlay:
     kill: tuple[str, int] | None = None
     resumes: bool = True
     seed: int = 0
+    batch: int = 5
 
 
 @dataclass

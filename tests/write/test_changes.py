@@ -10,7 +10,6 @@ import pytest
 from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
-from tests.support import changeruns
 from tests.support.answerruns import ALTERATIONS, ANSWERS
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
@@ -177,31 +176,24 @@ PLAYS = {
         seed=1528,
     ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
+    "an undo reads an edit, and then a frozen list that hides it": ChangePlay(
+        "undo", lists="each record late", total=False, unique=True, kill=("before settle", 2), resumes=False, seed=585, batch=1
+    ),
+    "a row in doubt and the only confirmed row have the keys of another client's records": ChangePlay(
+        "keyed",
+        "escapes text",
+        answers=((9, "429, applied all"), (15, "no answer, applied half")),
+        lists="each record late",
+        writer="rivals",
+        kill=("after begin", 1),
+        seed=313,
+        batch=1,
+    ),
 }
 
 
 @pytest.mark.parametrize("told", PLAYS.values(), ids=PLAYS.keys())
 def test_what_a_play_once_showed(told: ChangePlay) -> None:
-    outcome = play_change(told)
-    assert outcome.is_right, outcome
-
-
-def test_an_undo_keeps_an_edit_that_a_frozen_list_hides_when_it_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record read by itself shows the edit; the list that crmctl reads before it writes does not."""
-    monkeypatch.setattr(changeruns, "BATCH", 1)
-    kill = ("before settle", 2)
-    told = ChangePlay("undo", lists="each record late", total=False, unique=True, kill=kill, resumes=False, seed=585)
-    outcome = play_change(told)
-    assert outcome.is_right, outcome
-
-
-def test_one_row_does_not_show_what_the_service_alters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another client's record has the key of the only row that the service has confirmed, and of the row in doubt."""
-    monkeypatch.setattr(changeruns, "BATCH", 1)
-    answers = ((9, "429, applied all"), (15, "no answer, applied half"))
-    told = ChangePlay(
-        "keyed", "escapes text", answers=answers, lists="each record late", writer="rivals", kill=("after begin", 1), seed=313
-    )
     outcome = play_change(told)
     assert outcome.is_right, outcome
 
