@@ -97,6 +97,13 @@ def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trim
     assert outcome.is_right, outcome
 
 
+def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trims_and_has_no_totals() -> None:
+    """Every batch is carried out twice, and row 6 refused each time. All other rows are recognised, so its twin's copy is left over."""
+    faults = ((0, "429, applied all"), (1, "403, applied all"), (2, "404, applied all"), (3, "401, applied all"))
+    outcome = play(AnswerPlay("capitals", "trims text", None, faults, "each record late", "similar", False, 6, seed=733, batch=8))
+    assert (outcome.is_right, outcome.in_doubt) == (True, 1), outcome
+
+
 def test_a_lost_row_does_not_take_the_copy_of_its_twin_because_the_service_alters_another_row() -> None:
     """Row 15 was accepted without effect. Row 16, other capitals, exists twice. The service escapes the name of row 8."""
     faults = ((2, "created, without effect"), (3, "created twice by a proxy"))
