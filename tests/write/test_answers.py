@@ -104,6 +104,58 @@ def test_a_refused_row_does_not_take_the_copy_of_its_twin_in_a_service_that_trim
     assert (outcome.is_right, outcome.in_doubt) == (True, 1), outcome
 
 
+TWINS = {
+    "twins in two batches, one lost and one created twice, and the service trims": AnswerPlay(
+        "capitals", "trims text", answers=((2, "created, without effect"), (3, "429, applied all")), refused=12, seed=647
+    ),
+    "the same, refused twice, and the service truncates": AnswerPlay(
+        "capitals",
+        "truncates text",
+        answers=((0, "503, applied to the last rows"), (2, "429, applied all"), (4, "no answer, applied no")),
+        lists="5 s late",
+        total=False,
+        refused=12,
+        seed=411,
+    ),
+    "the twin of a row with two records is in doubt, and the service truncates": AnswerPlay(
+        "capitals",
+        "truncates text",
+        answers=((0, "429, applied all"), (2, "503, applied to the last rows"), (5, "no answer, applied no")),
+        lists="each record late",
+        seed=1324,
+    ),
+    "all twins have three records but a refused one, and the service truncates": AnswerPlay(
+        "capitals",
+        "truncates text",
+        answers=((0, "403, applied all"), (1, "404, applied all"), (2, "503, applied to the last rows")),
+        lists="every second read late",
+        writer="similar",
+        refused=6,
+        seed=30,
+        batch=8,
+    ),
+    "one twin has three records and the other two, and the service alters another value": AnswerPlay(
+        "capitals",
+        "makes dates moments",
+        answers=(
+            (0, "404, applied all"),
+            (1, "403, applied all"),
+            (2, "no answer, applied half"),
+            (3, "503, applied to the last rows"),
+        ),
+        lists="each record late",
+        seed=318,
+        batch=8,
+    ),
+}
+
+
+@pytest.mark.parametrize("told", TWINS.values(), ids=TWINS.keys())
+def test_the_service_shows_which_twin_a_record_is_although_it_alters_values(told: AnswerPlay) -> None:
+    outcome = play(told)
+    assert outcome.is_right, outcome
+
+
 def test_a_lost_row_does_not_take_the_copy_of_its_twin_because_the_service_alters_another_row() -> None:
     """Row 15 was accepted without effect. Row 16, other capitals, exists twice. The service escapes the name of row 8."""
     faults = ((2, "created, without effect"), (3, "created twice by a proxy"))

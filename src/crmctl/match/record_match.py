@@ -126,12 +126,14 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         """Whether every record has the values of a row."""
         return all({*map(spell, ids.values())} <= _room(rows[key], every_twin.get(key, {}), spell).keys() for key, ids in there.items())
 
-    spell = next((spell for spell in (_as_written, _without_blanks) if explains(spell)), None)
+    spell_of_all = next((spell for spell in (_as_written, _without_blanks) if explains(spell)), None)
+    kept = _kept(rows, there) if spell_of_all is None else frozenset[int]()
     found: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, ids in there.items():
         twins = every_twin.get(key, {})
+        spell = _spell_by({*rows[key].values(), *twins}, ids.values(), kept) if kept else spell_of_all
         if spell is not None:
             counts, room = Counter(map(spell, ids.values())), _room(rows[key], twins, spell)
             if len(room) > 1 and counts - room and room - counts:
@@ -172,6 +174,31 @@ def _at_most(records: Mapping[str, str], room: Counter[str], spell: Spell) -> It
         if left[spell(form)] > 0:
             left[spell(form)] -= 1
             yield record_id, form
+
+
+def _kept(rows: Mapping[str, Mapping[int, str]], there: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
+    """Return the places of attributes in forms in which records of one key differ as its rows do: the service keeps these differences."""
+    return frozenset().union(*(_differing(rows[key].values()) & _differing(ids.values()) for key, ids in there.items()))
+
+
+def _differing(forms: Iterable[str]) -> frozenset[int]:
+    values = zip(*(_values(form) for form in forms), strict=True)
+    return frozenset(place for place, there in enumerate(values) if len({*there}) > 1)
+
+
+def _values(form: str) -> list[str]:
+    return [jsontext.dumps(value) for value in jsontext.loads(form)]
+
+
+def _spell_by(sent: Iterable[str], there: Iterable[str], places: frozenset[int]) -> Spell:
+    """Return a spelling by the attributes at some places of a form. Other values than those sent are taken for the most similar ones."""
+
+    def values_at(form: str) -> str:
+        values = _values(form)
+        return "".join(values[place] for place in sorted(places))
+
+    spelled = spellings([*map(values_at, sent)], [*map(values_at, there)])
+    return lambda form: spelled[values_at(form)]
 
 
 def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins], spell: Spell | None) -> Iterable[_Group]:
@@ -256,6 +283,20 @@ def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> 
     """Pair rows with records of the same form without its blanks, in order."""
     bare = {record_id: _without_blanks(form) for record_id, form in records.items()}
     return pair_equal({ordinal: _without_blanks(form) for ordinal, form in rows.items()}, bare)
+
+
+def pair_spellings(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int, str]:
+    """Pair rows with records of their spelling. A row stays alone if all records are spelled more like other rows."""
+    spelled = spellings(rows.values(), records.values()) if rows else {}
+    return pair_equal(rows, {record_id: spelled.get(form, form) for record_id, form in records.items()})
+
+
+def spellings(sent: Collection[str], there: Collection[str]) -> dict[str, str]:
+    """Return the form sent for each form, sent or stored: a different one each as far as possible, else the most similar one."""
+    rows = sorted({*sent})
+    pairs = pair_forms(dict(enumerate(rows)), {form: form for form in sorted({*there})})
+    nearest = {form: max(rows, key=lambda row: _likeness(row, form)) for form in {*there} - {*pairs.values()}}
+    return {row: row for row in rows} | nearest | {form: rows[at] for at, form in pairs.items()}
 
 
 def _likeness(sent: str, there: str) -> float:

@@ -16,7 +16,16 @@ from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import canonical, pair_altered
-from crmctl.match.record_match import Recognition, by_content, is_untouched, may_be_row, pair_but_for_blanks, pair_equal, pair_forms
+from crmctl.match.record_match import (
+    Recognition,
+    by_content,
+    is_untouched,
+    may_be_row,
+    pair_but_for_blanks,
+    pair_equal,
+    pair_forms,
+    pair_spellings,
+)
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.read.read_back import LONG_READ, Reader, Unusable
@@ -355,6 +364,7 @@ PAIRINGS = (
     (pair_but_for_blanks, False, False),
     (pair_equal, True, True),
     (pair_equal, False, True),
+    (pair_spellings, True, True),
     (pair_forms, True, False),
 )
 """Ways to pair rows with records, the surest first. Each names a function, says whether it pairs created rows, and whether it compares
@@ -448,7 +458,7 @@ class _Ledger:
             else:
                 rest.append(record)
         telling = {key: self._telling(rows[key], group) for key, group in alike.items()}
-        kept = {slug for key, group in alike.items() for slug in telling[key].slugs if self._shows_twins(slug, rows[key], group)}
+        kept = {slug for key, group in alike.items() for slug in telling[key].slugs if _differs(slug, group)}
         for key, group in alike.items():
             every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
             exact = {every.form(self.rows[row].data) for row in rows[key]}
@@ -462,17 +472,12 @@ class _Ledger:
                 pairs = pair(forms, {record_id: compared.form(record.data) for record_id, record in by_id.items()})
                 by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
                 self.found.update(by_row)
-                if pair is pair_equal and created:
+                if created and pair is not pair_forms:
                     held = {_content(record): row for row, record in by_row.items()}
                     for record in [record for record in by_id.values() if _content(record) in held]:
                         self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs - kept))
             rest += by_id.values()
         return rest
-
-    def _shows_twins(self, slug: str, rows: Sequence[int], records: Iterable[Record]) -> bool:
-        """Whether these records show two of the values in which the rows differ."""
-        value = Recognition(frozenset({slug}), unique=False)
-        return len({value.form(self.rows[row].data) for row in rows} & {value.form(record.data) for record in records}) > 1
 
     def _telling(self, rows: Sequence[int], records: Iterable[Record]) -> Recognition:
         """Return the attributes that distinguish these rows: the rows differ in them, and some record has a value."""
@@ -521,6 +526,12 @@ class _Ledger:
             self.surplus[row] += ids
         taken = agreed.ids.union(*agreed.extra.values())
         self.unexplained = self._find_surplus(record for record in records if record.id not in taken)
+
+
+def _differs(slug: str, records: Iterable[Record]) -> bool:
+    """Whether these records, which have the key of one row, differ in an attribute as rows with that key do: the service keeps it."""
+    value = Recognition(frozenset({slug}), unique=False)
+    return len({value.form(record.data) for record in records}) > 1
 
 
 def _holds_most(record: Record, entry: Entry) -> bool:
