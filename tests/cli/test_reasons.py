@@ -126,7 +126,7 @@ def edited_since(crm: RunningService) -> list[str]:
 CASES: list[tuple[Callable[[RunningService], list[str]], str]] = [
     (imported, TAKEN), (imported_badly, INVALID), (imported_by_key, TAKEN), (planned, TAKEN), (updated, TAKEN), (resumed, TAKEN),
     (undone_update, TAKEN), (undone_deletion, TAKEN), (undone_merge, TAKEN), (applied_merge, "changed"),
-    (edited_since, "changed by another client since"),
+    (edited_since, "--include-changed undoes those too"),
 ]  # fmt: skip
 
 

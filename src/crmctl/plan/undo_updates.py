@@ -39,7 +39,7 @@ from crmctl.write.steps import Step, StepKind, StepSender, deletions, take_steps
 
 LEFT = {
     "failed": "refused by the service",
-    "conflicts": "changed by another client since, and kept",
+    "conflicts": "changed since, and kept",
     "duplicates": "duplicates kept, because another client may have created them",
     "unknown": "not found, or not distinguishable from other records",
     "gone": "deleted by another client since",
@@ -50,6 +50,12 @@ LEFT = {
     "unreferenced": "references that still name the old ids",
 }
 """Descriptions of changes that an undo leaves in place, by key of the JSON form."""
+
+WAYS = {
+    "updatesKept": "crmctl bulk import keeps what updates overwrite only with --key",
+    "conflicts": "crmctl bulk undo {job} --include-changed undoes those too; what changed is lost",
+}
+"""Hints about changes that an undo leaves in place."""
 
 
 @dataclass
@@ -99,7 +105,7 @@ class UndoReport:
             self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
             raise self.error
         if self.carried_out and (left := self.left):
-            hint = "crmctl bulk import keeps what updates overwrite only with --key" if "updatesKept" in left else None
+            hint = next((way.format(job=self.job) for name, way in WAYS.items() if name in left), None)
             reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
             message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
             raise PartialError(message, hint=hint, details=self.details)
