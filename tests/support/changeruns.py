@@ -195,8 +195,8 @@ class Stage:
         return record.data is not None and all(record.data.get(slug) in (value, again.get(slug)) for slug, value in before.items())
 
     def _holds(self, record: Kept, n: int, data: Data) -> bool:
-        """Whether some version of the record has the row's values."""
-        stored = {slug: value for slug, value in self.service.stored(n, data).items() if slug in data}
+        """Whether some version of the record has the row's values, apart from those that people changed since."""
+        stored = {slug: value for slug, value in self.service.stored(n, data).items() if slug in data and slug not in record.edits}
         return any(
             version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions
         )

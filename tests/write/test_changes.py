@@ -111,6 +111,12 @@ PLAYS = {
     "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
         "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
     ),
+    "a proxy creates a parent twice, alone in its batch, and the list shows the last batch first": ChangePlay(
+        "parents", "rounds numbers", 7, ((1, "created twice by a proxy"),), "each record late", seed=357, batch=1
+    ),
+    "a proxy creates rows twice, and the list shows the last batch first": ChangePlay(
+        "parents", "escapes text", None, ((9, "created twice by a proxy"),), "each record late", kill=("after settle", 1), seed=706, batch=2
+    ),
     "parents are created twice after a 429, and the lists are late and have no totals": ChangePlay(
         "parents", answers=((0, "429, applied all"),), lists="5 s late", total=False, seed=415
     ),

@@ -190,8 +190,8 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
         if looks == NOTED_LOOKS:
             context.progress.note(f"waiting up to {patience:.0f} s for the service's lists to show what was created")
         clock.sleep(min(LOOKS.gap(looks), max(0.05, started + patience - clock.now())))
-        was_current, count = count.is_current, evidence.final_count()
-        if count.is_current and not was_current:
+        earlier, count = count, evidence.final_count()
+        if _shows_more(count, earlier):
             evidence.note_lag(clock.now() - started)
     batches = journal.batches()
     is_repeated = any(map(_is_repeated, batches))
@@ -207,6 +207,12 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
         later = evidence.final_count()
         return later if later.is_current or not count.is_current else count
     return count
+
+
+def _shows_more(count: FinalCount, earlier: FinalCount) -> bool:
+    """Whether the lists have caught up since an earlier count: they show the last batch, or more of the records they lacked."""
+    was_short = earlier.left is not None and count.left is not None and earlier.left < min(count.left, 0)
+    return was_short or (count.is_current and not earlier.is_current)
 
 
 _TABLES = """
