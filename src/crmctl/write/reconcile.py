@@ -177,6 +177,8 @@ class Reconciler:
         missing = {entry.ordinal for entry in parked.creates} - found
         if not missing:
             self.recovered += 1
+            if parked.looks:
+                self.evidence.note_lag(now - parked.known_at)  # or the service was late, and may be again
             return self._conclude(parked, view.seen, frozenset())
         if view.failed:
             if view.hopeless or now >= deadline + CONTROL_SECONDS:
