@@ -250,6 +250,9 @@ def test_values_are_compared_as_a_service_shows_them() -> None:
     assert is_unchanged({"n": 12.5, "note": " a ", "born": "2020-02-01", "email": "A@b.c", "tags": ["x"], "code": None}, there, known)
     for slug, value in (("n", 12.6), ("note", "A"), ("born", "2020-02-02"), ("note", None), ("tags", ["x", "y"]), ("code", "c")):
         assert not is_unchanged({slug: value}, there, known), slug
+    assert is_unchanged({"n": 12.5}, {"n": "12.50"}, known)
+    assert not is_unchanged({"n": 12.5}, {"n": "12.6"}, known)
+    assert not is_unchanged({"note": "12.5"}, {"note": "12.50"}, known)
 
 
 def test_a_key_has_one_form() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,11 +98,17 @@ def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
     return False
 
 
+_NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?")
+"""A number as a service may store it: as text."""
+
+
 def _shown(kind: str | None, value: Any) -> Any:
     """Return a value in a form that its spellings share; None if it is empty."""
     if isinstance(value, str):
         if kind in (AttributeType.EMAIL, AttributeType.DATE):
             return canonical(value)
+        if kind == AttributeType.NUMBER and _NUMBER.fullmatch(value):
+            return Decimal(value)
         return unicodedata.normalize("NFC", value) or None
     if isinstance(value, dict):
         return {name: item for name in sorted(value) if (item := _shown(None, value[name])) is not None} or None
