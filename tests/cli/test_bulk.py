@@ -122,7 +122,7 @@ def test_a_job_whose_service_went_away_goes_on_later(crm: RunningService, tmp_pa
     assert (stopped.json()["created"], stopped.json()["unsent"]) == (0, 5)
     assert stopped.error()["requiredScope"] == "records:write"
     assert stopped.error()["hint"] == f"crmctl bulk resume {stopped.json()['job']}"
-    assert run_crmctl("bulk", "resume", "--last").ok().json()["created"] == 5
+    assert run_crmctl("bulk", "resume", "--last", "--max-wait", "1").ok().json()["created"] == 5
 
 
 @pytest.mark.parametrize(

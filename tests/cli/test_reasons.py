@@ -76,7 +76,7 @@ def resumed(crm: RunningService) -> list[str]:
     person(crm, "bob@acme.com")
     Path("a.csv").write_text(BOTH.format("bob@acme.com"))
     run_here("bulk", "import", "people", "a.csv", env={"CRMCTL_API_KEY": crm.key_for(["objects:read", "records:read"])}).exits(4)
-    return ["bulk", "resume", "--last"]
+    return ["bulk", "resume", "--last", "--max-wait", "1"]
 
 
 def undone_update(crm: RunningService) -> list[str]:
