@@ -181,8 +181,8 @@ class Stage:
             mine = [record for record in records if record.versions[0][2] == "job"]
             spare = len(extra.get(n, ())) + len(rivals.get(n, ((), ()))[1]) + doubtful + (state is RowState.REJECTED)  # as ambiguous
             self.fault(f"{what}: row {n} is doubled ({len(mine)})", when=len(mine) > 1 + spare)
-            # An updated row speaks of its own record. One that a rival adds at that moment is ambiguous for the next import by key.
-            is_claimed = bool(mine) and state is not RowState.UPDATED
+            # A row found by its key speaks of its own record. One that a rival adds at that moment is ambiguous for the next import by key.
+            is_claimed = bool(mine) and state not in (RowState.UPDATED, RowState.UNCHANGED)
             self.fault(f"{what}: exit 0 and row {n} exists {len(records)} times", when=succeeded and is_claimed and len(records) > 1)
             record_id = rows[n].record_id if n in rows else None
             if record_id is not None:
