@@ -304,7 +304,7 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
 
 def some_answers(chance: random.Random, rows: int, batch: int) -> tuple[tuple[int, str], ...]:
     """Up to four wrong answers, to any of the writes of a job."""
-    writes = chance.sample(range(rows // batch + 2), chance.choice((0, 1, 1, 1, 2, 2, 3, 4)))
+    writes = chance.sample(range(rows // batch + 2), chance.choice((0, 0, 1, 1, 1, 1, 2, 2, 3, 4)))
     return tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes))
 
 
