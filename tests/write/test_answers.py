@@ -134,6 +134,28 @@ TWINS = {
         seed=30,
         batch=8,
     ),
+    "a created row has no record, its twin in doubt has one, and the service escapes text": AnswerPlay(
+        "capitals",
+        "escapes text",
+        answers=(
+            (0, "created, without effect"),
+            (1, "403, applied all"),
+            (3, "no answer, applied all"),
+            (4, "503, applied to the last rows"),
+        ),
+        writer="others",
+        total=False,
+        seed=25,
+    ),
+    "a row is lost, and the service makes it more like its twin than it was": AnswerPlay(
+        "capitals",
+        "writes titles",
+        7,
+        answers=((2, "no answer, applied half"), (3, "429, applied all"), (4, "403, applied all")),
+        lists="every second read late",
+        seed=62,
+        batch=3,
+    ),
     "one twin has three records and the other two, and the service alters another value": AnswerPlay(
         "capitals",
         "makes dates moments",

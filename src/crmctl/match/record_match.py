@@ -133,7 +133,10 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
     ambiguous: set[int] = set()
     for key, ids in there.items():
         twins = every_twin.get(key, {})
-        spell = _spell_by({*rows[key].values(), *twins}, ids.values(), kept) if kept else spell_of_all
+        sent = {*rows[key].values(), *twins}
+        spell: Spell | None = spell_of_all
+        if spell is None and (kept or {*ids.values()} <= sent):
+            spell = _as_written if {*ids.values()} <= sent else _spell_by(sent, ids.values(), kept)
         if spell is not None:
             counts, room = Counter(map(spell, ids.values())), _room(rows[key], twins, spell)
             if len(room) > 1 and counts - room and room - counts:
@@ -204,8 +207,6 @@ def _spell_by(sent: Iterable[str], there: Iterable[str], places: frozenset[int])
 def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins], spell: Spell | None) -> Iterable[_Group]:
     """Return one group per form. Return a single group if the service must have altered some values, or if all forms are equal."""
     room = _room(rows, twins, spell or _as_written)
-    if spell is None and not Counter(records.values()) - room:
-        spell = _as_written  # it altered no value of these
     if spell is None or len(room) < 2:
         return [_Group(rows, records, _joined(twins.values()), len({*rows.values(), *twins}) > 1)]
     return [
@@ -283,12 +284,6 @@ def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> 
     """Pair rows with records of the same form without its blanks, in order."""
     bare = {record_id: _without_blanks(form) for record_id, form in records.items()}
     return pair_equal({ordinal: _without_blanks(form) for ordinal, form in rows.items()}, bare)
-
-
-def pair_spellings(rows: Mapping[int, str], records: Mapping[str, str]) -> dict[int, str]:
-    """Pair rows with records of their spelling. A row stays alone if all records are spelled more like other rows."""
-    spelled = spellings(rows.values(), records.values()) if rows else {}
-    return pair_equal(rows, {record_id: spelled.get(form, form) for record_id, form in records.items()})
 
 
 def spellings(sent: Collection[str], there: Collection[str]) -> dict[str, str]:

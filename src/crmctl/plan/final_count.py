@@ -24,7 +24,7 @@ from crmctl.match.record_match import (
     pair_but_for_blanks,
     pair_equal,
     pair_forms,
-    pair_spellings,
+    spellings,
 )
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
@@ -364,17 +364,18 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
 
 
 PAIRINGS = (
-    (pair_equal, True, False),
-    (pair_equal, False, False),
-    (pair_but_for_blanks, True, False),
-    (pair_but_for_blanks, False, False),
-    (pair_equal, True, True),
-    (pair_equal, False, True),
-    (pair_spellings, True, True),
-    (pair_forms, True, False),
+    (pair_equal, True, "all"),
+    (pair_equal, False, "all"),
+    (pair_but_for_blanks, True, "all"),
+    (pair_but_for_blanks, False, "all"),
+    (pair_equal, True, "kept"),
+    (pair_equal, False, "kept"),
+    (pair_equal, True, "nearest"),
+    (pair_equal, False, "nearest"),
+    (pair_forms, True, "all"),
 )
-"""Ways to pair rows with records, the surest first. Each names a function, says whether it pairs created rows, and whether it compares
-telling attributes only."""
+"""Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and what it compares. That is all attributes
+that tell rows apart, those whose differences the service keeps, or for these the row that a record is most like."""
 
 
 class _Copy(NamedTuple):
@@ -469,15 +470,20 @@ class _Ledger:
             every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
             exact = {every.form(self.rows[row].data) for row in rows[key]}
             by_id = {record.id: record for record in sorted(group, key=lambda record: every.form(record.data) not in exact)}
-            for pair, created, is_kept in PAIRINGS:
-                compared = replace(telling[key], slugs=telling[key].slugs & kept) if is_kept else telling[key]
-                if is_kept and not compared.slugs:
+            for pair, created, what in PAIRINGS:
+                compared = telling[key] if what == "all" else replace(telling[key], slugs=telling[key].slugs & kept)
+                if what != "all" and not compared.slugs:
                     continue
+                there = {record_id: compared.form(record.data) for record_id, record in by_id.items()}
+                if what == "nearest":
+                    nearest = spellings([compared.form(self.rows[row].data) for row in rows[key]], [*there.values()])
+                    there = {record_id: nearest[form] for record_id, form in there.items()}
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
                 forms = {row: compared.form(self.rows[row].data) for row in open_rows}
-                pairs = pair(forms, {record_id: compared.form(record.data) for record_id, record in by_id.items()})
+                pairs = pair(forms, there)
                 by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
-                self.found.update(by_row)
+                if created or what != "nearest":  # such a record may be that of a row in doubt, and of no other
+                    self.found.update(by_row)
                 if created and pair is not pair_forms:
                     held = {_content(record): row for row, record in by_row.items()}
                     for record in [record for record in by_id.values() if _content(record) in held]:
@@ -490,7 +496,7 @@ class _Ledger:
         kept = {slug for record in records for slug, value in record.data.items() if value is not None}
         sent = [self.rows[row].data for row in rows]
         forms = {slug: {Recognition(frozenset({slug}), unique=False).form(data) for data in sent} for data in sent for slug in data}
-        return Recognition(frozenset(slug for slug, spellings in forms.items() if len(spellings) > 1 and slug in kept), unique=False)
+        return Recognition(frozenset(slug for slug, values in forms.items() if len(values) > 1 and slug in kept), unique=False)
 
     def _share_copies(self) -> None:
         """Decide on records that equal a found row, but may be an altered twin of it: only if the service alters what tells them apart."""
