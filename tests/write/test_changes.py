@@ -111,6 +111,14 @@ PLAYS = {
     "a proxy creates parents twice, and the lists show the second ones late": ChangePlay(
         "parents", answers=((0, "created twice by a proxy"),), lists="each record late", kill=("after begin", 2), seed=63
     ),
+    "a refused batch was carried out, the service drops an attribute, and people edit two of its records": ChangePlay(
+        "parents",
+        "drops an attribute",
+        answers=((1, "429, applied all"), (3, "404, applied all"), (5, "created, without effect")),
+        writer="edits",
+        kill=("after settle", 5),
+        seed=1230,
+    ),
     "a proxy creates a parent twice, alone in its batch, and the list shows the last batch first": ChangePlay(
         "parents", "rounds numbers", 7, ((1, "created twice by a proxy"),), "each record late", seed=357, batch=1
     ),

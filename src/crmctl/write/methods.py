@@ -132,15 +132,16 @@ def explain(
     Rows that are or become ambiguous are not paired. Also return how many new records belong to no known row.
     """
     entries, seen, new = found
-    taken = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(journal)}
-    pool = _without_other_rows(journal, entries, [record for record in new if record.id not in taken], recognition, others)
+    known = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(journal)}
+    pool = _without_other_rows(journal, entries, [record for record in new if record.id not in known], recognition, others)
     missing = [entry for entry in entries if entry.ordinal not in seen.found and entry.ordinal not in seen.ambiguous]
     if not pool or not missing:
         return seen, len(pool)
     agreed = pair_altered(missing, pool, entries, others())
     extra = {ordinal: [*seen.extra.get(ordinal, ()), *ids] for ordinal, ids in agreed.extra.items()}
     ambiguous = seen.ambiguous | agreed.possible
-    explained = replace(seen, found={**seen.found, **agreed.found}, extra={**seen.extra, **extra}, ambiguous=ambiguous)
+    taken = seen.taken - agreed.found.keys()
+    explained = replace(seen, found={**seen.found, **agreed.found}, extra={**seen.extra, **extra}, ambiguous=ambiguous, taken=taken)
     return explained, len(pool) - len(agreed.found) - sum(map(len, agreed.extra.values()))
 
 
