@@ -9,7 +9,7 @@ import pytest
 from crmctl.errors import PartialError, UsageError
 from crmctl.plan.audit import Audit
 from crmctl.plan.resume import RepairResult
-from tests.support.bulkfiles import attribute
+from tests.support.bulkfiles import attribute, select
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.keydesk import KeyDesk, counts, undo
@@ -49,8 +49,35 @@ def test_an_attribute_that_is_gone_is_named_with_a_way_that_works(desk: KeyDesk)
         desk.resume()
     assert refused.value.code == "job_changed"
     assert "crmctl attributes create people" in str(refused.value.hint)
+    assert "crmctl bulk undo" in str(refused.value.hint)
     desk.attributes.append(note)
     assert counts(desk.resume()) == {"created": 150}
+
+
+def test_an_attribute_of_another_type_under_the_same_slug_is_refused(desk: KeyDesk) -> None:
+    stopped(desk)
+    desk.attributes[:] = [attribute("note", "number") if each.slug == "note" else each for each in desk.attributes]
+    with pytest.raises(UsageError, match="attribute note of people changed"):
+        desk.resume()
+
+
+def test_no_change_of_the_attributes_keeps_a_job_from_being_undone(desk: KeyDesk) -> None:
+    stopped(desk)
+    desk.attributes[:] = [attribute("rating", "number")]
+    assert undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock, desk.attributes).left == {}
+    assert desk.server.records == []
+
+
+def test_options_names_and_attributes_that_the_file_does_not_fill_may_change(desk: KeyDesk) -> None:
+    own = list(desk.attributes)
+    desk.attributes += [select("sector", "energy", "retail", name="Branch"), attribute("motto")]
+    desk.server.faults[1] = Fault(status=403)
+    rows = "Email,Branch\n" + "".join(f"p{n}@acme.com,energy\n" for n in range(150))
+    assert counts(desk.load(rows, "email")) == {"created": 100, "unsent": 50}
+    desk.server.faults.clear()
+    desk.attributes[:] = [*own, select("sector", "retail", "farming", name="Sector")]
+    assert counts(desk.resume()) == {"created": 150}
+    assert {record["data"]["sector"] for record in desk.server.records} == {"energy"}, "the service judges its options"
 
 
 @pytest.mark.parametrize("feed", [None, "keep"])

@@ -92,7 +92,7 @@ class KeyDesk:
 def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
     """Undo the newest job of a desk's folder."""
     store = JobStore(folder / "state", clock)
-    job = reopen(store, store.list()[0], origin, attributes)
+    job = reopen(store, store.list()[0], origin)
     with closing(job.input), closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes) as updates:
         written = WrittenRecords(journal, rows_of(journal, job.input.payloads), ids, updates)
         plan = plan_undo(written, Reader(service, journal.header.object_id))

@@ -28,13 +28,14 @@ from crmctl.write.database import JobState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietContext
+from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
 
 ATTRIBUTES = [
-    Attribute(id="1", slug="name", name="Name", type="text", is_required=True),
-    Attribute(id="2", slug="n", name="Number", type="number"),
-    Attribute(id="3", slug="note", name="Note", type="text"),
+    attribute("name", isRequired=True),
+    attribute("n", "number", name="Number"),
+    attribute("note"),
 ]
 SEQUENTIAL = DeliveryOptions(concurrency=1)
 
@@ -287,7 +288,7 @@ def test_a_job_whose_ground_has_changed_does_not_go_on(desk: Desk, tmp_path: Pat
     elif change == "gone":
         path.unlink()
     elif change == "attributes":
-        desk.attributes[1] = Attribute(id="2", slug="n", name="Number", type="text")
+        desk.attributes[1] = attribute("n", name="Number")
     else:
         desk.server.origin = "http://127.0.0.1:1"
     with pytest.raises(UsageError) as caught:

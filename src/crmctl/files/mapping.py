@@ -115,6 +115,11 @@ class Mapping:
     constant_parts: MappingOf[str, Parts] = field(default_factory=lambda: NO_PARTS)
     _late: dict[str, MappedColumn] = field(default_factory=dict, repr=False)
 
+    @property
+    def written(self) -> list[str]:
+        """Slugs of the attributes that columns and constants write."""
+        return list(dict.fromkeys([*(column.attribute.slug for column in self.columns if column.attribute is not None), *self.constants]))
+
     def column_of(self, key: str) -> MappedColumn:
         """Return the column of a JSON key; keys in later records follow the same rules.
 
@@ -187,17 +192,11 @@ def build_mapping(
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:
     """Return a stable fingerprint of the attributes as far as they matter for an import."""
-    return _digest([_facts(attribute) for attribute in sorted(attributes, key=lambda attribute: attribute.slug)])
-
-
-def attribute_digests(attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Return a short fingerprint of each attribute by its slug."""
-    return {attribute.slug: _digest(_facts(attribute))[:12] for attribute in attributes}
-
-
-def _facts(attribute: Attribute) -> list[object]:
-    flags = [bool(attribute.is_list), bool(attribute.is_required), bool(attribute.is_unique)]
-    return [attribute.slug, attribute.type, *flags, attribute.config]
+    facts = [
+        [one.slug, one.type, bool(one.is_list), bool(one.is_required), bool(one.is_unique), one.config]
+        for one in sorted(attributes, key=lambda attribute: attribute.slug)
+    ]
+    return _digest(facts)
 
 
 def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> MappedColumn:

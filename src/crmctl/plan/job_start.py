@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
-from crmctl.files.mapping import Mode, attribute_digests, schema_digest
+from crmctl.files.mapping import Mode, schema_digest
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.files.whole_files import chunks
@@ -167,7 +167,7 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         keeps_overwritten=options.keeps_overwritten,
         kind=str(options.kind),
         guard=asdict(options.guard),
-        attributes=attribute_digests(target.attributes),
+        attributes=[attribute.wire for attribute in target.attributes],
         shown=options.shown,
     )
 

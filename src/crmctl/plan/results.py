@@ -161,7 +161,8 @@ def example_summary() -> dict[str, Any]:
 
 def _check(result: JobResult, rivals: PartialError | None) -> None:
     if result.error is not None:
-        result.error.hint = result.hint or result.error.hint
+        own = result.error.hint or ""
+        result.error.hint = own if not result.hint or result.hint in own else result.hint
         raise result.error
     document = result.summary.to_document()
     if result.exit_code is ExitCode.REJECTED:

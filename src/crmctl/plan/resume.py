@@ -10,7 +10,6 @@ from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
-from crmctl.files.mapping import attribute_digests, schema_digest
 from crmctl.files.sources import COPY_NAME, STDIN
 from crmctl.match.references import FILE_NAME as REFERENCES
 from crmctl.match.references import ReferenceMap
@@ -73,7 +72,7 @@ def resume(
     begins()
     check_service(job.header, context.origin)
     target = resolve_target(context, job.header.object_id)
-    ready = reopen(store, job, context.origin, target.attributes)
+    ready = reopen(store, job, context.origin, target.attributes if finished is None else None)
     options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
@@ -113,9 +112,8 @@ def reopen_finished(context: BulkContext, reference: str) -> ImportJob:
     info = store.find(reference)
     refuse_running(info)
     check_service(info.header, context.origin)
-    target = resolve_target(context, info.header.object_id)
     try:
-        return reopen(store, info, context.origin, target.attributes)
+        return reopen(store, info, context.origin)
     except CrmctlError as error:
         error.hint = error.hint or "the rows of a job are recognised by its input: put the file back as it was"
         raise
@@ -143,33 +141,44 @@ def choose_job(store: JobStore, reference: str | None, *, last: bool = False) ->
     return resumable[0]
 
 
-def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attribute]) -> ImportJob:
-    """Reopen a job. Raises UsageError that names what changed since: service, input, attributes or mapping."""
+def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attribute] | None = None) -> ImportJob:
+    """Reopen a job with the attributes it began with. Raises UsageError that names what changed since: service, input or mapping.
+
+    With the current `attributes`, also raises it if one that the job writes was deleted or holds other values than before.
+    """
     header = job.header
     check_service(header, origin)
-    if header.kind != JobKind.DELETE:
-        attributes = _attributes_of(header, attributes)
-    source = reopen_input(header, attributes, job.folder)
+    source = reopen_input(header, job.folder)
     with ExitStack() as unless_open:
         unless_open.enter_context(closing(source))
+        if attributes is not None and header.kind != JobKind.DELETE:
+            _refuse_other_attributes(header, source, attributes)
         journal = store.open(job)
         reopened = ImportJob(journal, source.of_job(journal))
         unless_open.pop_all()
     return reopened
 
 
-def _attributes_of(header: Header, attributes: Sequence[Attribute]) -> Sequence[Attribute]:
-    """Return the current state of the attributes the job began with. Raises UsageError if one of them was deleted or changed."""
-    now = attribute_digests(attributes)
-    gone = [slug for slug in header.attributes if slug not in now]
-    other = [slug for slug, digest in header.attributes.items() if slug in now and now[slug] != digest]
+def _refuse_other_attributes(header: Header, source: PlannedInput, attributes: Sequence[Attribute]) -> None:
+    """Raise UsageError if an attribute that the job writes was deleted or holds other values. The service judges options by itself."""
+    before, now = ({one.slug: one for one in several} for several in (_attributes_of(header), attributes))
+    gone = [slug for slug in source.mapping.written if slug not in now]
+    other = [slug for slug in source.mapping.written if slug in now and _values_of(now[slug]) != _values_of(before[slug])]
     if gone:
         what = f"{header.object} has no attribute {', '.join(gone)} any more"
-        raise _changed(header, what, f"create it again as it was, with crmctl attributes create {header.object}, then repeat this command")
-    if other or (not header.attributes and schema_digest(attributes) != header.schema):
-        what = f"attribute{'s' if len(other) > 1 else ''} {', '.join(other)}" if other else "the attributes"
-        raise _changed(header, f"{what} of {header.object} changed", "change it back, then repeat this command")
-    return [attribute for attribute in attributes if attribute.slug in header.attributes] if header.attributes else attributes
+        hint = f"create it again as it was, with crmctl attributes create {header.object}, then repeat this command"
+        raise _changed(header, what, f"{hint}; crmctl bulk undo {header.job} needs no attribute")
+    if other:
+        what = f"attribute{'s' if len(other) > 1 else ''} {', '.join(other)} of {header.object} changed"
+        raise _changed(header, what, f"change it back, then repeat this command; crmctl bulk undo {header.job} works without")
+
+
+def _attributes_of(header: Header) -> list[Attribute]:
+    return [Attribute.parse(one) for one in header.attributes]
+
+
+def _values_of(attribute: Attribute) -> tuple[object, ...]:
+    return attribute.type, attribute.holds_items, attribute.target_object_id
 
 
 def check_service(header: Header, origin: str) -> None:
@@ -177,7 +186,7 @@ def check_service(header: Header, origin: str) -> None:
         raise _changed(header, f"it belongs to {header.origin}, and this profile to {origin}", "crmctl auth switch PROFILE, or --profile")
 
 
-def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) -> PlannedInput:
+def reopen_input(header: Header, folder: Path) -> PlannedInput:
     """Open the input of a job again, with the files of its folder. Raises UsageError if it is missing, changed or maps differently."""
     path = Path(header.path)
     is_copy = path == folder.absolute() / COPY_NAME
@@ -196,7 +205,7 @@ def reopen_input(header: Header, attributes: Sequence[Attribute], folder: Path) 
         )
     try:
         plan = ImportPlan.from_document(header.plan)
-        planned = open_input(plan, path, header.input, attributes)
+        planned = open_input(plan, path, header.input, _attributes_of(header))
     except CrmctlError as error:
         raise _changed(header, f"its mapping does not fit any more: {error.message}") from error
     if planned.mapping.digest != header.mapping:

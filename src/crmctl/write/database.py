@@ -271,7 +271,7 @@ def _parse(slot: bytes) -> tuple[Mark, float] | None:
         return None
 
 
-FORMAT = 9
+FORMAT = 10
 
 TABLES = """
 CREATE TABLE job (one INTEGER PRIMARY KEY CHECK (one = 1), header TEXT NOT NULL, state TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0);

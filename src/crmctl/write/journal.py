@@ -72,8 +72,8 @@ class Header:
     kind: str = JobKind.IMPORT
     guard: dict[str, Any] = field(default_factory=dict)
     """The user's limits of change. They also apply when the job is resumed."""
-    attributes: dict[str, str] = field(default_factory=dict)
-    """Fingerprints of the object's attributes by slug. An attribute added later does not matter."""
+    attributes: list[dict[str, Any]] = field(default_factory=list)
+    """The object's attributes when the job began. The job reads its input with them, whatever was added, renamed or deleted since."""
     shown: dict[str, Any] | None = None  # the record shown to the user of an edit; crmctl overwrites no other version
 
 
