@@ -193,15 +193,15 @@ def _values(form: str) -> list[str]:
     return [jsontext.dumps(value) for value in jsontext.loads(form)]
 
 
-def _spell_by(sent: Iterable[str], there: Iterable[str], places: frozenset[int]) -> Spell:
-    """Return a spelling by the attributes at some places of a form. Other values than those sent are taken for the most similar ones."""
+def _spell_by(sent: Iterable[str], there: Collection[str], places: frozenset[int]) -> Spell | None:
+    """Return a spelling by the attributes at some places of a form; None if some record may have become of several rows, or of none."""
 
     def values_at(form: str) -> str:
         values = _values(form)
         return "".join(values[place] for place in sorted(places))
 
-    spelled = spellings([*map(values_at, sent)], [*map(values_at, there)])
-    return lambda form: spelled[values_at(form)]
+    spelled = spellings(map(values_at, sent), map(values_at, there))
+    return (lambda form: spelled[values_at(form)]) if all(values_at(form) in spelled for form in there) else None
 
 
 def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[str, Twins], spell: Spell | None) -> Iterable[_Group]:
@@ -286,12 +286,18 @@ def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> 
     return pair_equal({ordinal: _without_blanks(form) for ordinal, form in rows.items()}, bare)
 
 
-def spellings(sent: Collection[str], there: Collection[str]) -> dict[str, str]:
-    """Return the form sent for each form, sent or stored: a different one each as far as possible, else the most similar one."""
-    rows = sorted({*sent})
-    pairs = pair_forms(dict(enumerate(rows)), {form: form for form in sorted({*there})})
-    nearest = {form: max(rows, key=lambda row: _likeness(row, form)) for form in {*there} - {*pairs.values()}}
-    return {row: row for row in rows} | nearest | {form: rows[at] for at, form in pairs.items()}
+def spellings(sent: Iterable[str], there: Iterable[str]) -> dict[str, str]:
+    """Return the form sent, by form. A service that cuts text, or adds to it, made a stored form of the only one that contains it, or that
+    it contains; a form that fits none or several is left out."""
+    rows = {*sent}
+    origins = {form: [row for row in rows if _contains(row, form) or _contains(form, row)] for form in {*there} - rows}
+    return {row: row for row in rows} | {form: fitting[0] for form, fitting in origins.items() if len(fitting) == 1}
+
+
+def _contains(text: str, part: str) -> bool:
+    """Whether a text has all letters of another one, in order."""
+    letters = iter(text)
+    return all(letter in letters for letter in part)
 
 
 def _likeness(sent: str, there: str) -> float:

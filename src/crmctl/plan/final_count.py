@@ -370,12 +370,12 @@ PAIRINGS = (
     (pair_but_for_blanks, False, "all"),
     (pair_equal, True, "kept"),
     (pair_equal, False, "kept"),
-    (pair_equal, True, "nearest"),
-    (pair_equal, False, "nearest"),
+    (pair_equal, True, "origin"),
+    (pair_equal, False, "origin"),
     (pair_forms, True, "all"),
 )
 """Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and what it compares. That is all attributes
-that tell rows apart, those whose differences the service keeps, or for these the row that a record is most like."""
+that tell rows apart, those whose differences the service keeps, or for these the only row of which the record can have become."""
 
 
 class _Copy(NamedTuple):
@@ -475,14 +475,14 @@ class _Ledger:
                 if what != "all" and not compared.slugs:
                     continue
                 there = {record_id: compared.form(record.data) for record_id, record in by_id.items()}
-                if what == "nearest":
-                    nearest = spellings([compared.form(self.rows[row].data) for row in rows[key]], [*there.values()])
-                    there = {record_id: nearest[form] for record_id, form in there.items()}
+                if what == "origin":
+                    origins = spellings((compared.form(self.rows[row].data) for row in rows[key]), there.values())
+                    there = {record_id: origins.get(form, form) for record_id, form in there.items()}
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
                 forms = {row: compared.form(self.rows[row].data) for row in open_rows}
                 pairs = pair(forms, there)
                 by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
-                if created or what != "nearest":  # such a record may be that of a row in doubt, and of no other
+                if created or what != "origin":  # such a record may be that of a row in doubt, and of no other
                     self.found.update(by_row)
                 if created and pair is not pair_forms:
                     held = {_content(record): row for row, record in by_row.items()}
