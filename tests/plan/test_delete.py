@@ -13,12 +13,14 @@ import pytest
 from crmctl import Client
 from crmctl.client.answers import Page
 from crmctl.client.crm import Crm
+from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, SystemClock
-from crmctl.errors import PartialError, RejectedError, StorageError, UsageError
+from crmctl.errors import NotFoundError, PartialError, RejectedError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
+from crmctl.read.read_back import Walk
 from crmctl.write import effect
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
@@ -76,6 +78,30 @@ def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: in
     assert done.summary is not None
     assert (done.summary.deleted + done.summary.not_found, held(client)) == (COUNT, [])
     assert undone(client, done.summary.job).carried_out
+    assert held(client) == before
+
+
+def test_a_service_without_bulk_deletion_has_the_records_and_none_is_called_gone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, watch: AttemptObserver, **__: object) -> int:
+        watch.sending()
+        raise NotFoundError("no such path", status=404)
+
+    before = people(client, 12)
+    monkeypatch.setattr(Crm, "bulk_delete", refuse)
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.not_found, done.summary.failed, held(client)) == (0, 0, 12, before)
+
+
+def test_an_undo_whose_lists_lead_nowhere_names_the_service_and_goes_on_later(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = people(client, 12)
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    with monkeypatch.context() as lost:
+        lost.setattr(Walk, "is_stuck", True)
+        failed = client.bulk.undo(str(done.summary.job))
+    assert (failed.error and failed.error.code, held(client)) == ("unreadable_list", before)
+    assert undone(client, done.summary.job).unknown == 0
     assert held(client) == before
 
 

@@ -49,7 +49,7 @@ class Habits:
     record has the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: so many reads fail. `strangers`:
     somebody else creates a record before each of our writes. `nodes`: seconds by which the clocks of several machines that take turns are
     off. `step`: at which write the clock jumps, and by how many seconds. `stopped`: lists stay as they were before this write. `total`:
-    lists say how many records there are. `times`: how times of creation are written: zone, bare, none.
+    lists say how many records there are. `times`: how times of creation are written: zone, bare, none. `page`: most records of a page.
     """
 
     name: str = "plain"
@@ -66,6 +66,7 @@ class Habits:
     stopped: int | None = None
     total: bool = True
     times: str = "zone"
+    page: int = 100
 
 
 STATUSES = {"500": 500, "502 html": 502, "503": 503, "408": 408}
@@ -261,7 +262,7 @@ class FaultService:
             shown.sort(key=lambda record: str(record["id"]))
         shown.sort(key=lambda record: str(record["createdAt"]), reverse=query.get("order", ["desc"])[0] == "desc")
         limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
-        page = [self._seen(record) for record in shown[offset : offset + limit]]
+        page = [self._seen(record) for record in shown[offset : offset + min(limit, self.habits.page)]]
         pagination = {"limit": limit, "offset": offset} | ({"total": len(shown)} if self.habits.total else {})
         return json_response(200, {"records": page, "pagination": pagination})
 

@@ -12,6 +12,7 @@ from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import surplus_records
 from tests.support.answerruns import ALTERATIONS, ANSWERS, AnswerPlay, play
 from tests.support.bulkjobs import Silent, new_journal, prepared, run
+from tests.support.clock import FakeClock
 from tests.support.faultruns import MovingClock, client_of
 from tests.support.faultservice import Fault, FaultService, Habits
 
@@ -267,6 +268,21 @@ def test_a_lost_early_request_costs_two_announced_readings_of_what_came_later(tm
     assert service.reads < (60 if total and applies == "no" else 110)
     notes = progress.notes.count("reading more than 20 pages of new records to find rows in doubt")
     assert notes == 0 if total else 1 <= notes <= 2
+
+
+@pytest.mark.parametrize("page", [100, 40, 25])
+@pytest.mark.parametrize("ties", ["id", "random"])
+def test_small_pages_of_records_of_one_moment_put_no_row_in_doubt(tmp_path: Path, page: int, ties: str) -> None:
+    """Without totals, the newest page does not show which records of one moment are missing; their number does."""
+    clock = FakeClock()
+    service = FaultService(clock, habits=Habits(total=False, page=page, ties=ties))
+    for n in range(150):
+        service.create({"n": -n})
+    clock.advance(3600)
+    with closing(new_journal(tmp_path / "job", clock=clock)) as journal:
+        assert run(client_of(service, clock), journal, prepared(230), clock=clock).error is None
+        assert journal.counts()[RowState.CREATED] == 230
+    assert service.reads == 3
 
 
 def test_another_writer_costs_one_reading_of_the_new_records(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_nobody_can_tell_now_is_told_when_something_newer_is_there(tmp_path
 
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED], ids=str)
 def test_a_service_without_totals_still_settles_doubts(tmp_path: Path, fault: Fault) -> None:
-    service = FaultService(FakeClock(), {1: fault}, Habits(total=False, nodes=(0.0, -6.0)))
+    service = FaultService(FakeClock(), {1: fault}, Habits(total=False, times="none"))
     result, states = import_over_socket(tmp_path / "job", service, 1000)
     assert states == {RowState.CREATED: 1000}
     assert values(service) == Counter(range(1, 1001))

@@ -11,14 +11,14 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks, open_spill
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
-from crmctl.read.read_back import Baseline, Reader, Unusable, Walk, is_after, read_newest
+from crmctl.read.read_back import Baseline, Reader, Walk, is_after, read_newest
 from crmctl.read.records import find
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
@@ -62,7 +62,7 @@ class CreatedId(NamedTuple):
 
 
 def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> Iterator[CreatedId]:
-    """Yield each created row with its current record, in input order, without undone rows. Raises reading errors and Unusable."""
+    """Yield each created row with its current record, in input order, without undone rows. Raises reading errors."""
     recognition = next(iter(recognitions(journal.header)), None)  # by key or unique attribute, else by content
     with closing(open_spill(_TABLES)) as db:
         _gather(db, journal, again, recognition)
@@ -151,7 +151,7 @@ def _mark_seen(db: sqlite3.Connection, record: Record, key: str, facts: Mapping[
 
 
 def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
-    """Yield the records the job may have created: all that are newer than the job. Raises Unusable if the pages lead nowhere."""
+    """Yield the records the job may have created: all that are newer than the job. Raises ServiceError if the pages lead nowhere."""
     baseline = Baseline.from_document(journal.recall("baseline"))
     for record in _walk(reader, baseline.earliest if baseline is not None else None):
         if baseline is None or baseline.is_new(record):
@@ -163,7 +163,7 @@ def _walk(reader: Reader, since: float | None) -> Iterator[Record]:
     while not walk.is_over and not walk.reached(since):
         walk.add(reader.page(walk.offset))
         if walk.is_stuck:
-            raise Unusable("the list goes on and on without bringing a new record")
+            raise ServiceError("the list of records goes on and on without bringing a new one", code="unreadable_list")
         yield from (row for row in walk.rows if since is None or is_after(row, since))
         walk.rows.clear()
 

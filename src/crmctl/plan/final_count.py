@@ -28,7 +28,7 @@ from crmctl.match.record_match import (
 )
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
-from crmctl.read.read_back import LONG_READ, Reader, Unusable
+from crmctl.read.read_back import LONG_READ, Reader
 from crmctl.write.database import MAY_BE_THERE, BatchState, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
@@ -107,7 +107,7 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
             return Conclusion(unverified, ended.note)  # the lists may be old: a later run compares again, and sends nothing before
         is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
         return replace(ended, note=ended.note or (count.why if is_told else None))
-    except (CrmctlError, Unusable) as error:
+    except CrmctlError as error:
         return Conclusion(note=f"the records could not be compared with what was written: {error}")
 
 

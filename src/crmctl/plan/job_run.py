@@ -19,7 +19,7 @@ from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
 from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words, write_results
-from crmctl.read.read_back import Reader, Unusable
+from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, JobStore, Summary, effort, exit_code, summarize
@@ -160,7 +160,7 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
         due = audit_due(journal, options.settle)
         if due is not None and journal.clock.now() >= due:
             audit(journal, reader, again, options.settle)
-    except (CrmctlError, Unusable) as failure:
+    except CrmctlError as failure:
         notes.append(f"the records could not be read once more: {failure}")
     return notes
 

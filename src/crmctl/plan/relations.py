@@ -18,7 +18,6 @@ from crmctl.match.keys import KeyIndex
 from crmctl.match.references import Links, ParentGroup, ReferenceMap, RowLink
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.import_run import deliver
-from crmctl.read.read_back import Unusable
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState, damaged
 from crmctl.write.in_flight import SendContext, SentRows
@@ -252,10 +251,7 @@ def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], I
     entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
     if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
         return
-    try:
-        capture_ids(journal, run.reader(), again)
-    except Unusable as failure:
-        raise ServiceError(f"the records that were created cannot be read: {failure}", code="unreadable_list") from failure
+    capture_ids(journal, run.reader(), again)
 
 
 def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:

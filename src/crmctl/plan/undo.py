@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
-from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.errors import RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import FEW
@@ -27,7 +27,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.resume import merge_job, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
-from crmctl.read.read_back import Reader, Unusable
+from crmctl.read.read_back import Reader
 from crmctl.read.records import find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
@@ -202,10 +202,7 @@ def _undo(
         parents.find(service)
         reader = Reader(service, journal.header.object_id, singly=request.lists is Lists.STALE)
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
-        try:
-            plan = plan_undo(written, reader, context.listener.progress.note)
-        except Unusable as failure:
-            raise ServiceError(f"the records of the job cannot be read: {failure}", code="unreadable_list") from failure
+        plan = plan_undo(written, reader, context.listener.progress.note)
         plan.unsent += request.abandoned
         if plan.is_empty:
             raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")

@@ -56,13 +56,13 @@ class Deleting:
     were_there: Callable[[], bool]
 
     def write_batch(self, object_id: str, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
-        """Delete the records of these rows. Raises RejectedError for a 404 about one of several ids."""
+        """Delete the records of these rows. Raises RejectedError for a 404 about one of several ids, or about none of them."""
         ids = [str(jsontext.loads(record)["id"]) for record in records]
         try:
             gone = self.service.bulk_delete(object_id, ids, watch=watch)
         except NotFoundError as error:
             self.service.get_object(object_id)  # raises if the 404 is about the object
-            if len(ids) == 1:
+            if len(ids) == 1 and _is_gone(self.service, object_id, ids[0]):
                 return BulkResult(created=1)
             raise RejectedError(error.message, code=error.code, status=error.status) from error
         except DeniedError as error:

@@ -13,7 +13,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
 from crmctl.match.record_match import Recognition, RecordMatch, match
-from crmctl.models.resources import PAGE_LIMIT, Record
+from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
@@ -240,19 +240,19 @@ class Evidence:
         page = self._reader.page()
         new = [record for record in page.items if self._is_new(record)]
         in_doubt, made = self._journal.counts()[RowState.IN_DOUBT], self.count.made
-        is_whole = len(new) < len(page.items) or len(page.items) < PAGE_LIMIT
+        is_whole = len(new) < len(page.items) or len(page.items) < SMALLEST_PAGE
         if page.total is not None and self.count.before is not None:
             more: int | None = page.total - self.count.before
-        elif not _in_order(page.items):
+        elif not _in_order(page.items) and (len(new) < len(page.items) or not _is_sorted(page.items)):
             more = None
         else:
-            more = len(new) if is_whole else self._count_by_place(made)
+            more = len(new) if is_whole else self._count_by_place(made, len(page.items))
         left = more - made if more is not None else None
         return FinalCount(left, in_doubt, self._is_current(page.items), new, is_whole, self.count.verdict(more, in_doubt))
 
-    def _count_by_place(self, made: int) -> int:
+    def _count_by_place(self, made: int, page_size: int) -> int:
         """Return the place of the newest old record in the list, which is the number of new ones, or the nearest place read."""
-        first = max(0, made - PAGE_LIMIT // 2)
+        first = max(0, made - page_size // 2)
         items = self._reader.page(first).items
         return first + next((place for place, record in enumerate(items) if not self._is_new(record)), len(items))
 
@@ -544,8 +544,12 @@ class Evidence:
 
 def _in_order(records: Sequence[Record]) -> bool:
     """Whether the records come newest first, and not all at one moment."""
+    return _is_sorted(records) and len({record.created_at for record in records}) > 1
+
+
+def _is_sorted(records: Sequence[Record]) -> bool:
     moments = [moment_of(record) for record in records]
-    return None not in moments and moments == sorted(filter(None, moments), reverse=True) and len({*moments}) > 1
+    return None not in moments and moments == sorted(filter(None, moments), reverse=True)
 
 
 def _never(_records: Sequence[Record], _total: int | None) -> bool:
