@@ -528,11 +528,13 @@ class _Ledger:
 
     def _pair_altered(self, *, created: bool) -> None:
         records = self.unexplained
-        missing = [entry for row, entry in self.rows.items() if row not in self.found and (self.states[row] is RowState.CREATED) is created]
+        open_rows = [row for row in self.rows if row not in self.found]
+        missing = [self.rows[row] for row in open_rows if (self.states[row] is RowState.CREATED) is created]
+        others = [self.rows[row] for row in open_rows if (self.states[row] is RowState.CREATED) is not created]
         if not missing or not records or max(len(missing), len(records)) > MOST_ALTERED:
             return
         by_id = {record.id: record for record in records}
-        agreed = pair_altered(missing, records, [*self.rows.values()], ())
+        agreed = pair_altered(missing, records, [*self.rows.values()], others)
         self.found.update({row: by_id[record_id] if record_id else None for row, record_id in agreed.found.items()})
         for row, ids in agreed.extra.items():
             self.surplus[row] += ids
