@@ -369,7 +369,9 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     if not outcome.done:
         return Lists.STALE
     undo.restored_first += is_restored
-    if not is_restored:
+    if is_restored:
+        updates.mark_restored(step.target)
+    else:
         undo.tested += 1
         written.ids.discard(step.target.lower())
     for look in range(1, LOOKS + 1):

@@ -168,6 +168,10 @@ class Updates(Spill):
         lookup = Lookup(reader, reader.object_id, as_of=self._as_of)
         lookup.refresh(partial(self.see, among=StepStanding.AFTER))
 
+    def mark_restored(self, record_id: str) -> None:
+        """Store that this record holds its old values again: the lists of a service without times of change do not show it."""
+        self._db.execute("UPDATE one SET standing = ?, changed = '[]' WHERE id = ?", (StepStanding.BEFORE, record_id.lower()))
+
     def see(self, records: Iterable[Record], among: StepStanding | None = None) -> None:
         """Store the standing of records, or only of those with a known one."""
         for record in records:
