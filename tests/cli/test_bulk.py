@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -161,10 +162,33 @@ def test_export_to_stdout_and_to_files(people: list[str], crm: RunningService) -
     assert run_crmctl("bulk", "export", "people", "-o", "ids").exits(2).out == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bulk delete people --filter email=nobody@example.com --yes",
+        "bulk update people --filter email=nobody@example.com --set notes=x --yes",
+        "bulk dedupe people --match email --plan plan.jsonl",
+        "org pull folder",
+        "mirror sync",
+        "mirror verify",
+    ],
+)
+def test_a_summary_counts_the_requests_of_its_process(people: list[str], crm: RunningService, command: str) -> None:
+    """Requests for the schema, too, and those of a command that finds nothing to do."""
+    if command == "mirror verify":
+        run_crmctl("mirror", "sync").ok()
+    before = len(requests_of(crm))
+    done = run_crmctl(*command.split()).ok()
+    said = re.search(r"(\d+) requests", done.err) if command.startswith("mirror") else None
+    assert (int(said[1]) if said else done.json()["requests"]) == len(requests_of(crm)) - before
+
+
 def test_delete_by_ids_and_by_filter(people: list[str], crm: RunningService) -> None:
     write("ids.txt", "\n".join(people[:101]))
+    earlier = len(requests_of(crm))
     shown = run_crmctl("bulk", "delete", "people", "--ids", "ids.txt", "--dry-run").ok().json()
-    assert (shown["method"], shown["records"], shown["requests"]) == ("DELETE", 101, 2 + 2)
+    reads = len(requests_of(crm)) - earlier
+    assert (shown["method"], shown["records"], shown["requests"]) == ("DELETE", 101, reads + 2 + 2)
     assert "--yes" in run_crmctl("bulk", "delete", "people", "--ids", "ids.txt").exits(2).error()["hint"]
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
     before = len(requests_of(crm))

@@ -10,6 +10,7 @@ import pytest
 
 from crmctl.errors import ExitCode
 from crmctl.files.mapping import Mode
+from crmctl.plan.results import result_of
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts, undo
@@ -189,6 +190,9 @@ def test_a_file_rewritten_during_an_import_puts_no_other_rows_into_its_results(d
     result = desk.load(text, key) if key else desk.load(text, mode=Mode.CREATE)
     assert result.error is not None
     assert result.error.code == "job_changed"
+    said = result_of(result, "0.csv").error
+    assert said is not None
+    assert "put the file back" in str(said.hint)
     assert result.exit_code != ExitCode.OK
     assert not any("other" in str(record["data"]["email"]) for record in desk.server.records)
     assert not any(path is not None and "other" in path.read_text() for path in result.summary.files.values())

@@ -271,6 +271,11 @@ class MirrorSync:
         return [ObjectSync(self.plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
 
     @property
+    def schema_requests(self) -> int:
+        """The number of requests for objects and attributes, before `run` adds those for records."""
+        return self._report.requests
+
+    @property
     def plan(self) -> SyncPlan:
         return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)
 

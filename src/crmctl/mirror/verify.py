@@ -63,7 +63,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
         if objects and not is_asked:
             names = objects
         syncs = mirror.object_syncs(names) if names or not objects else []
-        found = Verification([])
+        found = Verification([], requests=mirror.schema_requests)
         for sync in syncs:
             found.wrong += _verify(sync)
             found.records += sync.state.records

@@ -48,6 +48,7 @@ from crmctl.org.mask import Mask, read_key
 from crmctl.org.replacement import finish_replacement, new_content, replace_content
 from crmctl.org.sections import Entries, coverage, fetch_file, portable, read_sections, write_section
 from crmctl.org.tables import OrgTables, Side
+from crmctl.plan.job_run import requests_made
 from crmctl.schema.schema_document import Present, SchemaDocument, to_document
 from crmctl.values import yaml_text
 from crmctl.values.conditions import value_test
@@ -81,7 +82,7 @@ class PullRequest:
 class Organization:
     """An organization in a service: its mirror, the chosen objects with their active attributes, and its entries.
 
-    `notes`: rows of coverage about sections that the service does not show. `requests`: the number of requests it took.
+    `notes`: rows of coverage about sections that the service does not show.
     """
 
     copy: LocalCopy
@@ -90,7 +91,6 @@ class Organization:
     entries: Entries
     notes: list[Json]
     has_activities: bool
-    requests: int
 
     @cached_property
     def attributes(self) -> dict[str, list[Attribute]]:
@@ -159,7 +159,7 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
     manifest = OrgFolder(folder).manifest
     names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
     contents = {name: manifest.get(name) for name in names}
-    return {"folder": str(folder), "changed": is_changed, "requests": organization.requests, "added": dict(added), **contents}
+    return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
 
 
 def check_start(folder: Path, *, is_masked: bool) -> None:
@@ -213,7 +213,7 @@ def sync_organization(context: BulkContext, every: Sequence[Object], chosen: Seq
     if copy is None:
         raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
     objects = sorted(chosen, key=lambda one: one.slug or one.id)
-    return Organization(copy, objects, every, entries, notes, "activities" in parts, report.requests + 1 + len(entries))
+    return Organization(copy, objects, every, entries, notes, "activities" in parts)
 
 
 # -- subsets -------------------------------------------------------------------------------------------------------------------------

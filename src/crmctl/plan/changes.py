@@ -185,10 +185,12 @@ class Deletion:
     named: Sequence[Record] = ()
     attributes: Sequence[Attribute] = ()
     absent: int = 0
+    reads: int = 0
 
     @property
     def requests(self) -> int:
-        return write_requests(self.records)
+        """The total number of requests, including those that found the records."""
+        return self.reads + write_requests(self.records)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: the outcome, or before the run the complete first request."""
@@ -231,9 +233,9 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         plan = _planned(request, target, known, is_read=is_read)
         _check_number(request, plan)
         if request.dry_run:
-            return plan
+            return replace(plan, reads=requests_made(context))
         if not plan.records:
-            return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent))
+            return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
         approve(plan)
         given = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(known))))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))

@@ -451,7 +451,7 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
             write_merge_plan(request.plan, header, merges)
         else:
             deque(merges, maxlen=0)
-    result.elapsed = context.clock.monotonic() - begun
+    result.elapsed, result.requests = context.clock.monotonic() - begun, requests_made(context)
     return result
 
 
@@ -507,19 +507,16 @@ def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidat
     """Read every record of the object: from the mirror if it is complete, else from the service."""
     found = fresh_copy(context, [object_id], request.max_age)
     if found is not None:
-        copy, report = found
+        copy, _ = found
         with copy:
             state = copy.state(object_id)
             if state is not None and state.proven and not state.excluded:
-                result.requests = report.requests if report is not None else 0
                 result.mirrored, result.as_of = True, to_timestamp(state.as_of)
                 _take(copy.pages(object_id), candidates)
                 return
         context.listener.note("the mirror leaves out attributes, or is not proven: everything is read from the service")
-    statistics = PassStatistics()
     with showing(context.listener.progress, "reading") as progress, SeenIds() as seen:
-        _take(scan(context.service, Listing(object_id), seen, statistics), candidates, progress.advance)
-    result.requests += statistics.requests
+        _take(scan(context.service, Listing(object_id), seen, PassStatistics()), candidates, progress.advance)
 
 
 def _take(pages: Iterable[Sequence[Record]], candidates: MatchCandidates, advance: Callable[[int], None] = lambda _: None) -> None:
