@@ -68,16 +68,6 @@ def test_an_undo_puts_everything_back_and_a_second_one_has_nothing_to_do(desk: K
     assert (desk.server.writes, desk.server.deletes, desk.server.reads) == ([], [], [])
 
 
-def test_without_times_of_change_a_record_that_tested_the_lists_is_put_back_once(desk: KeyDesk) -> None:
-    before = imported(desk)
-    for record in desk.server.records:
-        record["updatedAt"] = None
-    told = undone(desk).to_document()
-    assert [told[name] for name in ("restorable", "restored", "undoneBefore")] == [OLD, OLD, 0]
-    assert shown(desk.server.records) == shown(before)
-    assert sum(len(write["records"]) for write in desk.server.writes) == OLD
-
-
 def test_what_somebody_changed_or_deleted_since_is_reported_and_stays(desk: KeyDesk) -> None:
     before = imported(desk)
     records = desk.server.records

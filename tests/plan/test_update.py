@@ -9,6 +9,7 @@ import pytest
 
 from crmctl import Client
 from crmctl.errors import InterruptedByUser, RejectedError
+from crmctl.match.key_lookups import Lookup
 from crmctl.plan.changes import ChangeForecast
 from tests.support.mishaps import STEPS, Mishaps, deadly
 from tests.support.service import RunningService, opened
@@ -56,6 +57,18 @@ def test_only_what_is_another_value_is_written_and_no_other_part_changes(client:
     assert held(client) == expected(before)
     undone = client.bulk.undo(str(result.job))
     assert (undone.restorable, undone.left) == (135, {})
+    assert held(client) == before
+
+
+def test_an_undo_without_a_list_of_changes_restores_the_record_that_tests_the_lists_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some records have no `updatedAt`, so no list shows that crmctl has restored one record already."""
+    before = people(client, 12)
+    result = client.bulk.update("people", {"status": "contacted"}, filter="score>=0")
+    monkeypatch.setattr(Lookup, "refresh", lambda *_: False)
+    told = client.bulk.undo(str(result.job)).to_document()
+    assert [told[name] for name in ("restorable", "restored", "undoneBefore")] == [10, 10, 0]
     assert held(client) == before
 
 
