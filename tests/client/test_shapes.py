@@ -245,6 +245,7 @@ def test_the_count_of_a_bulk_delete(document: Any, expected: int | None) -> None
 def test_what_was_made_without_a_word_about_it_is_what_was_sent(model: type[Resource], sent: dict[str, Any]) -> None:
     assert read_made(Answer(204, wrote=True), "it", model, sent).wire == sent
     assert read_made(answer({"data": {"id": ID, "slug": "x"}}), "it", model, sent).wire == {"id": ID, "slug": "x"}
+    assert read_made(answer({"id": ID}), "it", model, sent).wire == {"id": ID}
     with pytest.raises(ServiceError):
         read_made(answer({"message": "accepted"}), "it", model, sent)
 

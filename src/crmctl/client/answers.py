@@ -253,11 +253,10 @@ def read_one(answer: Answer, name: str, model: type[R], *, whole: bool = False) 
 
 
 def read_made(answer: Answer, name: str, model: type[R], sent: Mapping[str, Any]) -> R:
-    """Read a created resource. A success without a body returns what was `sent`, with empty id and slug that are missing in `wire`."""
-    if not answer.is_empty:
-        return read_one(answer, name, model)
-    resource = _parse(model, {"id": "", "slug": "", **sent}, answer)
-    resource._wire = dict(sent)
+    """Read a created resource. What the answer lacks is as it was `sent`. `wire` is the answer, or what was sent if it has no body."""
+    raw = {} if answer.is_empty else find_one(answer, name, has_id)
+    resource = _parse(model, {"id": "", "slug": "", **sent, **raw}, answer)
+    resource._wire = dict(raw or sent)
     return resource
 
 
