@@ -68,6 +68,19 @@ def test_no_change_of_the_attributes_keeps_a_job_from_being_undone(desk: KeyDesk
     assert desk.server.records == []
 
 
+def test_an_undo_restores_the_values_of_the_attributes_that_still_exist(desk: KeyDesk) -> None:
+    """The records lost the others with their attribute, which is no edit, and the service takes none back."""
+    motto = attribute("motto")
+    desk.attributes.append(motto)
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": "old", "motto": "old"} for n in range(150)])
+    assert counts(desk.load(ROWS.replace("Note", "Note,Motto").replace("new", "new,new"), "email")) == {"updated": 150}
+    desk.attributes.remove(motto)
+    for record in desk.server.records:
+        del record["data"]["motto"]
+    assert undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock, desk.attributes).left == {}
+    assert [record["data"] for record in desk.server.records] == [{"email": f"p{n}@acme.com", "note": "old"} for n in range(150)]
+
+
 def test_options_names_and_attributes_that_the_file_does_not_fill_may_change(desk: KeyDesk) -> None:
     own = list(desk.attributes)
     desk.attributes += [select("sector", "energy", "retail", name="Branch"), attribute("motto")]

@@ -133,7 +133,7 @@ class Updates(Spill):
         self._as_of = 0
 
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
-        """Take the updated rows of the job that are not undone yet."""
+        """Take the updated rows of the job that are not undone yet, without values of attributes that no longer exist."""
         for entry, row in entries_of(journal, again()):
             if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or is_undone(journal, entry.id):
                 continue
@@ -141,7 +141,7 @@ class Updates(Spill):
             if before is None:
                 self.lost += 1
             else:
-                sent = entry.data
+                sent = {slug: value for slug, value in entry.data.items() if slug in self.attributes}
                 overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
                 values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
                 self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
