@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import sqlite3
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.errors import ExitCode, StorageError, UsageError, storage_error
-from crmctl.files.whole_files import whole_bytes, whole_file
+from crmctl.files.whole_files import check_place, whole_bytes, whole_file
 
 
 @contextmanager
@@ -64,3 +65,24 @@ def assert_code(error: Exception, path: Path, code: str) -> None:
     named = storage_error(error, path)
     assert isinstance(named, StorageError)
     assert (named.code, str(path) in named.message) == (code, True)
+
+
+def test_a_pipe_named_by_a_link_is_written_directly() -> None:
+    reader, writer = os.pipe()
+    path = Path(f"/dev/fd/{writer}")
+    check_place(path)
+    with whole_file(path) as stream:
+        stream.write("through")
+    os.close(writer)
+    with os.fdopen(reader) as read:
+        assert read.read() == "through"
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to(loop)
+    with pytest.raises(UsageError, match="form a loop"):
+        check_place(loop)
+    with pytest.raises(UsageError, match="form a loop"), whole_file(loop):
+        pass
+    assert loop.is_symlink()

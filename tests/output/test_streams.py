@@ -123,14 +123,14 @@ def test_a_full_disk_is_an_error_and_not_silence(call: str) -> None:
 def test_streams_closed_before_the_start_do_no_harm() -> None:
     code = SETUP + (
         "Messages(streams).warn('x')\nemitter('json').emit_items([])\n"
-        "with open(os.environ['SEEN'], 'w') as seen: print(streams.stdin.read() == '', file=seen)"
+        "with open(os.environ['SEEN'], 'w') as seen: print(streams.stdin.read() == '', streams.stdin.buffer.read() == b'', file=seen)"
     )
     seen = Path("seen")
     command = f'exec "{sys.executable}" -c "$CODE" <&- >&- 2>&-'
     done = subprocess.run(
         ["sh", "-c", command], env={**os.environ, "CODE": code, "SEEN": str(seen.absolute())}, timeout=PATIENCE, check=False
     )
-    assert (done.returncode, seen.read_text()) == (0, "True\n")
+    assert (done.returncode, seen.read_text()) == (0, "True True\n")
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,19 @@ def test_ragged_rows_stay_ragged_and_a_broken_quote_swallows_nothing(desk: Desk,
     assert again.exit_code == 9
 
 
+def test_a_ragged_row_never_takes_its_row_number_as_a_value(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "ragged.csv"
+    path.write_text('name,n\nAda\n"Bob"x,1\nCy,1,2\n')
+    texts = []
+    for _ in range(3):
+        failed = desk.load(path, CONTINUE).summary.files["failed"]
+        assert failed is not None
+        path = failed
+        texts.append([line.split(",rejected,")[0].rsplit(",", 2)[0] for line in failed.read_text().splitlines()[1:]])
+    assert texts == [["Ada", '"""Bob""x,1"', "Cy,1,2"]] * 3
+    assert not desk.server.values("n")
+
+
 def test_columns_without_a_name_at_the_end_do_not_spoil_the_result_file(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "trailing.csv"
     path.write_text("name,n,,\nAda,1,,\nBob,two,,\n")

@@ -31,7 +31,7 @@ def whole_file(path: Path, *, encoding: str = "utf-8", errors: str = "strict", m
 @contextmanager
 def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Like `whole_file`, for bytes."""
-    target = path.resolve()
+    target = target_of(path)
     special = is_special(target)
     part = target if special else target.with_name(target.name + ".part")
     try:
@@ -71,11 +71,21 @@ def check_place(path: Path, source: Path | None = None) -> None:
         raise UsageError(f"{path} is the file that is imported", hint="give another file", code="unwritable_file")
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory", code="unwritable_file")
-    folder = path.resolve().parent
+    folder = target_of(path).parent
     if not folder.is_dir():
         raise UsageError(f"cannot write {path}: there is no directory {folder}", code="unwritable_file")
     if not os.access(path if is_special(path) else folder, os.W_OK):
         raise UsageError(f"cannot write {path}: permission denied", code="unwritable_file")
+
+
+def target_of(path: Path) -> Path:
+    """Return the file behind links; a pipe or device as given, because /dev/stdout leads to no path. Raises UsageError for a loop."""
+    if is_special(path):
+        return path
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError) as error:
+        raise UsageError(f"cannot write {path}: its symbolic links form a loop", code="unwritable_file") from error
 
 
 def is_special(path: Path) -> bool:

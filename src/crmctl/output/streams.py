@@ -32,7 +32,7 @@ class Streams:
 
     def __init__(self, stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None, environ: Mapping[str, str]) -> None:
         """None is a closed stream: it reads as empty and drops its output."""
-        self.stdin: TextIO = io.StringIO() if stdin is None else stdin
+        self.stdin: TextIO = io.TextIOWrapper(io.BytesIO()) if stdin is None else stdin
         self.stdout: TextIO = io.StringIO() if stdout is None else stdout
         self.stderr: TextIO = io.StringIO() if stderr is None else stderr
         self.environ = environ

@@ -15,7 +15,7 @@ from crmctl.bulk_context import BulkContext, showing
 from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 from crmctl.files.export_formats import Layout, Wires, check_libraries, export_format, texts, write_file
 from crmctl.files.mapping import schema_digest
-from crmctl.files.whole_files import check_place, is_special, whole_file
+from crmctl.files.whole_files import check_place, is_special, target_of, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
@@ -186,7 +186,7 @@ def _increments(context: BulkContext, subject: Subject, request: ExportRequest) 
         "origin": subject.origin,
         "object": subject.object_id,
         "filters": [format_condition(condition) for condition in request.conditions],
-        "file": str(request.path.resolve()) if request.path is not None else None,
+        "file": str(target_of(request.path)) if request.path is not None else None,
         **request.further.identity,
     }
     return Increments(context.state, identity)
@@ -228,7 +228,7 @@ class Export:
         if path.is_file() and not replace:
             raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
         check_libraries(self._layout.format)
-        if is_special(path.resolve()):
+        if is_special(path):
             return self._to_device(path)
         check_place(path)
         place = resume_path(path)
@@ -339,7 +339,7 @@ class Export:
 
 
 def resume_path(path: Path) -> Path:
-    target = path.resolve()
+    target = target_of(path)
     return target.with_name(target.name + ".resume")
 
 

@@ -279,37 +279,38 @@ class _Delimited(ResultFormat):
         dialect, header, header_text = source.dialect, tuple(source.header), source.header_text
         self._delimiter = dialect.delimiter or ","
         self._newline = newline
-        self._kept = next((len(header) - len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), None)
+        self._dropped = next((len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), 0)
         self._special = re.compile(f"[{re.escape(self._delimiter)}{QUOTE}\r\n]|^\\s|\\s$")
         self._cell = _cell_pattern(self._delimiter)
         bare = header_text.rstrip(self._delimiter)
         # Name the unnamed columns at the end of the header, because an unnamed column must be the last. Imports ignore these names.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
-        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed])), *added]) + newline
+        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed]), len(header)), *added]) + newline
 
     def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
         tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
-        if self._kept is None and not any(row.problem for row in rows):
+        if not self._dropped and not any(row.problem for row in rows):
             return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, _, raw, _, _, _ in rows])
         return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows])
 
     def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
-            return self._original(row.raw)
+            return self._original(row.raw, len(row.cells))
         # Quote the whole row, so that a stray quote does not swallow the added cells.
         return self._text(row.raw)
 
-    def _original(self, raw: str) -> str:
-        if self._kept is None:
+    def _original(self, raw: str, cells: int) -> str:
+        """Return a line without the cells that an earlier import added at its end."""
+        if not self._dropped or cells <= self._dropped:
             return raw
         end = -1
-        for _ in range(self._kept):
+        for _ in range(cells - self._dropped):
             match = self._cell.match(raw, end + 1)
             if match is None or match.end() >= len(raw):
                 return raw
             end = match.end()
-        return raw[: max(end, 0)]
+        return raw[:end]
 
     def _text(self, text: str) -> str:
         if self._special.search(text):
