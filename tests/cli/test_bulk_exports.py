@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,14 @@ def test_what_an_export_cannot_obey_is_refused_before_any_request(crm: RunningSe
         assert refused.out == ""
         assert list(Path.cwd().glob("a.*")) == []
     assert requests_of(crm) == []
+
+
+def test_a_pipe_needs_no_leave_to_be_replaced(people: list[str]) -> None:
+    os.mkfifo("people.csv")
+    with ThreadPoolExecutor(1) as other:
+        read = other.submit(Path("people.csv").read_text)
+        assert run_crmctl("bulk", "export", "people", "-O", "people.csv", "--fields", "id", "-q", "rows").ok().json() == 120
+        assert read.result().splitlines() == ["id", *people]
 
 
 def test_query_and_output_beside_a_file_are_about_the_summary(people: list[str]) -> None:

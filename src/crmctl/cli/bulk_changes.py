@@ -288,7 +288,7 @@ def delete_records(runtime: Runtime, given: Mapping[str, Any]) -> None:
         is_stream(ids_file)  # a missing file is an error before any question
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Delete records of {object_name}")
-    if isinstance(backup, str) and Path(backup).exists():
+    if isinstance(backup, str) and Path(backup).is_file():
         runtime.confirm(f"Replace {backup}")
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
     selection = Selection(

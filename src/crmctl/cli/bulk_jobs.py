@@ -187,7 +187,7 @@ def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] 
     request.check()
     names = runtime.take_fields()
     request = _with_format(runtime, request)
-    if request.path is not None and request.path.exists():
+    if request.path is not None and request.path.is_file():
         runtime.confirm(f"Replace {request.path}")
     conditions, admits = one_list(runtime, request.object, filters, strict=strict)
     further = Further(tuple(filters or ()), admits)

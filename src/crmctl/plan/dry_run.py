@@ -347,7 +347,7 @@ def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) 
         named = "stdin" if file == STDIN else file
         raise UsageError(f"a plan of {named} could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
     check_plan_path(path, Path(file))
-    if path.exists():
+    if path.is_file():
         context.listener.confirm(f"Replace {path}")
 
 

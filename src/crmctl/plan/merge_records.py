@@ -424,7 +424,7 @@ def dedupe(context: BulkContext, request: DedupeRequest) -> DedupeResult:
         raise UsageError("--max-group: a group has two records or more", hint="--max-group 10", code="malformed_rule")
     if request.plan is not None:
         check_place(request.plan, None)
-        if request.plan.exists():
+        if request.plan.is_file():
             context.listener.confirm(f"Replace {request.plan}")
     begun = context.clock.monotonic()
     target = resolve_target(context, request.object)
