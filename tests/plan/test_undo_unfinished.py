@@ -136,3 +136,17 @@ def test_undo_counts_every_request_and_deletes_no_record_twice(service: RunningS
         assert plan.requests == mishaps.reads + len(mishaps.bulk) + 1  # the attributes, as a person asks for them
         sizes = [len(json.loads(body)["ids"]) for _, body in mishaps.bulk]
         assert (sum(sizes), scores(client)) == (ROWS, [])
+
+
+def test_an_import_by_key_waits_for_no_record_that_an_undo_created_and_a_deletion_removed(service: RunningService) -> None:
+    rows = [{"email": f"p{n}@acme.com"} for n in range(120)]
+    with opened(service) as client:
+        Mishaps(client)
+        client.bulk.import_records("people", rows).raise_for_error()
+        deleted = client.bulk.delete("people", filter=["email^=p"])
+        assert deleted.summary is not None
+        assert client.bulk.undo(str(deleted.summary.job)).requests
+        client.bulk.delete("people", filter=["email^=p"]).raise_for_error()
+        begun = client._context.clock.now()
+        client.bulk.import_records("people", rows, key="email").raise_for_error()
+        assert client._context.clock.now() - begun < 30

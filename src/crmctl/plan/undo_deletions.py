@@ -177,6 +177,7 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
             rows = phase.journal.rows(1, count)
             done.created = sum(row.state is RowState.CREATED for row in rows.values())
             done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
+        phase.journal.state = JobState.FINISHED  # otherwise the next import by key waits for records that were deleted again
         reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
         done.unknown = capture_ids(phase.journal, reader, deleted.entries)
         named = phase.journal.rows(1, count)
