@@ -54,6 +54,18 @@ def test_an_attribute_that_is_gone_is_named_with_a_way_that_works(desk: KeyDesk)
     assert counts(desk.resume()) == {"created": 150}
 
 
+def test_a_changed_file_is_put_back_and_not_imported_anew(desk: KeyDesk, tmp_path: Path) -> None:
+    stopped(desk)
+    (file,) = tmp_path.glob("*.csv")
+    before = file.read_bytes()
+    file.write_bytes(before + b"late@acme.com,x\n")
+    with pytest.raises(UsageError, match="has changed") as refused:
+        desk.resume()
+    assert str(refused.value.hint).startswith("put the file back as it was, then repeat this command")
+    file.write_bytes(before)
+    assert counts(desk.resume()) == {"created": 150}
+
+
 def test_an_attribute_of_another_type_under_the_same_slug_is_refused(desk: KeyDesk) -> None:
     stopped(desk)
     desk.attributes[:] = [attribute("note", "number") if each.slug == "note" else each for each in desk.attributes]

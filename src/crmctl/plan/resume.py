@@ -200,9 +200,8 @@ def reopen_input(header: Header, folder: Path) -> PlannedInput:
     if is_copy and (sha256, size) != (header.sha256, header.size):
         raise _changed(header, f"its rows came from {came_from}, and the copy of them, {path}, is damaged", _forget(header))
     if (sha256, size) != (header.sha256, header.size):
-        raise _changed(
-            header, f"the file {header.input} has changed", f"import the new content with crmctl bulk import {header.object} FILE"
-        )
+        hint = "put the file back as it was, then repeat this command; importing the new content may write rows of this job again"
+        raise _changed(header, f"the file {header.input} has changed", hint)
     try:
         plan = ImportPlan.from_document(header.plan)
         planned = open_input(plan, path, header.input, _attributes_of(header))
