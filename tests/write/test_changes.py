@@ -189,6 +189,17 @@ PLAYS = {
         kill=("after begin", 2),
         seed=1528,
     ),
+    "an undo is carried out in part, and then accepted without effect": ChangePlay(
+        "undo",
+        "lowers text",
+        answers=((1, "no answer, applied half"), (2, "created, without effect")),
+        writer="rivals",
+        total=False,
+        unique=True,
+        kill=("after begin", 2),
+        seed=1236,
+        batch=1,
+    ),
     "half a deletion is carried out and refused": ChangePlay("delete", answers=((1, "401, applied all"), (2, "no answer, applied half"))),
     "an undo reads an edit, and then a frozen list that hides it": ChangePlay(
         "undo", lists="each record late", total=False, unique=True, kill=("before settle", 2), resumes=False, seed=585, batch=1

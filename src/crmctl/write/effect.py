@@ -234,8 +234,8 @@ def _agrees(data: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
 def still_there(reader: Reader, clock: Clock, ids: Sequence[str], deleted: int | None) -> dict[int, str]:
     """Return why some ids do not count as deleted, by index.
 
-    If the service `deleted` fewer records than requested, crmctl reads them until it has found the others. If it deleted all or gives no
-    count, crmctl looks for the last one only: an answer without effect leaves that one too.
+    If the service `deleted` fewer records than requested, crmctl reads all of them. If it deleted all or gives no count, crmctl looks for
+    the last one only: an answer without effect leaves that one too.
     """
     problem = STILL_THERE
     if deleted is None or deleted >= len(ids):
@@ -244,12 +244,10 @@ def still_there(reader: Reader, clock: Clock, ids: Sequence[str], deleted: int |
                 return {}
         except CrmctlError:
             return {}
-        deleted, problem = 0, UNTRUE
+        problem = UNTRUE
     kept: dict[int, str] = {}
     unread: dict[int, str] = {}
     for index, record_id in enumerate(ids):
-        if len(kept) >= len(ids) - deleted:
-            return kept
         try:
             reader.record(record_id)
         except NotFoundError:
