@@ -87,8 +87,9 @@ def test_a_service_without_bulk_deletion_has_the_records_and_none_is_called_gone
         raise NotFoundError("no such path", status=404)
 
     before = people(client, 12)
-    monkeypatch.setattr(Crm, "bulk_delete", refuse)
-    done = client.bulk.delete("people", filter="score>=0")
+    with monkeypatch.context() as lost:
+        lost.setattr(Crm, "bulk_delete", refuse)
+        done = client.bulk.delete("people", filter="score>=0")
     assert done.summary is not None
     assert (done.summary.deleted, done.summary.not_found, done.summary.failed, held(client)) == (0, 0, 12, before)
 
