@@ -15,6 +15,7 @@ from crmctl.errors import NetworkError, PendingError, UsageError
 from crmctl.mirror.file import writing_turn
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
+from crmctl.mirror.verify import verify_mirror
 from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, HistoryService, Manners
 from tests.support.mirrorhistories import MirrorContext, Tally, contents, difference, play
@@ -239,6 +240,9 @@ def test_a_full_read_above_20_requests_is_announced_with_its_reason(tmp_path: Pa
     service.drop_attribute(remake=True)
     sync(service, context)
     said = "reading all of people for the mirror, because the attribute note was made anew: about 21 requests"
+    assert context.listener.progress.notes[-1] == said
+    assert verify_mirror(context, []).wrong == []  # type: ignore[arg-type]
+    said = "reading all of people for the mirror, because every record is compared: about 21 requests"
     assert context.listener.progress.notes[-1] == said
 
 

@@ -236,11 +236,8 @@ class ObjectSync:
         if at_once is not None:
             discard_scan(self.file.path, self.state.object_id)
             return at_once
-        if (page.total or 0) > ANNOUNCED * PAGE_LIMIT:
-            pages = -(-(page.total or 0) // PAGE_LIMIT)
-            self._plan.progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
         with self.staged() as staging:
-            written = self.take(staging, self.scan(staging, page))
+            written = self.take(staging, self.scan(staging, why, page))
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
@@ -251,9 +248,12 @@ class ObjectSync:
     def _head(self) -> Page[Record]:
         return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
 
-    def scan(self, staging: Staging, head: Page[Record] | None = None) -> FullRead:
-        """Read everything into the staging. Raises what a sweep raises."""
+    def scan(self, staging: Staging, why: str, head: Page[Record] | None = None) -> FullRead:
+        """Read everything into the staging, and announce a long reading. Raises what a sweep raises."""
         page, plan = head or self._head(), self._plan
+        if (page.total or 0) > ANNOUNCED * PAGE_LIMIT:
+            pages = -(-(page.total or 0) // PAGE_LIMIT)
+            plan.progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
         here = int(plan.clock.now() * MICROS)
         told = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None

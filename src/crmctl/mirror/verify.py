@@ -93,7 +93,7 @@ def _verify(sync: ObjectSync) -> list[Json]:
     state = sync.state
     newest, is_intact = state.newest, sync.table.count() == state.records
     with sync.staged(resumes=False) as staging:
-        scan = sync.scan(staging)
+        scan = sync.scan(staging, "every record is compared")
         with sync.file.transaction():
             sync.prepare_table()
         differences = list(_differences(sync, staging))
