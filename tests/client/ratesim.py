@@ -95,9 +95,11 @@ class World:
     refused: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
+    ledger: Ledger = field(default_factory=lambda: Ledger(None))
+
     def run(self, *, seconds: float = math.inf, requests: float = math.inf) -> World:
         """Until so much time has passed, or so many requests were accepted."""
-        ledger = Ledger(None)
+        ledger = self.ledger
         dice = random.Random(self.seed)
         order = itertools.count()
         pauses = self.pauses or (0.0, 0.0)
@@ -141,7 +143,6 @@ class World:
         while events and events[0][0] < self.start + seconds and len(self.accepted) < requests:
             now, _, what = heapq.heappop(events)
             what(now)
-        ledger.close()
         return self
 
     def _answer(self, accepted: bool, left: int, reset: float, now: float) -> tuple[int, dict[str, str]]:

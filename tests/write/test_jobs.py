@@ -18,7 +18,7 @@ from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
-from crmctl.plan.dry_run import DryRunOptions, Limit, dry_run
+from crmctl.plan.dry_run import DryRunOptions, dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
 from crmctl.plan.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
@@ -373,10 +373,9 @@ def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Pa
 def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as given:
         planned = open_input(ImportPlan(), given.path, given.name, desk.attributes)
-        run = dry_run(desk.target, planned, DryRunOptions(desk.clock, Limit(100, 60.0, remaining=3)), desk.findings.append)
+        run = dry_run(desk.target, planned, DryRunOptions(desk.clock), desk.findings.append)
     document = run.to_document()
     assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 15)
-    assert document["estimatedSeconds"] == 7.2
     assert document["job"] is None
     assert document["dryRun"] is True
     assert [finding.first_line for finding in desk.findings] == [6]
@@ -384,14 +383,6 @@ def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     assert desk.server.writes == []
     assert desk.store.list() == []
     assert json.loads(json.dumps(document["report"]))["findings"][0]["column"] == "Number"
-
-
-@pytest.mark.parametrize(
-    ("remaining", "until_reset", "requests", "seconds"),
-    [(22, 58.0, 22, 0.0), (0, 58.0, 22, 58.0), (0, 58.0, 101, 118.0), (90, 2.0, 100, 6.0), (0, 0.0, 22, 13.2)],
-)
-def test_an_announced_time_includes_the_rest_of_a_used_up_window(remaining: int, until_reset: float, requests: int, seconds: float) -> None:
-    assert Limit(100, 60.0, remaining, until_reset).time_for(requests) == pytest.approx(seconds)
 
 
 def test_folders_that_hold_no_readable_job_are_in_nobodys_way(desk: Desk, tmp_path: Path) -> None:

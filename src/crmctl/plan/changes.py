@@ -25,7 +25,7 @@ from crmctl.files.whole_files import check_place
 from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
-from crmctl.plan.dry_run import current_limit
+from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, open_input
 from crmctl.plan.job_hooks import (
     BACKUP_NAME,
@@ -414,7 +414,7 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
         planned = open_input(plan.frozen(target.attributes), given.path, given.name, target.attributes)
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
         first = _compare(planned, known, forecast, findings)
-        seconds = current_limit(context).time_for(forecast.requests)
+        seconds = seconds_for(context, forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
     try:
         guard.check(forecast.changes, forecast.rows)

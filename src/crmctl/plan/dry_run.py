@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.rate_limit.model import waiting_time
-from crmctl.clock import Clock, http_date
+from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
@@ -39,31 +38,10 @@ from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The request rate: `requests` per `seconds`, of which `remaining` may go at once, and the others after `until_reset`."""
-
-    requests: int = 100
-    seconds: float = 60.0
-    remaining: int = 0
-    until_reset: float = 0.0
-
-    def time_for(self, requests: int) -> float:
-        return waiting_time(requests - self.remaining, self.requests, self.seconds, self.until_reset) if self.requests > 0 else 0.0
-
-
-def current_limit(context: BulkContext) -> Limit:
-    """Ask the service for its current rate limit."""
-    session = context.crm.session
-    headers = session.exchange("GET", "/objects").headers
-    try:
-        limit = Limit(int(headers["x-ratelimit-limit"]), session.rate_window, int(headers["x-ratelimit-remaining"]))
-        date = http_date(headers.get("date", ""))
-        reset = headers.get("x-ratelimit-reset")
-        until = float(reset) - (session.clock.now() if date is None else date) if reset else 0.0
-        return replace(limit, until_reset=max(0.0, min(until, limit.seconds)))
-    except (KeyError, ValueError):
-        return Limit(seconds=session.rate_window)
+def seconds_for(context: BulkContext, requests: int) -> float:
+    """Return the seconds that so many requests of a bulk command take from now on; one request asks what the rate limit has left."""
+    context.crm.session.exchange("GET", "/objects")
+    return context.crm.session.time_for(requests)
 
 
 Report = Callable[[Finding], None]
@@ -83,7 +61,7 @@ class DryRun:
 
     summary: Summary
     report: ValidationReport
-    seconds: float
+    seconds: float = 0.0
     predicted: Mapping[str, int] = field(default_factory=dict)
     parents: Sequence[ParentGroup] = ()
     choices: Sequence[dict[str, Any]] = ()
@@ -91,10 +69,10 @@ class DryRun:
     reads: int = 0
     """The part of the requests that the dry run made itself."""
 
-    def after(self, made: int, limit: Limit) -> DryRun:
-        """Return the forecast for an import that starts with the same reads: `made` requests, one of which asked for the limit."""
-        requests = self.summary.requests - self.reads + made - 1
-        return replace(self, summary=replace(self.summary, requests=requests), seconds=limit.time_for(requests))
+    def after(self, context: BulkContext) -> DryRun:
+        """Return the forecast for an import that starts with the same reads as this dry run."""
+        requests = self.summary.requests - self.reads + requests_made(context)
+        return replace(self, summary=replace(self.summary, requests=requests), seconds=seconds_for(context, requests))
 
     @property
     def changes(self) -> int:
@@ -127,11 +105,10 @@ class DryRun:
 class DryRunOptions:
     """Options of a dry run.
 
-    `limit` is the current rate limit. `decisions` collects the action of each row.
+    `decisions` collects the action of each row.
     """
 
     clock: Clock
-    limit: Limit = field(default_factory=Limit)
     decisions: Decisions | None = None
     state: Path | None = None
     """The folder that holds the bases of feeds."""
@@ -170,8 +147,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
             None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        seconds = options.limit.time_for(requests)
-        return DryRun(summary, found, seconds, forecast.predicted(found.rejected), parents, forecast.choices, reads)
+        return DryRun(summary, found, 0.0, forecast.predicted(found.rejected), parents, forecast.choices, reads)
 
 
 def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
@@ -359,8 +335,8 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
-        options = DryRunOptions(context.clock, current_limit(context), decisions, context.state)
-        found = dry_run(target, planned, options, findings).after(requests_made(context), options.limit)
+        options = DryRunOptions(context.clock, decisions, context.state)
+        found = dry_run(target, planned, options, findings).after(context)
         invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
         unexpected = None
         try:
@@ -409,8 +385,8 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     request.delivery()
     requests_made(context)
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
-        options = DryRunOptions(context.clock, current_limit(context), now, context.state)
-        found = dry_run(target, planned, options, FindingLog(context.listener.report)).after(requests_made(context), options.limit)
+        options = DryRunOptions(context.clock, now, context.state)
+        found = dry_run(target, planned, options, FindingLog(context.listener.report)).after(context)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = differences.refusal if differences.count else None

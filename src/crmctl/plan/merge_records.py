@@ -40,7 +40,7 @@ from crmctl.files.mapping import schema_digest
 from crmctl.files.whole_files import check_place
 from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
-from crmctl.plan.dry_run import current_limit
+from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.import_plan import file_digest
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import keep_plan
@@ -234,12 +234,8 @@ def _preview(
     # One read per survivor before its losers are deleted. Per wave, two reads of each object's changes, and two requests per kind of step.
     per_wave = 2 * len({schema.object_id, *schema.referring}) + 2 * len(MERGE_ORDER)
     count = _reading(context, schema, listed) + len(listed) + waves * per_wave
-    return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds_for(context, count))
-
-
-def seconds_for(context: BulkContext, requests: int) -> float:
-    """Return the duration of that many requests under the rate limit; 0 for few requests."""
-    return current_limit(context).time_for(requests) if requests > MANY_REQUESTS else 0.0
+    seconds = seconds_for(context, count) if count > MANY_REQUESTS else 0.0
+    return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds)
 
 
 def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[PlannedGroup]) -> int:

@@ -18,7 +18,7 @@ from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records
-from crmctl.plan.dry_run import current_limit
+from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import deliver, rows_of
@@ -207,7 +207,7 @@ def _undo(
         if plan.is_empty:
             raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")
         if request.estimates:
-            plan.seconds = current_limit(context).time_for(plan.requests)
+            plan.seconds = seconds_for(context, plan.requests)
         if request.dry_run:
             return plan
         approve(plan)

@@ -22,7 +22,7 @@ from crmctl.match.references import ReferenceQuestions, as_sent, asks, ids_only,
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
-from crmctl.plan.dry_run import current_limit
+from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.job_hooks import KeptRecords
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import begin_phase, phase_context, send_phase
@@ -318,7 +318,7 @@ def recreate_deleted(
             slugs = {object_id: [one.slug for one in attributes] for object_id, attributes in referring.items()}
             reading = reading_price(context.service, slugs, count) + relink_price(context.service)
             plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
-        plan.seconds = current_limit(context).time_for(plan.requests) if estimates else 0.0
+        plan.seconds = seconds_for(context, plan.requests) if estimates else 0.0
         if dry_run or not plan.found:
             plan.carried_out = not dry_run
             return plan

@@ -6,13 +6,14 @@ A few cases of each kind; benchmarks/rate_budget.py prints the wide table.
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from crmctl.client.rate_limit.ledger import INTERACTIVE
+from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE
 from tests.client.ratesim import START, FixedWindow, Limiter, SlidingWindow, TokenBucket, World, least_time, share_used
 
 KINDS: dict[str, Callable[[float], Limiter]] = {
@@ -148,3 +149,16 @@ def test_people_may_use_what_bulk_work_leaves() -> None:
     bulk = World(SlidingWindow(100, 60.0), start=START).run(seconds=30)
     person = World(SlidingWindow(100, 60.0), lane=INTERACTIVE).run(seconds=30)
     assert (len(bulk.accepted), len(person.accepted)) == (90, 100)
+
+
+@pytest.mark.parametrize("kind", ["aligned, ends rounded up", "begins with a request, rounded up", "sliding, rounded up"])
+def test_an_announced_time_includes_the_used_up_window_and_what_bulk_work_leaves_to_people(kind: str) -> None:
+    dice, near = random.Random(7), 0
+    for seed in range(30):
+        before = World(KINDS[kind](60.0), lane=dice.choice([BULK, INTERACTIVE]), start=START + dice.uniform(0, 60), seed=seed)
+        start = before.run(requests=dice.randint(2, 99)).accepted[-1] + 0.1
+        requests = dice.randint(1, 200)
+        announced = before.ledger.time_for(start, requests, bulk=True)
+        taken = World(before.service, start=start, seed=seed, ledger=before.ledger).run(requests=requests).accepted[-1] - start
+        near += abs(taken - announced) <= 15.0
+    assert near >= 27

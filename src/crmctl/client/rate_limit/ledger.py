@@ -168,10 +168,10 @@ class Ledger:
         with self._lock, self._base:
             return self._learned().window
 
-    def time_for(self, now: float, requests: int, waits: float = 0.0) -> float:
+    def time_for(self, now: float, requests: int, waits: float = 0.0, *, bulk: bool = False) -> float:
         with self._lock, self._base:
             learned = self._learned()
-            return time_for(learned, self._usage(learned, now), requests, now, waits)
+            return time_for(learned, self._usage(learned, now), requests, now, waits, bulk=bulk)
 
     def _usage(self, learned: Learned, now: float) -> Usage:
         start = now - learned.window

@@ -122,7 +122,7 @@ class SharedBudget(Budget):
         if self._is_unlimited:
             return 0.0
         now = self._clock.monotonic()
-        return self._use(lambda ledger: ledger.time_for(now, requests, self._said - now))
+        return self._use(lambda ledger: ledger.time_for(now, requests, self._said - now, bulk=self._lane > 0))
 
     def _say_wait(self, until: float, now: float) -> None:
         """Tell the user once, however many threads wait for the same moment."""

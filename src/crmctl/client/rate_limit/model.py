@@ -176,9 +176,9 @@ def free_at(learned: Learned, usage: Usage, now: float, *, bulk: bool) -> float:
     return min(moments, default=now + SOON)
 
 
-def time_for(learned: Learned, usage: Usage, requests: int, now: float, waits: float = 0.0) -> float:
-    """Return the seconds until so many requests may have gone, the free ones at once; or, if bulk work has to wait so many seconds, in the
-    windows from then on without the reserve."""
+def time_for(learned: Learned, usage: Usage, requests: int, now: float, waits: float = 0.0, *, bulk: bool = False) -> float:
+    """Return the seconds until so many requests may have gone, or, if bulk work has to wait so many seconds, from then on in windows
+    without the reserve. Bulk work spends the requests that it leaves to people last, one by one."""
     if learned.limit <= 0:
         return 0.0
     if waits > 0.0:
@@ -189,7 +189,21 @@ def time_for(learned: Learned, usage: Usage, requests: int, now: float, waits: f
         until_reset = 0.0 if learned.sliding else learned.edge - now
     else:
         room = learned.limit - learned.foreign - usage.counting
-    return waiting_time(requests - max(0, room), learned.limit, learned.window, until_reset)
+    window = learned.window if learned.flips or learned.sliding else max(learned.window, DEFAULT_WINDOW)
+    if not bulk or learned.sliding:
+        return waiting_time(requests - max(0, room), learned.limit, window, until_reset)
+    if requests <= room:
+        return _moment_of(learned, usage, requests, room, now) - now
+    windows, before = divmod(requests - max(0, room) - 1, learned.limit)
+    start = now + until_reset
+    later = replace(learned, reset=learned.reset + window if learned.reset else 0.0, longest=window)
+    return windows * window + _moment_of(later, replace(usage, oldest=start), before + 1, learned.limit, start) - now
+
+
+def _moment_of(learned: Learned, usage: Usage, number: int, room: int, start: float) -> float:
+    """Return when bulk work sends its request of this number if so many are free from `start` to the end of the window."""
+    kept = [moment for moment in probe_times(learned, usage) if moment > start]
+    return kept[number - room - 1] if number > room - len(kept) else start
 
 
 def waiting_time(requests: int, limit: int, window: float, until_reset: float) -> float:
