@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +19,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
 from typer.main import get_command_from_info as build_command
 
-from crmctl.cli.options import ADVANCED, WIDEST, common_options
+from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
 from crmctl.cli.registry import BY_NAME, COMMANDS
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
@@ -263,7 +265,26 @@ class _Commands(Mapping[str, click.Command]):
 
 
 def _build_one(info: Any) -> click.Command:
-    return build_command(info, pretty_exceptions_short=False, rich_markup_mode=None)
+    prepared = copy(info)
+    prepared.callback = _with_context(info.callback)
+    return build_command(prepared, pretty_exceptions_short=False, rich_markup_mode=None)
+
+
+def _with_context(command: Any) -> Any:
+    """Return a command as Typer calls it: with the context in place of its runtime, and with the options it `takes`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    if own[0].name != "runtime":
+        return command
+
+    def call(runtime: typer.Context, **values: Any) -> Any:
+        return command(runtime.obj, **values)
+
+    parameters = [own[0].replace(annotation=typer.Context), *own[1:], *map(shared_option, getattr(command, "shared", ()))]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__doc__ = command.__doc__
+    return call
 
 
 def load_command(name: str) -> click.Command:

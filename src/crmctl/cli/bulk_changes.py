@@ -29,7 +29,7 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     if options.get("set_values"):
         from crmctl.cli.fields import with_reference_ids
 
-        options = {**options, "set_values": with_reference_ids(runtime, options["object_name"], options["set_values"])}
+        options = {**options, "set_values": with_reference_ids(runtime, options["object"], options["set_values"])}
     request, report = ImportRequest.taken(options), options["report"]
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
@@ -195,14 +195,14 @@ FEW = 3
 """crmctl does not announce fewer requests."""
 
 
-def update_records(runtime: Runtime, given: Mapping[str, Any]) -> None:
+def update_records(runtime: Runtime, object_name: str, given: Mapping[str, Any]) -> None:
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.fields import with_reference_ids
     from crmctl.cli.record_queries import one_list
     from crmctl.files.sources import is_stream
     from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
 
-    object_name, ids_file, filters = given["object_name"], given["ids"], given["filters"]
+    ids_file, filters = given["ids"], given["filters"]
     if ids_file is not None:
         is_stream(ids_file)  # a missing file is an error before any question
     conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
@@ -274,13 +274,12 @@ def _sample_lines(runtime: Runtime, found: ChangeForecast) -> list[str]:
     return lines
 
 
-def delete_records(runtime: Runtime, given: Mapping[str, Any]) -> None:
+def delete_records(runtime: Runtime, object_name: str, backup: str | bool, given: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.record_queries import one_list
     from crmctl.files.sources import is_stream
     from crmctl.plan.changes import DeleteRequest, Selection, delete, example_deletion
 
-    object_name, backup = given["object_name"], given["backup"] or not given["no_backup"]
     ids_file, filters = given["ids"], given["filters"]
     if not runtime.dry_run:
         runtime.emitter.check_result(example_deletion(object_name))

@@ -189,19 +189,17 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
 
 
 def takes(names: str) -> Callable[[Any], Any]:
-    """Add some of OPTIONS to a command, which reads them from the parameters of its context."""
+    """Add some of OPTIONS to a command, which gets them as keywords."""
 
     def add(command: Any) -> Any:
-        signature = inspect.signature(command, eval_str=True)
-        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        shared = [_parameter(name, *OPTIONS[name]) for name in names.split()]
-        command.__signature__ = signature.replace(parameters=[*own, *shared])
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+        command.shared = names.split()
         return command
 
     return add
 
 
-def _parameter(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
+def shared_option(name: str) -> inspect.Parameter:
+    """Return one of OPTIONS as a parameter."""
+    kind, default, option = OPTIONS[name]
     annotation = kind if option is None else Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -152,6 +152,10 @@ class Runtime:
         return bool(self.flags.get("dry_run"))
 
     @property
+    def excel_safe(self) -> bool:
+        return bool(self.flags.get("excel_safe"))
+
+    @property
     def assume_yes(self) -> bool:
         return bool(self.flags.get("yes"))
 
@@ -275,7 +279,7 @@ class Runtime:
             self.output_format,
             fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
             query=self.flags.get("query"),
-            excel_safe=bool(self.flags.get("excel_safe")),
+            excel_safe=self.excel_safe,
             pager=self.settings.pager.value,
             raw=bool(self.flags.get("raw_output")),
             messages=self.messages,

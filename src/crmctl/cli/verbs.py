@@ -11,10 +11,10 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, LimitOption, ObjectArgument, OffsetOption
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.resources import NamedResource
     from crmctl.output.views import View
 
@@ -143,8 +143,8 @@ def _add_list(app: CommandApp, noun: Noun) -> None:
     @app.command(
         "list", help=f"List the {noun.name}.", examples=[f"crmctl {noun.name} list", f"crmctl {noun.name} list -q '[].{noun.query}'"]
     )
-    def list_all(ctx: typer.Context) -> None:
-        ctx.obj.emitter.emit_items(list_items(ctx.obj, noun), noun.view)
+    def list_all(runtime: Runtime) -> None:
+        runtime.emitter.emit_items(list_items(runtime, noun), noun.view)
 
 
 def _add_get(app: CommandApp, noun: Noun) -> None:
@@ -186,18 +186,18 @@ def _add_delete(app: CommandApp, noun: Noun) -> None:
 def _add_runs(app: CommandApp, noun: Noun) -> None:
     command = f"crmctl {noun.name} runs {noun.example}"
 
-    def list_runs(ctx: typer.Context, item: str, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
+    def list_runs(runtime: Runtime, item: str, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
         from crmctl.client.answers import Page, read_page
         from crmctl.models.resources import NamedResource
 
         part = window(limit, every, offset)
-        path = reach(ctx.obj, noun, [item], lambda path: path)
+        path = reach(runtime, noun, [item], lambda path: path)
 
         def fetch(limit: int, offset: int) -> Page[Any]:
             query = [("limit", str(limit)), ("offset", str(offset))]
-            return read_page(ctx.obj.crm.session.request("GET", f"{path}/runs", query=query), "runs", NamedResource, limit, offset)
+            return read_page(runtime.crm.session.request("GET", f"{path}/runs", query=query), "runs", NamedResource, limit, offset)
 
-        show_pages(ctx.obj, fetch, part, lambda _: noun.runs_view)
+        show_pages(runtime, fetch, part, lambda _: noun.runs_view)
 
     list_runs.__annotations__["item"] = item_argument(noun)
     text = f"List the runs of a {noun.one}.\n\nShows 50 unless --limit or --all asks for more."
@@ -220,11 +220,11 @@ def item_argument(noun: Noun) -> Any:
 def _with_item(noun: Noun, call: Callable[[Runtime, Sequence[str]], None]) -> Callable[..., None]:
     """Return a command whose arguments name one item of the noun."""
 
-    def in_object(ctx: typer.Context, object_name: ObjectArgument, item: str) -> None:
-        call(ctx.obj, [object_name, item])
+    def in_object(runtime: Runtime, object_name: ObjectArgument, item: str) -> None:
+        call(runtime, [object_name, item])
 
-    def alone(ctx: typer.Context, item: str) -> None:
-        call(ctx.obj, [item])
+    def alone(runtime: Runtime, item: str) -> None:
+        call(runtime, [item])
 
     command = in_object if noun.in_object else alone
     command.__annotations__["item"] = item_argument(noun)

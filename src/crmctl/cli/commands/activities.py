@@ -10,11 +10,11 @@ import typer
 
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import AllOption, DataOption, LimitOption, OffsetOption
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Page
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Activity
@@ -46,7 +46,7 @@ ParticipantOption = Annotated[
     ],
 )
 def list_activities(
-    ctx: typer.Context,
+    runtime: Runtime,
     record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Only activities linked to this record.")] = None,
     object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Only activities linked to this object.")] = None,
     limit: LimitOption = None,
@@ -59,7 +59,6 @@ def list_activities(
     """
     from crmctl.cli.targets import on_object
 
-    runtime: Runtime = ctx.obj
     record = record and runtime.shown_ids.whole(record)
 
     def fetch(limit: int, offset: int) -> Page[Activity]:

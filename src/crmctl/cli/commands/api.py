@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, UsageError, reason
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Answer
     from crmctl.models.resources import Resource
 
@@ -34,7 +34,7 @@ READS = ("GET", "HEAD", "OPTIONS")
     ],
 )
 def call_endpoint(
-    ctx: typer.Context,
+    runtime: Runtime,
     method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST, PATCH, DELETE ...; GET when left out.")],
     path: Annotated[str | None, typer.Argument(metavar="PATH", help="Path under /api/v1, with its query if it has one.")] = None,
     input: Annotated[str | None, typer.Option("--input", metavar="FILE|-", help="Send the JSON in this file, or from stdin.")] = None,
@@ -50,7 +50,6 @@ def call_endpoint(
     objects, /objects and /api/v1/objects are the same path; {people} in it stands for the id of that object. The answer is printed as
     it came, as JSON unless --output says otherwise. With GET, -f makes parameters of the address.
     """
-    runtime: Runtime = ctx.obj
     if given and input is not None:
         raise UsageError("--field and --input exclude each other", hint="leave one of them out")
     verb, address = _target(method, path)

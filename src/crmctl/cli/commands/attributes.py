@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, plain_fields
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import RejectedError, UsageError
@@ -14,7 +15,6 @@ from crmctl.errors import RejectedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Attribute
 
@@ -26,12 +26,11 @@ AttributeArgument = Annotated[str, typer.Argument(metavar="ATTR", help="Slug or 
 
 @app.command("list", examples=["crmctl attributes list people", "crmctl attributes list people --include-inactive --fields slug,type"])
 def list_attributes(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     include_inactive: Annotated[bool, typer.Option("--include-inactive", help="Include inactive attributes.")] = False,
 ) -> None:
     """List the attributes of an object."""
-    runtime: Runtime = ctx.obj
     directory, name = runtime.directory, runtime.shown_ids.whole(object_name)
     attributes = directory.every_attribute(name)[1] if include_inactive else directory.attributes(name, refresh=True)
     runtime.emitter.emit_items(attributes, NOUN.view)
@@ -47,7 +46,7 @@ def list_attributes(
     ],
 )
 def create_attribute(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Display name.")] = None,
     type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="text, email, number, select, reference ...")] = None,
@@ -65,7 +64,6 @@ def create_attribute(
 
     Types: text, email, number, phone_number, checkbox, name, address, currency, date, select, list, reference.
     """
-    runtime: Runtime = ctx.obj
     config: Json = {"options": options} if options else {}
     if allowed_object:
         config["allowed_object_id"] = runtime.directory.object_id(allowed_object)
@@ -104,7 +102,7 @@ def _check_config(fields: Json) -> None:
     ],
 )
 def update_attribute(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     attribute: AttributeArgument,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The new name.")] = None,
@@ -117,7 +115,6 @@ def update_attribute(
     Records with a renamed option get its new name, at most 10,000. Records keep a retired option; new values cannot use it. Reports and
     workflows that name an option stay as they are. Only crmctl's own service changes options by command; others have their own pages.
     """
-    runtime: Runtime = ctx.obj
     if (name is None) == (options is None):
         raise UsageError("give either --name or --option", hint="crmctl attributes update --help")
     edits = _option_edits(options or ())

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.models.ids import suggestion
 from crmctl.models.scopes import SCOPES
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.session import Session
     from crmctl.config.settings import Settings
     from crmctl.models.jsontext import Json
@@ -32,7 +32,7 @@ app = CommandApp("Log in, log out, see what a key may do.")
     ],
 )
 def login(
-    ctx: typer.Context,
+    runtime: Runtime,
     with_key: Annotated[bool, typer.Option("--with-key", help="Read the API key from stdin.")] = False,
     insecure_storage: Annotated[
         bool, typer.Option("--insecure-storage", help="Keep the key in a private file, without a keyring.")
@@ -46,8 +46,6 @@ def login(
     crmctl service keys create. With --device, a member of a crmctl service approves a key with the member's role. With --oidc the service
     exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
     """
-
-    runtime: Runtime = ctx.obj
     if device and (with_key or oidc):
         raise UsageError("--device needs no key", hint="leave out --with-key and --oidc")
     if oidc:
@@ -65,11 +63,10 @@ def _place(source: str) -> str:
 
 
 @app.command("logout", examples=["crmctl auth logout", "crmctl auth logout --profile work"])
-def logout(ctx: typer.Context) -> None:
+def logout(runtime: Runtime) -> None:
     """Remove the stored API key of a profile."""
     from crmctl.config.credentials import KEY_VARIABLE, remove_credential
 
-    runtime: Runtime = ctx.obj
     profile = runtime.settings.profile.value
     removed = remove_credential(profile, runtime.settings.require_origin(), runtime.paths)
     if runtime.environ.get(KEY_VARIABLE):
@@ -80,11 +77,10 @@ def logout(ctx: typer.Context) -> None:
 
 @app.command("status", examples=["crmctl auth status", "crmctl auth status --scopes"])
 def status(
-    ctx: typer.Context,
+    runtime: Runtime,
     scopes: Annotated[bool, typer.Option("--scopes", help="Test the permissions of the key with 16 small requests.")] = False,
 ) -> None:
     """Show the profile, the service and the key, with --scopes also its permissions."""
-    runtime: Runtime = ctx.obj
     credential = runtime.credential
     result: Json = {
         "profile": runtime.settings.profile.value,
@@ -107,9 +103,8 @@ def status(
 
 
 @app.command("list", examples=["crmctl auth list", "crmctl auth list -o json"])
-def list_profiles(ctx: typer.Context) -> None:
+def list_profiles(runtime: Runtime) -> None:
     """List the profiles."""
-    runtime: Runtime = ctx.obj
     settings = runtime.settings
     rows = [
         {
@@ -125,9 +120,8 @@ def list_profiles(ctx: typer.Context) -> None:
 
 
 @app.command("switch", examples=["crmctl auth switch default"])
-def switch(ctx: typer.Context, profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name of the profile.")]) -> None:
+def switch(runtime: Runtime, profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name of the profile.")]) -> None:
     """Make another profile the default."""
-    runtime: Runtime = ctx.obj
     file = runtime.settings.file
     if profile not in file.profiles:
         known = ", ".join(sorted(file.profiles)) or "none yet"
@@ -137,15 +131,11 @@ def switch(ctx: typer.Context, profile: Annotated[str, typer.Argument(metavar="P
 
 
 @app.command("can-i", examples=["crmctl auth can-i records:write", "crmctl auth can-i objects:write && echo allowed"])
-def can_i(
-    ctx: typer.Context, scope: Annotated[str, typer.Argument(metavar="SCOPE", help="Name of a scope, such as records:write.")]
-) -> int:
+def can_i(runtime: Runtime, scope: Annotated[str, typer.Argument(metavar="SCOPE", help="Name of a scope, such as records:write.")]) -> int:
     """Print whether the key has a scope: yes or no, exit 0 or 4.
 
     crmctl tests it with a request that cannot change anything.
     """
-
-    runtime: Runtime = ctx.obj
     scope = check_scope_name(scope)
     allowed = may(runtime.crm.session, scope)
     if allowed is None:
@@ -206,7 +196,7 @@ def _store_profile(settings: Settings, source: str, **more: str) -> Json:
 
 @app.command("explain", examples=["crmctl auth explain", "crmctl auth explain --data ./crm"])
 def explain(
-    ctx: typer.Context,
+    runtime: Runtime,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Compare with the trusts in this service's data.")] = None,
 ) -> None:
     """Show the claims of this job's identity token, without its signature.
@@ -216,7 +206,6 @@ def explain(
     """
     from crmctl.client.issued_keys import OidcKeys
 
-    runtime: Runtime = ctx.obj
     token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
     document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
     trusts = _trusts(runtime, data)

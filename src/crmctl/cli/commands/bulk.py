@@ -1,7 +1,5 @@
 """`crmctl bulk`: options of the commands that import, export, change and delete many records."""
 
-# ruff: noqa: ARG001 - options are read as a whole, by name
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,8 +9,8 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import FileArgument, FilterOption, ModeOption, ObjectArgument, SetOption, StrictOption, takes
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
-from crmctl.models.jsontext import Json
 
 app = CommandApp("Import, export and delete many records safely.")
 
@@ -42,30 +40,20 @@ app = CommandApp("Import, export and delete many records safely.")
     "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency format encoding "
     "delimiter sheet concurrency settle capture_ids lock_wait ping"
 )
-def import_records(
-    ctx: typer.Context,
-    object_name: ObjectArgument,
-    file: FileArgument,
-    **_: Any,
-) -> None:
+def import_records(runtime: Runtime, object_name: ObjectArgument, file: FileArgument, **options: Any) -> None:
     from crmctl.cli.bulk_changes import import_file
 
-    ctx.obj.start_ping(ctx.params["ping"])
-    import_file(ctx.obj, _given(ctx) | {"object": object_name})
-
-
-def _given(ctx: typer.Context) -> Json:
-    """Return the options by name, with the common one that says how to read cells."""
-    return {**ctx.params, "excel_safe": bool(ctx.obj.flags.get("excel_safe"))}
+    runtime.start_ping(options["ping"])
+    import_file(runtime, {**options, "object": object_name, "file": file, "excel_safe": runtime.excel_safe})
 
 
 @app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
 @takes("expect max_changes max_failures failed again mirror concurrency settle capture_ids lock_wait")
 def apply_plan(
-    ctx: typer.Context,
+    runtime: Runtime,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan made with --plan.")],
     input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="The import file, if it was moved.")] = None,
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Do exactly what a plan says, or nothing.
 
@@ -75,19 +63,19 @@ def apply_plan(
     from crmctl.cli.bulk_changes import apply_saved
     from crmctl.plan.import_records import ApplyRequest
 
-    apply_saved(ctx.obj, ApplyRequest.taken(_given(ctx)))
+    apply_saved(runtime, ApplyRequest.taken(options, file=file, input=input))
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
 @takes("failed max_failures concurrency settle capture_ids lock_wait")
 def resume_job(
-    ctx: typer.Context,
+    runtime: Runtime,
     job: Annotated[
         str | None, typer.Argument(metavar="JOB", help="The job, or the end of its name; by default the only resumable one.")
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="Resume the newest resumable job.")] = False,
     allow_older: Annotated[bool, typer.Option("--allow-older", help="Even if a newer job by the same key has finished.")] = False,
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Continue an interrupted job.
 
@@ -96,7 +84,7 @@ def resume_job(
     from crmctl.cli.bulk_jobs import resume_job
     from crmctl.plan.resume import ResumeRequest
 
-    resume_job(ctx.obj, ResumeRequest.taken(_given(ctx)))
+    resume_job(runtime, ResumeRequest.taken(options, job=job, last=last, allow_older=allow_older))
 
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, the end of its name, or last for the newest.")]
@@ -104,19 +92,19 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, the en
 
 @app.command("jobs", writes=None, examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
 def show_jobs(
-    ctx: typer.Context,
+    runtime: Runtime,
     job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this job: its name, the end of its name, or last.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
 ) -> None:
     """List the bulk jobs of this machine, newest first."""
     from crmctl.cli.bulk_jobs import show_jobs
 
-    show_jobs(ctx.obj, job, remove=remove)
+    show_jobs(runtime, job, remove=remove)
 
 
 @app.command("repair", writes=True, examples=["crmctl bulk repair $(crmctl bulk jobs -q '[0].job' -o ids)"])
 def repair_job(
-    ctx: typer.Context,
+    runtime: Runtime,
     job: JobArgument,
     delete_duplicates: Annotated[bool, typer.Option("--delete-duplicates", help="Delete unchanged duplicates; asks first.")] = False,
 ) -> None:
@@ -127,12 +115,12 @@ def repair_job(
     from crmctl.cli.bulk_jobs import repair_job
     from crmctl.plan.resume import RepairRequest
 
-    repair_job(ctx.obj, RepairRequest(job, delete_duplicates, ctx.obj.dry_run))
+    repair_job(runtime, RepairRequest(job, delete_duplicates, runtime.dry_run))
 
 
 @app.command("undo", writes=True, examples=["crmctl bulk undo $(crmctl bulk jobs -q '[0].job' -o ids) --dry-run"])
 def undo_job(
-    ctx: typer.Context,
+    runtime: Runtime,
     job: JobArgument,
     include_changed: Annotated[
         bool, typer.Option("--include-changed", help="Also undo records that changed since; their changes are lost.")
@@ -146,7 +134,7 @@ def undo_job(
     """
     from crmctl.cli.bulk_jobs import undo_job
 
-    undo_job(ctx.obj, job, include_changed=include_changed)
+    undo_job(runtime, job, include_changed=include_changed)
 
 
 @app.command(
@@ -158,7 +146,7 @@ def undo_job(
     ],
 )
 def export_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write to a file; .gz compresses.")] = None,
     format: Annotated[
@@ -183,10 +171,10 @@ def export_records(
 
     path = Path(file) if file is not None and file != "-" else None
     request = ExportRequest(
-        object=object_name, path=path, format=format, excel_safe=bool(ctx.obj.flags.get("excel_safe")), shape=ctx.obj.shape, prune=prune,
+        object=object_name, path=path, format=format, excel_safe=runtime.excel_safe, shape=runtime.shape, prune=prune,
         since_last=since_last, restart=restart,
     )  # fmt: skip
-    export_records(ctx.obj, request, filters, strict=strict)
+    export_records(runtime, request, filters, strict=strict)
 
 
 @app.command(
@@ -199,10 +187,10 @@ def export_records(
 )
 @takes("ids filters strict expect max_changes on_error max_failures failed default_region currency concurrency")
 def update_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     set_values: SetOption = None,
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Set the same values in many records; shows some changes and asks.
 
@@ -211,7 +199,7 @@ def update_records(
     """
     from crmctl.cli.bulk_changes import update_records
 
-    update_records(ctx.obj, _given(ctx))
+    update_records(runtime, object_name, {**options, "set_values": set_values})
 
 
 @app.command(
@@ -224,13 +212,13 @@ def update_records(
 )
 @takes("ids filters strict expect concurrency")
 def delete_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     backup: Annotated[
         str | None, typer.Option("--backup", metavar="FILE", help="File for a copy of the records; by default in the job's folder.")
     ] = None,
     no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy; the deletion cannot be undone.")] = False,
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Delete many records by id or by conditions; names some and asks.
 
@@ -239,11 +227,11 @@ def delete_records(
     """
     from crmctl.cli.bulk_changes import delete_records
 
-    if (ctx.params["ids"] is None) == (not ctx.params["filters"]):
+    if (options["ids"] is None) == (not options["filters"]):
         raise UsageError("say which records: either --ids or --filter", hint="crmctl bulk delete --help")
     if backup is not None and no_backup:
         raise UsageError("--backup and --no-backup exclude each other", hint="leave one of them out")
-    delete_records(ctx.obj, _given(ctx))
+    delete_records(runtime, object_name, backup or not no_backup, options)
 
 
 @app.command(
@@ -254,7 +242,7 @@ def delete_records(
     ],
 )
 def dedupe_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     match: Annotated[
         list[str] | None,
@@ -280,13 +268,13 @@ def dedupe_records(
     from crmctl.plan.merge_records import DedupeRequest
 
     path = Path(plan) if plan is not None else None
-    dedupe_records(ctx.obj, DedupeRequest(object_name, tuple(match or ()), tuple(keep or ()), path, most, review, max_age))
+    dedupe_records(runtime, DedupeRequest(object_name, tuple(match or ()), tuple(keep or ()), path, most, review, max_age))
 
 
 @app.command("inspect", examples=["crmctl bulk inspect people.csv --object people", "crmctl bulk inspect contacts.csv --duplicates"])
 @takes("format encoding delimiter sheet")
 def inspect_file(
-    ctx: typer.Context,
+    runtime: Runtime,
     file: FileArgument,
     object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Also propose attributes for the columns.")] = None,
     mode: ModeOption = "create",
@@ -294,7 +282,7 @@ def inspect_file(
     match: Annotated[
         list[str] | None, typer.Option("--match", metavar="EXPR", help="Rule for duplicates, as in bulk dedupe; implies --duplicates.")
     ] = None,
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Show how crmctl reads a file, its columns and their attributes.
 
@@ -303,4 +291,5 @@ def inspect_file(
     from crmctl.cli.bulk_jobs import inspect_input
     from crmctl.plan.inspect_file import InspectRequest
 
-    inspect_input(ctx.obj, InspectRequest.taken(_given(ctx), object=object_name))
+    given = {**options, "file": file, "mode": mode, "duplicates": duplicates, "match": match, "excel_safe": runtime.excel_safe}
+    inspect_input(runtime, InspectRequest.taken(given, object=object_name))

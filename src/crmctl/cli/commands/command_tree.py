@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import typer
-
 from crmctl.cli.app import CommandApp, describe_tree, walk_commands
+from crmctl.cli.runtime import Runtime
 
 app = CommandApp()
 
 
 @app.command("commands", examples=["crmctl commands", "crmctl commands --json"])
-def show_commands(ctx: typer.Context) -> None:
+def show_commands(runtime: Runtime) -> None:
     """Show the whole command tree, for people or machines.
 
     As JSON: every command with its arguments, options, help and examples, and the common options once.
     """
-    runtime = ctx.obj
     tree = describe_tree()
     if runtime.output_format == "table":
         leaves = list(walk_commands(tree))

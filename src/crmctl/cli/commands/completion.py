@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion
 
@@ -27,7 +28,7 @@ SCRIPTS = {"bash": "crmctl.bash", "zsh": "_crmctl", "fish": "crmctl.fish", "powe
     ],
 )
 def completion(
-    ctx: typer.Context,
+    runtime: Runtime,
     shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish|powershell", help="The shell that will read the script.")],
 ) -> None:
     """Print the completion script of a shell.
@@ -39,4 +40,4 @@ def completion(
     # The wheel has the folder in the package; in an editable installation it is the repository's.
     roots = (Path(__file__).parents[1], Path(__file__).parents[4])
     script = next(path for root in roots if (path := root / "completions" / SCRIPTS[shell]).is_file())
-    ctx.obj.streams.write_out(script.read_text(encoding="utf-8"))
+    runtime.streams.write_out(script.read_text(encoding="utf-8"))

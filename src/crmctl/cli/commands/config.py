@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
 
 app = CommandApp("Read and change settings and profiles.")
 
@@ -19,19 +17,17 @@ GlobalOption = Annotated[bool, typer.Option("--global", help="For all profiles, 
 
 
 @app.command("list", examples=["crmctl config list", "crmctl config list --profile work -o json"])
-def list_settings(ctx: typer.Context) -> None:
+def list_settings(runtime: Runtime) -> None:
     """Show every setting, its value and its source."""
-    runtime: Runtime = ctx.obj
     rows = [{"key": name, "value": setting.value, "source": setting.source} for name, setting in runtime.settings.items()]
     runtime.emitter.emit_rows(rows, "settings")
 
 
 @app.command("get", examples=["crmctl config get base_url", "crmctl config get output -o json"])
-def get_setting(ctx: typer.Context, key: KeyArgument) -> None:
+def get_setting(runtime: Runtime, key: KeyArgument) -> None:
     """Show one setting."""
     from crmctl.config.settings import find_key
 
-    runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
     if folded == "default_profile":
         value: Any = runtime.settings.file.default_profile
@@ -57,7 +53,7 @@ def _shown(value: Any) -> str:
     examples=["crmctl config set output table", "crmctl config set timeout 60 --global", "crmctl config set protected false"],
 )
 def set_setting(
-    ctx: typer.Context,
+    runtime: Runtime,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value.")],
     everywhere: GlobalOption = False,
@@ -68,7 +64,6 @@ def set_setting(
     """
     from crmctl.config.settings import TOP_LEVEL_ONLY
 
-    runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
     profile = None if everywhere or folded in TOP_LEVEL_ONLY else _profile_of(runtime, may_be_new=folded == "base_url")
     file = runtime.settings.file.set_value(folded, value, profile)
@@ -77,11 +72,10 @@ def set_setting(
 
 
 @app.command("unset", local=True, examples=["crmctl config unset timeout", "crmctl config unset output --global"])
-def unset_setting(ctx: typer.Context, key: KeyArgument, everywhere: GlobalOption = False) -> None:
+def unset_setting(runtime: Runtime, key: KeyArgument, everywhere: GlobalOption = False) -> None:
     """Remove a setting of the current profile, or the one for all with --global."""
     from crmctl.config.settings import TOP_LEVEL_ONLY
 
-    runtime: Runtime = ctx.obj
     folded = key.replace("-", "_")
     profile = None if everywhere or folded in TOP_LEVEL_ONLY else _profile_of(runtime)
     runtime.settings.file.unset_value(folded, profile)
@@ -107,9 +101,8 @@ def _place(profile: str | None) -> str:
 
 
 @app.command("path", local=True, examples=["crmctl config path"])
-def show_paths(ctx: typer.Context) -> None:
+def show_paths(runtime: Runtime) -> None:
     """Show where settings, state and caches are kept."""
-    runtime: Runtime = ctx.obj
     paths = runtime.paths
     document = {"config": str(paths.config_file), "state": str(paths.state), "cache": str(paths.cache)}
     if runtime.message_format in ("table", "ids"):

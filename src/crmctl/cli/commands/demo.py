@@ -16,15 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ServiceError, UsageError, install_command
 from crmctl.models import jsontext
 from crmctl.output.streams import Side, Streams
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
 
 
@@ -37,13 +35,12 @@ WIDTH = 100
 
 
 @app.command("demo", local=True, examples=["crmctl demo", "crmctl demo -o json"])
-def demonstrate(ctx: typer.Context) -> None:
+def demonstrate(runtime: Runtime) -> None:
     """Watch crmctl work on a throw-away service.
 
     Starts the embedded service on a free port, signs in, imports a CSV, lists and exports it, compares every value with the file, queries
     a mirror in SQL and draws a report. The demo shows every command, does not touch your settings or data, and leaves nothing behind.
     """
-    runtime: Runtime = ctx.obj
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "prometheus_client")):
         raise UsageError("the demonstration needs the embedded service", hint=install_command("service"), code="service_not_installed")
     output = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)

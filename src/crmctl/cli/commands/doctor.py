@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Answer
     from crmctl.models.jsontext import Json
 
@@ -29,7 +29,7 @@ BEFORE_DETAIL = " " * 30
 
 @app.command("doctor", local=True, examples=["crmctl doctor", "crmctl doctor --network -o json"])
 def examine(
-    ctx: typer.Context,
+    runtime: Runtime,
     network: Annotated[bool, typer.Option("--network", help="Also connect to the service: name, key, clock, rate limit.")] = False,
 ) -> int:
     """Check the installation, the settings and the connection.
@@ -39,7 +39,6 @@ def examine(
 
     from crmctl.output.emitter import Emitter
 
-    runtime: Runtime = ctx.obj
     checks = list(diagnose(runtime, network=network))
     if runtime.message_format == "table":
         runtime.streams.write_out("".join(_described(runtime, check) for check in checks))

@@ -14,10 +14,10 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import AllOption, LimitOption, OffsetOption
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Page
     from crmctl.client.uploads import LocalFile, UploadOutcome
     from crmctl.models.jsontext import Json
@@ -43,7 +43,7 @@ MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.
     ],
 )
 def upload_files(
-    ctx: typer.Context,
+    runtime: Runtime,
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="A file, or a folder with --recursive.")],
     bucket: Annotated[str, typer.Option("--bucket", metavar="BUCKET", help="The bucket to upload to.")],
     prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="Prefix of every path in the bucket.")] = None,
@@ -61,7 +61,6 @@ def upload_files(
 
     from crmctl.output.views import UPLOADS
 
-    runtime: Runtime = ctx.obj
     if not 1 <= concurrency <= MOST_AT_ONCE:
         raise UsageError(f"--concurrency must be from 1 to {MOST_AT_ONCE}, not {concurrency}")
     if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
@@ -75,7 +74,7 @@ def upload_files(
 
 
 @app.command("list", examples=["crmctl files list", "crmctl files list -q '[].publicUrl'"])
-def list_files(ctx: typer.Context, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
+def list_files(runtime: Runtime, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
     """List uploaded files, newest first.
 
     Shows 50 unless --limit or --all asks for more. Only crmctl's own service lists files.
@@ -83,7 +82,7 @@ def list_files(ctx: typer.Context, limit: LimitOption = None, every: AllOption =
     from crmctl.cli.list_window import show_pages, window
     from crmctl.output.views import FILES
 
-    show_pages(ctx.obj, lambda limit, offset: _list_page(ctx.obj, limit, offset), window(limit, every, offset), lambda _: FILES)
+    show_pages(runtime, lambda limit, offset: _list_page(runtime, limit, offset), window(limit, every, offset), lambda _: FILES)
 
 
 def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
@@ -101,7 +100,7 @@ def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
     examples=["crmctl files download assets/logo.png", "crmctl files download assets/logo.png -O copy.png --yes"],
 )
 def download_file(
-    ctx: typer.Context,
+    runtime: Runtime,
     file: Annotated[str, typer.Argument(metavar="BUCKET/PATH|URL", help="The file, as crmctl files list shows it, or its public address.")],
     target: Annotated[Path | None, typer.Option("--out", "-O", metavar="FILE", help="Write to this file, not to the file's name.")] = None,
 ) -> None:
@@ -113,7 +112,6 @@ def download_file(
     from crmctl.files.whole_files import check_place, is_special, whole_bytes
     from crmctl.output.views import UPLOADS
 
-    runtime: Runtime = ctx.obj
     runtime.emitter.check_fields(UPLOADS)
     address = file if "://" in file else _public_address(runtime, file)
     path = target or Path(unquote(urlsplit(address).path).rpartition("/")[2] or "download")

@@ -11,6 +11,7 @@ from crmctl.cli.app import CommandApp, command_help
 from crmctl.cli.help_text import TOPIC_NAMES, render
 from crmctl.cli.options import WIDEST
 from crmctl.cli.registry import BY_NAME
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion
 
@@ -19,7 +20,7 @@ app = CommandApp()
 
 @app.command("help", examples=["crmctl help exit-codes", "crmctl help records list", "crmctl help agents --install skills/crmctl"])
 def explain(
-    ctx: typer.Context,
+    runtime: Runtime,
     topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None,
     folder: Annotated[Path | None, typer.Option("--install", metavar="DIR", help="With agents: write SKILL.md into DIR.")] = None,
 ) -> None:
@@ -29,7 +30,6 @@ def explain(
 
     agents prints a skill file: instructions for programs that use crmctl on their own. --install says whether a copy was outdated.
     """
-    runtime = ctx.obj
     words = topic or []
     if folder is not None:
         if words != ["agents"]:

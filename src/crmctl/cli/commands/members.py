@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, noun_app
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.resources import Member
 
 NOUN = NOUNS["members"]
@@ -20,7 +20,7 @@ MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Email add
 
 @app.command("role", writes=True, examples=["crmctl members role ada@acme.com admin", "crmctl members role ada@acme.com viewer --dry-run"])
 def change_role(
-    ctx: typer.Context,
+    runtime: Runtime,
     who: MemberArgument,
     role: Annotated[str, typer.Argument(metavar="owner|admin|member|viewer", help="The new role.")],
 ) -> None:
@@ -33,14 +33,13 @@ def change_role(
     from crmctl.client.crm import path_of
     from crmctl.models.resources import Member
 
-    runtime: Runtime = ctx.obj
     path = path_of("members", find_member(runtime, who).id)
     answer = on_extension(runtime, "PATCH /members/{memberId}", lambda: runtime.crm.session.request("PATCH", path, body={"role": role}))
     runtime.emitter.emit_item(read_one(answer, "member", Member), NOUN.view)
 
 
 @app.command("remove", writes=True, examples=["crmctl members remove ada@acme.com --dry-run"])
-def remove_member(ctx: typer.Context, who: MemberArgument) -> None:
+def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     """Remove a member from the organization; asks first.
 
     Records and API keys of the member stay; crmctl names the keys that still work. Needs a key with full access that an owner or admin
@@ -49,7 +48,6 @@ def remove_member(ctx: typer.Context, who: MemberArgument) -> None:
     from crmctl.cli.extensions import on_extension
     from crmctl.client.crm import path_of
 
-    runtime: Runtime = ctx.obj
     member = find_member(runtime, who)
     user, path = member.user, path_of("members", member.id)
     what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"

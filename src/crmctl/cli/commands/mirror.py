@@ -11,13 +11,12 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
-from crmctl.cli.runtime import counted
+from crmctl.cli.runtime import Runtime, counted
 from crmctl.errors import ExitCode, NotFoundError, UsageError
 from crmctl.models.numbers import size_text
 
 if TYPE_CHECKING:
     from crmctl.cli.bulk_output import RuntimeContext
-    from crmctl.cli.runtime import Runtime
     from crmctl.mirror.file import MirrorFile
 
 app = CommandApp("Keep a proven copy of the data in one SQLite file and query it.")
@@ -36,7 +35,7 @@ ObjectsArgument = Annotated[
     ],
 )
 def sync(
-    ctx: typer.Context,
+    runtime: Runtime,
     objects: Annotated[
         list[str] | None, typer.Argument(metavar="OBJECT", help="Only these objects; by default those in the mirror, at first all.")
     ] = None,
@@ -58,7 +57,6 @@ def sync(
     from crmctl.mirror.sync import SyncRequest, result_document, sync_mirror
     from crmctl.output.views import MIRROR_SYNCS
 
-    runtime: Runtime = ctx.obj
     runtime.emitter.check_fields(MIRROR_SYNCS)
     request = SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait)
     runtime.start_ping(ping)
@@ -76,12 +74,11 @@ def sync(
 
 
 @app.command("status", examples=["crmctl mirror status", "crmctl mirror status -q '[?!proven].object'"])
-def status(ctx: typer.Context) -> None:
+def status(runtime: Runtime) -> None:
     """Show the objects in the mirror, their age and the proof that they are complete."""
     from crmctl.mirror.sync import state_document
     from crmctl.output.views import MIRROR_OBJECTS
 
-    runtime: Runtime = ctx.obj
     place = _existing(runtime)
     with _open(place) as file:
         runtime.emitter.emit_items([state_document(state) for state in file.states()], MIRROR_OBJECTS)
@@ -89,7 +86,7 @@ def status(ctx: typer.Context) -> None:
 
 
 @app.command("verify", examples=["crmctl mirror verify people", "crmctl mirror verify || echo 'the mirror was wrong'"])
-def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
+def verify(runtime: Runtime, objects: ObjectsArgument = None) -> int:
     """Compare the mirror with the service and correct wrong records.
 
     Changes made since the last sync do not count as wrong. Exit 11 if a record was wrong.
@@ -97,7 +94,6 @@ def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
     from crmctl.mirror.verify import verify_mirror
     from crmctl.output.views import MIRROR_MISTAKES
 
-    runtime: Runtime = ctx.obj
     _existing(runtime)
     runtime.emitter.check_fields(MIRROR_MISTAKES)
     report = verify_mirror(_context(runtime), objects or [])
@@ -112,7 +108,7 @@ def verify(ctx: typer.Context, objects: ObjectsArgument = None) -> int:
 
 @app.command("search", examples=["crmctl mirror search Hopper", "crmctl mirror search 'ada acme' people companies -o ids"])
 def search(
-    ctx: typer.Context,
+    runtime: Runtime,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Words, or beginnings of words, that a record must contain.")],
     objects: ObjectsArgument = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 20,
@@ -121,7 +117,6 @@ def search(
     from crmctl.mirror.sql import search
     from crmctl.output.views import MIRROR_HITS
 
-    runtime: Runtime = ctx.obj
     with _open(_existing(runtime)) as file:
         runtime.emitter.emit_items(search(file, text, objects or [], limit), MIRROR_HITS)
 
@@ -135,7 +130,7 @@ def search(
     ],
 )
 def sql(
-    ctx: typer.Context,
+    runtime: Runtime,
     statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement; - reads it from stdin.")],
     parameters: Annotated[
         list[str] | None,
@@ -152,7 +147,6 @@ def sql(
     from crmctl.mirror.sql import ask
     from crmctl.output.views import generic_view
 
-    runtime: Runtime = ctx.obj
     if statement == "-":
         statement = runtime.streams.stdin.read()
     values = dict(_parameter(text) for text in parameters or [])
@@ -183,7 +177,7 @@ def sql(
     ],
 )
 def changes(
-    ctx: typer.Context,
+    runtime: Runtime,
     name: Annotated[str | None, typer.Argument(metavar="OBJECT", help="Only this object; by default all in the mirror.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="MOMENT", help="A moment, or the token of the last call; by default everything.")
@@ -202,7 +196,6 @@ def changes(
     from crmctl.models import jsontext
     from crmctl.plan.merge_records import survivors_of
 
-    runtime: Runtime = ctx.obj
     place = _existing(runtime)
     context = _context(runtime)
     if not no_sync:
@@ -223,9 +216,8 @@ def changes(
 
 
 @app.command("path", examples=["crmctl mirror path", 'sqlite3 "$(crmctl mirror path -o ids)"'])
-def path(ctx: typer.Context) -> None:
+def path(runtime: Runtime) -> None:
     """Show the path of the mirror's file."""
-    runtime: Runtime = ctx.obj
     place = _existing(runtime)
     if runtime.message_format in ("table", "ids"):
         runtime.streams.write_out(f"{place}\n")
@@ -234,11 +226,10 @@ def path(ctx: typer.Context) -> None:
 
 
 @app.command("remove", examples=["crmctl mirror remove"])
-def remove(ctx: typer.Context) -> None:
+def remove(runtime: Runtime) -> None:
     """Delete the mirror from this machine, not the service's data; asks first."""
     from crmctl.mirror.file import remove_mirror, writing_turn
 
-    runtime: Runtime = ctx.obj
     place = _existing(runtime)
     runtime.confirm(f"Delete the mirror {place}, {size_text(place.stat().st_size)}")
     with writing_turn(place, runtime.clock, runtime.messages.note, patience=0):

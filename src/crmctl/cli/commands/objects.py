@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_object, plain_fields
 from crmctl.cli.verbs import NOUNS, noun_app
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
 
 app = noun_app("objects")
@@ -22,16 +22,14 @@ DescriptionOption = Annotated[str | None, typer.Option("--description", metavar=
 
 
 @app.command("list", examples=["crmctl objects list", "crmctl objects list -q '[].slug'"])
-def list_objects(ctx: typer.Context) -> None:
+def list_objects(runtime: Runtime) -> None:
     """List the active objects."""
-    runtime: Runtime = ctx.obj
     runtime.emitter.emit_items(runtime.directory.objects(refresh=True), NOUN.view)
 
 
 @app.command("get", examples=["crmctl objects get people", "crmctl objects get people -q 'attributes[].slug'"])
-def get_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
+def get_object(runtime: Runtime, object_name: ObjectArgument) -> None:
     """Show one object with its attributes."""
-    runtime: Runtime = ctx.obj
     found, attributes = on_object(runtime, object_name, runtime.crm.get_object)
     item = dict(found.wire)
     if attributes is None:
@@ -48,7 +46,7 @@ def get_object(ctx: typer.Context, object_name: ObjectArgument) -> None:
     ],
 )
 def create_object(
-    ctx: typer.Context,
+    runtime: Runtime,
     slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="Short name for commands and addresses.")] = None,
     singular_name: Annotated[str | None, typer.Option("--singular-name", metavar="NAME", help="Singular name, such as Project.")] = None,
     plural_name: PluralOption = None,
@@ -57,7 +55,6 @@ def create_object(
     data: DataOption = None,
 ) -> None:
     """Create a custom object."""
-    runtime: Runtime = ctx.obj
     given = {"slug": slug, "singularName": singular_name, "pluralName": plural_name, "description": description}
     fields = plain_fields(runtime, given, assignments, data)
     _emit(runtime, runtime.crm.create_object(fields).wire)
@@ -69,7 +66,7 @@ def create_object(
     examples=["crmctl objects update projects --description 'What we build'", "crmctl objects update projects --inactive --dry-run"],
 )
 def update_object(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     plural_name: PluralOption = None,
     description: DescriptionOption = None,
@@ -78,7 +75,6 @@ def update_object(
     data: DataOption = None,
 ) -> None:
     """Change a custom object; standard objects cannot be changed."""
-    runtime: Runtime = ctx.obj
     fields = plain_fields(runtime, {"pluralName": plural_name, "description": description, "isActive": active}, assignments, data)
     _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields)).wire)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,8 @@ from crmctl.cli.options import (
     SortOption,
     StrictOption,
 )
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
 
 app = CommandApp("List, search, count, read and change the records of an object.")
 
@@ -44,7 +42,7 @@ NEWEST = "$(crmctl records list people --limit 1 -o ids)"
     ],
 )
 def list_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     filters: FilterOption = None,
     limit: LimitOption = None,
@@ -65,11 +63,11 @@ def list_records(
 
     asked = Asked(object_name, filters, sort, order, strict=strict)
     if sample is None:
-        list_window(ctx.obj, asked, window(limit, every, offset))
+        list_window(runtime, asked, window(limit, every, offset))
         return
     if every or limit is not None or offset or sort or order:
         raise UsageError("--sample takes no --limit, --all, --offset, --sort or --order", hint=f"--sample {sample} shows {sample}")
-    list_sample(ctx.obj, asked, sample, seed)
+    list_sample(runtime, asked, sample, seed)
 
 
 @app.command(
@@ -81,7 +79,7 @@ def list_records(
     ],
 )
 def search_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to find in any text attribute.")] = None,
     filters: FilterOption = None,
@@ -99,7 +97,7 @@ def search_records(
     from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import Asked, list_window
 
-    list_window(ctx.obj, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
+    list_window(runtime, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
 
 
 @app.command(
@@ -113,7 +111,7 @@ def search_records(
     ],
 )
 def count_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     filters: FilterOption = None,
     by: Annotated[
@@ -144,17 +142,17 @@ def count_records(
     if not by and not of:
         if sort is not None or limit is not None or chart:
             raise UsageError("--sort, --limit and --chart need --by", hint=f"crmctl records count {object_name} --by ATTR")
-        show_count(ctx.obj, Asked(object_name, filters, strict=strict))
+        show_count(runtime, Asked(object_name, filters, strict=strict))
         return
     from crmctl.client.query.groups import Measures
 
     measures = Measures(list(dict.fromkeys(by or ())), list(dict.fromkeys(of)))
-    show_groups(ctx.obj, Asked(object_name, filters, sort, strict=strict), measures, limit=limit, chart=chart)
+    show_groups(runtime, Asked(object_name, filters, sort, strict=strict), measures, limit=limit, chart=chart)
 
 
 @app.command("get", examples=["crmctl records get people email=grace@acme.com", f"crmctl records get people {NEWEST} -q data.email"])
 def get_record(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     record_name: RecordArgument,
     web: Annotated[bool, typer.Option("--web", help="Open the record in the console, and print the address.")] = False,
@@ -166,7 +164,6 @@ def get_record(
     from crmctl.cli.record_lists import RecordDisplay
     from crmctl.cli.targets import read_record
 
-    runtime: Runtime = ctx.obj
     if web:
         from crmctl.cli.extensions import open_record
 
@@ -178,7 +175,7 @@ def get_record(
 
 @app.command("history", examples=[f"crmctl records history people {NEWEST}", f"crmctl records history people {NEWEST} -o jsonl"])
 def show_history(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     record_name: RecordArgument,
     limit: LimitOption = None,
@@ -193,7 +190,7 @@ def show_history(
     from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import show_changes
 
-    show_changes(ctx.obj, object_name, record_name, window(limit, every, offset))
+    show_changes(runtime, object_name, record_name, window(limit, every, offset))
 
 
 @app.command(
@@ -206,7 +203,7 @@ def show_history(
     ],
 )
 def create_record(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     assignments: SetOption = None,
     data: DataOption = None,
@@ -220,7 +217,6 @@ def create_record(
     from crmctl.cli.record_lists import RecordDisplay
     from crmctl.cli.targets import check_columns, on_object
 
-    runtime: Runtime = ctx.obj
     fields = read_fields(runtime, object_name, assignments, data, currency=currency)
     check_columns(runtime, object_name)
     record = on_object(runtime, object_name, lambda target: runtime.crm.create_record(target, fields))
@@ -237,7 +233,7 @@ def create_record(
     ],
 )
 def update_record(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     record_name: RecordArgument,
     assignments: SetOption = None,
@@ -252,7 +248,6 @@ def update_record(
     from crmctl.cli.record_lists import RecordDisplay
     from crmctl.cli.targets import check_columns, find_record, on_record
 
-    runtime: Runtime = ctx.obj
     check_given(assignments, data)
     check_columns(runtime, object_name)
     named = find_record(runtime, object_name, record_name)
@@ -266,7 +261,7 @@ def update_record(
     writes=True,
     examples=["crmctl records edit people email=grace@acme.com", f"crmctl records edit people {NEWEST} --dry-run"],
 )
-def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
+def edit_record(runtime: Runtime, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Edit one record as YAML in your editor; crmctl sends only your changes.
 
     The editor is VISUAL, else EDITOR. crmctl sends nothing if another client changed the record meanwhile. bulk undo reverts the edit.
@@ -274,8 +269,8 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     from crmctl.cli.record_jobs import edit_record
     from crmctl.cli.targets import check_columns
 
-    check_columns(ctx.obj, object_name)
-    edit_record(ctx.obj, object_name, record_name)
+    check_columns(runtime, object_name)
+    edit_record(runtime, object_name, record_name)
 
 
 @app.command(
@@ -287,7 +282,7 @@ def edit_record(ctx: typer.Context, object_name: ObjectArgument, record_name: Re
     ],
 )
 def merge_records(
-    ctx: typer.Context,
+    runtime: Runtime,
     object_name: ObjectArgument,
     first: RecordArgument,
     second: RecordArgument,
@@ -303,15 +298,14 @@ def merge_records(
     """
     from crmctl.cli.record_jobs import merge_records
 
-    merge_records(ctx.obj, object_name, (first, second), keep, assignments)
+    merge_records(runtime, object_name, (first, second), keep, assignments)
 
 
 @app.command("delete", writes=True, examples=["crmctl records delete people email=grace@acme.com --dry-run"])
-def delete_record(ctx: typer.Context, object_name: ObjectArgument, record_name: RecordArgument) -> None:
+def delete_record(runtime: Runtime, object_name: ObjectArgument, record_name: RecordArgument) -> None:
     """Delete one record; asks first."""
     from crmctl.cli.targets import find_record, on_record, target_text
 
-    runtime: Runtime = ctx.obj
     named = find_record(runtime, object_name, record_name)
     text = target_text(runtime, object_name, named, record_name)
     runtime.confirm(f"Delete record {text} from {object_name}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
-
-if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
 
 NOUN = NOUNS["reports"]
 app = noun_app("reports")
@@ -19,12 +17,11 @@ ReportArgument = Annotated[str, typer.Argument(metavar="REPORT", help="Id or exa
 
 
 @app.command("run", writes=True, examples=[f"crmctl reports run {NAME}", f"crmctl reports run {NAME} -q id -o ids"])
-def run_report(ctx: typer.Context, report: ReportArgument) -> None:
+def run_report(runtime: Runtime, report: ReportArgument) -> None:
     """Run a report and show the run.
 
     The service keeps the results; crmctl reports results shows them.
     """
-    runtime: Runtime = ctx.obj
     runtime.emitter.check_fields(NOUN.runs_view)
     runtime.emitter.emit_item(runtime.crm.run_report(find_item(runtime, NOUN, report).id).wire, NOUN.runs_view)
 
@@ -38,7 +35,7 @@ def run_report(ctx: typer.Context, report: ReportArgument) -> None:
     ],
 )
 def show_results(
-    ctx: typer.Context,
+    runtime: Runtime,
     report: ReportArgument,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Id of the run; by default the newest.")] = None,
     chart: Annotated[bool, typer.Option("--chart", help="Draw grouped numbers as bars.")] = False,
@@ -49,7 +46,6 @@ def show_results(
     """
     from crmctl.output.chart import results_of
 
-    runtime: Runtime = ctx.obj
     if chart:
         from crmctl.cli.record_lists import check_chart
 
@@ -62,14 +58,14 @@ def show_results(
 
 
 @app.command("init", examples=["crmctl reports init > reports.yaml"])
-def print_example(ctx: typer.Context) -> None:
+def print_example(runtime: Runtime) -> None:
     """Print a file of example reports in YAML.
 
     crmctl help report-files explains it, crmctl service load loads it into crmctl's own service. Sends no request.
     """
     from crmctl.cli.help_topics import REPORT_FILE
 
-    ctx.obj.streams.write_out(REPORT_FILE)
+    runtime.streams.write_out(REPORT_FILE)
 
 
 def _newest(runtime: Runtime, identity: str, report: str) -> str:

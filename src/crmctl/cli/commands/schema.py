@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import read_input
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.schema.apply import SchemaChange
     from crmctl.schema.schema_document import Present, SchemaDocument
@@ -24,7 +24,7 @@ PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what only the
 
 @app.command("pull", examples=["crmctl schema pull -o yaml > schema.yaml", "crmctl schema pull people companies"])
 def pull_schema(
-    ctx: typer.Context,
+    runtime: Runtime,
     objects: Annotated[
         list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these objects; all of them when none is named.")
     ] = None,
@@ -33,14 +33,13 @@ def pull_schema(
     from crmctl.schema.schema_document import read_service, to_document
     from crmctl.values.yaml_text import dumps
 
-    runtime: Runtime = ctx.obj
     document = to_document(read_service(runtime.crm), objects or ()).wire()
     runtime.emitter.emit_result(document, dumps(document).rstrip("\n") if runtime.output_format == "table" else None)
 
 
 @app.command("diff", examples=["crmctl schema diff schema.yaml", "crmctl schema diff schema.yaml --exit-code || echo different"])
 def diff_schema(
-    ctx: typer.Context,
+    runtime: Runtime,
     file: FileArgument,
     prune: Annotated[bool, typer.Option("--prune", help="Compare as schema apply --prune would: the file is about everything.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
@@ -49,7 +48,6 @@ def diff_schema(
     from crmctl.errors import ExitCode
     from crmctl.output.views import SCHEMA_CHANGES
 
-    runtime: Runtime = ctx.obj
     changes, _, _ = _compare(runtime, file, prune=prune)
     found = runtime.emitter.emit_items([change.wire() for change in changes], SCHEMA_CHANGES)
     return ExitCode.DIFFERENT if found and exit_code else ExitCode.OK
@@ -60,14 +58,13 @@ def diff_schema(
     writes=True,
     examples=["crmctl schema apply schema.yaml --dry-run", "crmctl schema apply schema.yaml"],
 )
-def apply_schema(ctx: typer.Context, file: FileArgument, prune: PruneOption = False) -> None:
+def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = False) -> None:
     """Create and rename what a schema file says and the service has not.
 
     Nothing is deleted without --prune. Running it again changes nothing more.
     """
     from crmctl.schema.apply import ChangeAction, apply, refuse_conflicts, steps
 
-    runtime: Runtime = ctx.obj
     changes, wanted, present = _compare(runtime, file, prune=prune)
     refuse_conflicts(changes)
     if runtime.dry_run:

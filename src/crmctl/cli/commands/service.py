@@ -12,6 +12,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_libraries
 from crmctl.cli.commands.service_trust import trusts
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.service_data import opened, settings_for, write
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 from crmctl.models.ids import check_choice
@@ -20,7 +21,6 @@ from crmctl.models.numbers import size_text
 from crmctl.service.context import DATABASE_FILE
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.service.store.keys import ApiKey
     from crmctl.service.store.tx import Tx
 
@@ -33,11 +33,10 @@ EmailArgument = Annotated[str, typer.Argument(metavar="EMAIL", help="The member'
 
 
 @members_app.command("list", examples=["crmctl service members list"])
-def list_members(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+def list_members(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the members, their roles and their access.
 
     A member is active (with a password), invited (with a valid link), or has no access."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import members
 
@@ -53,7 +52,7 @@ def list_members(ctx: typer.Context, data: DataOption = None, database_url: Data
     examples=["crmctl service members invite ada@example.com --name 'Ada Lovelace' --role admin"],
 )
 def invite_member(
-    ctx: typer.Context,
+    runtime: Runtime,
     email: EmailArgument,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the member (default: the address).")] = None,
     role: Annotated[str, typer.Option("--role", metavar="owner|admin|member|viewer", help="Role of the member.")] = "member",
@@ -65,7 +64,6 @@ def invite_member(
     The link works once, within three days. The service sends no mail: pass the link on to the member only.
     """
     check_choice("--role", role, ROLES)
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
         from crmctl.service.store import members
@@ -79,12 +77,11 @@ def invite_member(
 
 
 @members_app.command("reset", writes=None, examples=["crmctl service members reset ada@example.com"])
-def reset_password(ctx: typer.Context, email: EmailArgument, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """Print a link to set a new password; earlier links become invalid.
 
     The present password works until the member uses the link, which ends all of the member's sessions.
     """
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import members
 
@@ -124,7 +121,7 @@ SHOWN = 20
 
 
 def backup(
-    ctx: typer.Context,
+    runtime: Runtime,
     target: Annotated[str, typer.Argument(metavar="FILE|s3://BUCKET/NAME", help="Where the backup goes.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -137,7 +134,6 @@ def backup(
 
     s3:// needs pip install 'crmctl[s3]' and uses the credentials, region and AWS_ENDPOINT_URL of the AWS tools.
     """
-    runtime: Runtime = ctx.obj
     settings = settings_for(runtime, data, database_url)
     if database_url is None and not (settings.data_dir / DATABASE_FILE).exists():
         raise UsageError(f"there is no service's data in {settings.data_dir}", hint="--data DIR, as crmctl serve was given it")
@@ -157,7 +153,7 @@ def backup(
 
 
 def restore(
-    ctx: typer.Context,
+    runtime: Runtime,
     what: Annotated[
         str, typer.Argument(metavar="FILE|OBJECT", help="A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")
     ],
@@ -174,7 +170,6 @@ def restore(
     values back. These are ordinary changes: webhooks and workflows get them, the history shows them, and they can be taken back, too. The
     service may run meanwhile. --dry-run shows what would happen.
     """
-    runtime: Runtime = ctx.obj
     if as_of is not None:
         restore_records(runtime, what, as_of, data, database_url)
         return
@@ -251,7 +246,7 @@ LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_
 
 
 def list_requests(
-    ctx: typer.Context,
+    runtime: Runtime,
     key: Annotated[str | None, typer.Option("--key", metavar="KEY-ID", help="Only requests of this API key.")] = None,
     request: Annotated[str | None, typer.Option("--request", metavar="ID", help="Only the request with this X-Request-Id.")] = None,
     failed: Annotated[bool, typer.Option("--errors", help="Only refused or failed requests (status 400 and up).")] = False,
@@ -268,7 +263,6 @@ def list_requests(
     from crmctl.values.moments import timestamp
     from crmctl.values.value_readers import parse_instant
 
-    runtime: Runtime = ctx.obj
     moment = None if since is None else micros_of(parse_instant(timestamp(since, runtime.clock.now()))) / 1_000_000
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import logs
@@ -280,7 +274,7 @@ def list_requests(
 
 
 def list_audit(
-    ctx: typer.Context,
+    runtime: Runtime,
     action: Annotated[
         str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as key.created, or all of a noun: key.")
     ] = None,
@@ -292,7 +286,6 @@ def list_audit(
 
     Newest first. Changes of records are in their history: crmctl records history.
     """
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import logs
 
@@ -309,7 +302,7 @@ app.add_typer(members_app, name="members")
 
 @keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
 def create_key(
-    ctx: typer.Context,
+    runtime: Runtime,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Purpose of the key.")],
     scope: Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope of the key; repeatable.")] = None,
     full_access: Annotated[bool, typer.Option("--full-access", help="Grant every scope.")] = False,
@@ -323,7 +316,6 @@ def create_key(
     """
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
         from crmctl.service.store import keys as store
@@ -339,9 +331,8 @@ def create_key(
 
 
 @keys.command("list", examples=["crmctl service keys list"])
-def list_keys(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+def list_keys(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the API keys without their secrets; revoked ones too."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
@@ -352,13 +343,12 @@ def list_keys(ctx: typer.Context, data: DataOption = None, database_url: Databas
 
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
 def revoke_key(
-    ctx: typer.Context,
+    runtime: Runtime,
     key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, from keys list.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
     """Revoke an API key for good; the service refuses its next request."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import keys as store
 
@@ -368,7 +358,7 @@ def revoke_key(
 
 @app.command("console", examples=["crmctl service console", "crmctl service console --open"])
 def console(
-    ctx: typer.Context,
+    runtime: Runtime,
     open_browser: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -377,7 +367,6 @@ def console(
 
     The link works once, within ten minutes; the session it opens lasts eight hours. Whoever uses it can create API keys: do not pass it on.
     """
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.console.visits import CONSOLE, make_link
         from crmctl.service.store.keys import get_address
@@ -396,7 +385,7 @@ def console(
 
 @app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
 def load_definitions(
-    ctx: typer.Context,
+    runtime: Runtime,
     file: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A definitions file, - for stdin, or a folder of crmctl org pull.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -406,7 +395,6 @@ def load_definitions(
     The file of crmctl schema pull is one, too. Creates what is missing and renames what has another name; never deletes. The file is loaded
     completely or not at all; loading it again changes nothing. --dry-run shows what would happen.
     """
-    runtime: Runtime = ctx.obj
     content: str | Json
     if Path(file).is_dir():
         from crmctl.org.folder import OrgFolder
@@ -425,9 +413,8 @@ def load_definitions(
 
 
 @app.command("dump", examples=["crmctl service dump > crm.yaml"])
-def dump_definitions(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+def dump_definitions(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """Print members, objects, reports, workflows and webhook endpoints as YAML."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.definitions.definitions_file import dump_sections, format_document
 

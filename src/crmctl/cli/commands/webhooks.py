@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.output.streams import ClosedPipe, Streams
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.webhook_receiver import Outcome, ReceivedEvent
     from crmctl.models.jsontext import Json
 
@@ -34,12 +34,11 @@ SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
 @app.command("events", examples=["crmctl webhooks events", "crmctl webhooks events -q '[].name'"])
-def list_events(ctx: typer.Context) -> None:
+def list_events(runtime: Runtime) -> None:
     """List the event types that endpoints can subscribe to."""
     from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.output.views import EVENT_TYPES
 
-    runtime: Runtime = ctx.obj
     listed = runtime.crm.webhooks().wire.get("eventTypes") or []
     if not isinstance(listed, list):
         raise ServiceError("the service sent event types that are not a list", code="unreadable_answer")
@@ -49,14 +48,13 @@ def list_events(ctx: typer.Context) -> None:
 
 @app.command("portal", examples=["crmctl webhooks portal", "crmctl webhooks portal -q portalUrl", "crmctl webhooks portal --open"])
 def show_portal(
-    ctx: typer.Context,
+    runtime: Runtime,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Print the address of the management portal.
 
     It manages endpoints, event types, delivery history, replays and test events.
     """
-    runtime: Runtime = ctx.obj
     url = runtime.crm.webhooks().portal_url
     if not url:
         raise ServiceError("the service sent no portal address", code="unreadable_answer")
@@ -67,7 +65,7 @@ def show_portal(
 
 @app.command("replay", writes=True, examples=["crmctl webhooks replay 01a20a8f-8ebc-771f-8c7e-82be6f08eca5 --dry-run"])
 def replay_delivery(
-    ctx: typer.Context,
+    runtime: Runtime,
     delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery, as the portal shows it.")],
 ) -> None:
     """Deliver an event to its endpoint again.
@@ -83,9 +81,9 @@ def replay_delivery(
     path = path_of("webhooks", "deliveries", delivery, action="replay")
     name = "POST /webhooks/deliveries/{deliveryId}/replay"
     with taken_for_id(delivery, f"there is no delivery {delivery!r}", "crmctl webhooks portal --open shows the deliveries with their ids"):
-        answer = on_extension(ctx.obj, name, lambda: ctx.obj.crm.session.request("POST", path))
+        answer = on_extension(runtime, name, lambda: runtime.crm.session.request("POST", path))
     replay = read_holder(answer, Replay, "deliveryId", "isNew")
-    ctx.obj.done(replay.wire, f"{'new delivery' if replay.is_new else 'tried now:'} {replay.delivery_id}")
+    runtime.done(replay.wire, f"{'new delivery' if replay.is_new else 'tried now:'} {replay.delivery_id}")
 
 
 @app.command(
@@ -96,7 +94,7 @@ def replay_delivery(
     ],
 )
 def listen_for_events(
-    ctx: typer.Context,
+    runtime: Runtime,
     secret: SecretOption = None,
     port: Annotated[int, typer.Option("--port", metavar="PORT", help="Listen on this port; 0 takes a free one.")] = PORT,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Listen on this address.")] = "127.0.0.1",
@@ -107,8 +105,6 @@ def listen_for_events(
     crmctl prints deliveries signed with webhook-* or svix-* headers once and answers 204 after writing the line. It answers 401 to other
     deliveries, and 503 if it cannot write, so that the service sends the event again. Ctrl-C or a closed pipe ends the command with exit 0.
     """
-
-    runtime: Runtime = ctx.obj
     if not 0 <= port <= 65_535:
         raise UsageError(f"--port must be from 0 to 65535, not {port}")
     if not 0 < tolerance < 1e9:
@@ -124,7 +120,7 @@ def listen_for_events(
     ],
 )
 def trigger_event(
-    ctx: typer.Context,
+    runtime: Runtime,
     event: Annotated[str, typer.Argument(metavar="EVENT", help="Type of the event, such as record.created.")],
     to: Annotated[str, typer.Option("--to", metavar="URL", help="Address that receives the delivery.")],
     secret_env: SecretVariableOption = SECRET_VARIABLE,
@@ -144,7 +140,6 @@ def trigger_event(
     from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.models.signatures import sign
 
-    runtime: Runtime = ctx.obj
     if event not in KNOWN:
         raise UsageError(f"there is no event {event!r}", hint=suggestion(event, KNOWN, f"events: {', '.join(KNOWN)}"))
     if record is not None and (data is not None or not event.startswith("record.")):
@@ -216,7 +211,7 @@ def _json_object(runtime: Runtime, name: str) -> bytes:
     ],
 )
 def verify_delivery(
-    ctx: typer.Context,
+    runtime: Runtime,
     body_file: Annotated[str, typer.Argument(metavar="BODYFILE|-", help="The exact body, in a file or from stdin.")],
     secret: SecretOption = None,
     message_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Value of the header webhook-id.")] = None,
@@ -234,7 +229,6 @@ def verify_delivery(
     from crmctl.cli.targets import read_input
     from crmctl.models.signatures import SignatureError, read_headers, verify
 
-    runtime: Runtime = ctx.obj
     key = signing_secret(runtime, secret)
     found = parse_saved_headers(read_input(runtime, headers).decode("utf-8", "replace")) if headers is not None else {}
     given = {"webhook-id": message_id, "webhook-timestamp": timestamp, "webhook-signature": signature}

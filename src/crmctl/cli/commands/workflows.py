@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
 from crmctl.errors import PendingError, ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.client.runs import Followed
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Workflow
@@ -34,7 +34,7 @@ WAIT_SECONDS = 300.0
     ],
 )
 def run_workflow(
-    ctx: typer.Context,
+    runtime: Runtime,
     workflow: WorkflowArgument,
     data: Annotated[
         str | None,
@@ -52,7 +52,6 @@ def run_workflow(
     """
     from crmctl.cli.targets import read_json_object
 
-    runtime: Runtime = ctx.obj
     if wait_timeout is not None and not (wait and 0 <= wait_timeout < 1e7):
         raise UsageError("--wait-timeout is a number of seconds from 0 on, and goes with --wait")
     given = read_json_object(runtime, data) if data is not None else None
