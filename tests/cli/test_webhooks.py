@@ -196,12 +196,12 @@ def test_an_event_that_finds_no_room_is_taken_when_it_comes_again() -> None:
     body, answers = b'{"type": "x"}', [False, True]
     accepted: list[str] = []
 
-    def accept(event: receiving.Event, outcome: receiving.Outcome) -> None:
+    def take(event: receiving.ReceivedEvent) -> bool:
         accepted.append(event.id)
-        outcome.set_result(answers.pop(0))
+        return answers.pop(0)
 
     clock = FakeClock(time.time())
-    receiver = receiving.Receiver(("127.0.0.1", 0), SECRET, clock, tolerance=300, accept=accept, refuse=lambda text: None)
+    receiver = receiving.Receiver(("127.0.0.1", 0), SECRET, clock, tolerance=300, take=take, refuse=lambda text: None)
     try:
         pairs = tuple(signed("evt_1", body).items())
         assert [receiver.receive(pairs, body) for _ in range(3)] == [False, True, True]

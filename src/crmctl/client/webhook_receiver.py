@@ -6,7 +6,6 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +23,7 @@ READ_SECONDS = 15.0
 """Seconds to wait for the next bytes of a request."""
 
 ANSWER_SECONDS = 10.0
-"""Seconds a sender waits until its event is taken; then it is told to retry."""
+"""Seconds an event waits for others to be taken; then its sender is told to retry."""
 
 CONNECTIONS = 128
 REMEMBERED = 10_000
@@ -50,14 +49,11 @@ class ReceivedEvent:
         return {"id": self.id, "type": self.type, "timestamp": moment, "data": _content(self.body)}
 
 
-Outcome = Future[bool]
-"""Whether an event was taken, settled by `accept`. A 503 makes the sender repeat other events."""
-
-
 class Receiver:
-    """Listens until closed. `accept` gets each event and settles its outcome; `refuse` gets a message about each rejected request.
+    """Listens until closed. `take` returns whether it kept an event; `refuse` gets a message about each rejected request.
 
-    Threads of the server call both, which must return at once. Only an event that was taken gets a success, once however often it comes.
+    Threads of the server call both, `take` one at a time. Only an event that was taken gets a success, once however often it comes; a 503
+    makes the sender repeat the others.
     """
 
     def __init__(
@@ -67,16 +63,17 @@ class Receiver:
         clock: Clock,
         *,
         tolerance: float,
-        accept: Callable[[ReceivedEvent, Outcome], None],
+        take: Callable[[ReceivedEvent], bool],
         refuse: Callable[[str], None],
     ) -> None:
         """Raises UsageError if it cannot listen there."""
         self.secret = secret
         self.clock = clock
         self.tolerance = tolerance
-        self.accept = accept
+        self.take = take
         self.refuse = refuse
-        self._seen: OrderedDict[str, Outcome] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._taking = threading.Lock()
         self._lock = threading.Condition()
         self._answering = 0
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -121,23 +118,22 @@ class Receiver:
                 self._lock.notify_all()
 
     def receive(self, pairs: tuple[tuple[str, str], ...], body: bytes) -> bool:
-        """Check a delivery, pass on a new one, wait, and return whether it was taken. Raises SignatureError."""
+        """Check a delivery, take a new one, and return whether it was taken. Raises SignatureError."""
         headers: SignedHeaders = read_headers(dict(pairs))
         verify(self.secret, headers, body, self.clock.now(), self.tolerance)
-        with self._lock:
-            outcome = self._seen.get(headers.id)
-            is_new = outcome is None or (outcome.done() and not outcome.result())
-            if is_new or outcome is None:
-                outcome = self._seen[headers.id] = Future()
-            self._seen.move_to_end(headers.id)
-            if len(self._seen) > REMEMBERED:
-                self._seen.popitem(last=False)
-        if is_new:
-            self.accept(ReceivedEvent(headers.id, event_type(pairs, body), int(headers.timestamp), body), outcome)
-        try:
-            return outcome.result(ANSWER_SECONDS)
-        except TimeoutError:
+        if not self._taking.acquire(timeout=ANSWER_SECONDS):
             return False
+        try:
+            if headers.id not in self._seen:
+                if not self.take(ReceivedEvent(headers.id, event_type(pairs, body), int(headers.timestamp), body)):
+                    return False
+                if len(self._seen) == REMEMBERED:
+                    self._seen.popitem(last=False)
+            self._seen[headers.id] = None
+            self._seen.move_to_end(headers.id)
+            return True
+        finally:
+            self._taking.release()
 
 
 def event_type(headers: tuple[tuple[str, str], ...], body: bytes) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +12,12 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
-from crmctl.output.streams import ClosedPipe, Streams
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
-    from crmctl.client.webhook_receiver import Outcome, ReceivedEvent
+    from crmctl.client.webhook_receiver import ReceivedEvent
     from crmctl.models.jsontext import Json
-
-    Events = queue.SimpleQueue[tuple[ReceivedEvent, Outcome] | None]
-
 
 app = CommandApp("See event types, open the management portal, receive and check deliveries.")
 
@@ -259,7 +256,6 @@ def _hint(reason: str) -> str | None:
     return "the body must be the bytes that came, not reformatted JSON" if "fits" in reason else None
 
 
-WAITING = 10_000
 TICK = 0.5
 LAST_ANSWERS = 5.0
 """Seconds to answer deliveries received before the end."""
@@ -281,83 +277,48 @@ def signing_secret(runtime: Runtime, given: str | None, variable: str = SECRET_V
 
 
 def listen(runtime: Runtime, address: tuple[str, int], secret: str, tolerance: float) -> None:
-    """Receive until Ctrl-C, SIGTERM or a closed pipe, then shut down cleanly.
+    """Receive until Ctrl-C, SIGTERM or a closed pipe, then shut down cleanly. Raises UsageError if a line cannot be written.
 
     The receiver confirms an event only after its line is written; the service sends unconfirmed events again.
     """
     from crmctl.client.webhook_receiver import Receiver
+    from crmctl.models import jsontext
     from crmctl.output.streams import clean
 
-    events: Events = queue.SimpleQueue()
+    ended = threading.Event()
+    problems: list[BaseException] = []
 
-    def accept(event: ReceivedEvent, outcome: Outcome) -> None:
-        if events.qsize() >= WAITING:
-            outcome.set_result(False)
-        else:
-            events.put((event, outcome))
+    def take(event: ReceivedEvent) -> bool:
+        try:
+            if not problems:
+                runtime.streams.write_out(jsontext.dumps(event.to_document()) + "\n")
+        except (ClosedPipe, CrmctlError) as problem:
+            problems.append(problem)
+            ended.set()
+        return not problems
 
     def say(text: str) -> None:  # at once in every format: scripts wait for the address
         runtime.streams.write_err(f"{clean(text)}\n")
 
-    receiver = Receiver(address, secret, runtime.clock, tolerance=tolerance, accept=accept, refuse=say)
-    taker = _Taker(runtime.streams)
+    receiver = Receiver(address, secret, runtime.clock, tolerance=tolerance, take=take, refuse=say)
     receiver.start()
-    with _signals_end(events):
+    with _signals_end(ended):
         say(f"listening on {receiver.url}; Ctrl-C ends it")
-        taker.take_until_told(events)
+        while not ended.wait(TICK) and not runtime.streams.reader_is_gone:
+            pass
         receiver.close()
-        taker.take_rest(events)
-        until = runtime.clock.monotonic() + LAST_ANSWERS
-        while not receiver.await_answers(TICK) and runtime.clock.monotonic() < until:
-            taker.take_rest(events)
-
-
-class _Taker:
-    """Prints events in the main thread, which signals interrupt between lines. After the pipe closes it takes no more."""
-
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
-        self._is_over = False
-
-    def take_until_told(self, events: Events) -> None:
-        """Take events until None arrives or the pipe closes."""
-        while not self._is_over:
-            try:
-                pair = events.get(timeout=TICK)  # some systems notice signals only between two waits
-            except queue.Empty:
-                self._is_over = self._streams.reader_is_gone
-                continue
-            if pair is None:
-                return
-            self._settle(*pair)
-
-    def take_rest(self, events: Events) -> None:
-        """Take the waiting events."""
-        while not events.empty():
-            if (pair := events.get()) is not None:
-                self._settle(*pair)
-
-    def _settle(self, event: ReceivedEvent, outcome: Outcome) -> None:
-        from crmctl.models import jsontext
-
-        taken = False
-        try:
-            if not self._is_over:
-                self._streams.write_out(jsontext.dumps(event.to_document()) + "\n")
-                taken = True
-        except ClosedPipe:
-            self._is_over = True
-        finally:
-            outcome.set_result(taken)
+        receiver.await_answers(LAST_ANSWERS)
+    if problems:
+        raise problems[0]  # a closed pipe ends the program with 0
 
 
 @contextmanager
-def _signals_end(events: Events) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM put None into the queue; a second signal ends the process."""
+def _signals_end(ended: threading.Event) -> Iterator[None]:
+    """Make Ctrl-C and SIGTERM set the event; a second signal ends the process."""
     before: dict[signal.Signals, Any] = {}
 
     def end(*_: Any) -> None:
-        events.put(None)
+        ended.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 
