@@ -45,6 +45,17 @@ def test_who_never_stops_writing_is_what_the_error_names() -> None:
     assert caught.value.retryable
 
 
+@pytest.mark.parametrize("shown", [0, 100, 150])
+def test_a_total_of_more_records_than_the_list_shows_is_not_believed_and_not_waited_for(shown: int) -> None:
+    server = BulkServer()
+    server.seed([{"n": n} for n in range(shown)], MOMENT.format)
+    page = server.page
+    server.page = lambda query: {**page(query), "pagination": {"total": 400}}  # type: ignore[method-assign]
+    with pytest.raises(NoProgress):
+        read(server)
+    assert len(server.reads) < 60
+
+
 @pytest.mark.parametrize("group", [1, 400])
 def test_a_service_that_does_not_heed_the_offset_is_named_as_such(group: int) -> None:
     server = BulkServer()

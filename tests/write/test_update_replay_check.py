@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from email.utils import format_datetime
 
 import pytest
 
+from crmctl.client.answers import Page
 from crmctl.errors import NotFoundError
 from crmctl.files.validation import Entry
 from crmctl.models.resources import Record
 from crmctl.read.read_back import Reader
-from crmctl.write.effect import CLOCK_MARGIN, compare
+from crmctl.write.effect import CLOCK_MARGIN, DATE_MARGIN, compare
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
@@ -23,7 +25,8 @@ ENTRY = Entry(1, b'{"data":{"city":"Rome"},"id":"a"}', "a")
 class Service:
     """Has one record, which somebody last changed at a moment."""
 
-    def __init__(self, city: str, updated_at: str | None) -> None:
+    def __init__(self, city: str, updated_at: str | None, date: str | None = None) -> None:
+        self.date = date
         self.record = None if updated_at == "gone" else Record.parse({"id": "a", "data": {"city": city}, "updatedAt": updated_at})
 
     def get_record(self, object_id: str, record_id: str) -> Record:
@@ -31,9 +34,12 @@ class Service:
             raise NotFoundError("no such record")
         return self.record
 
+    def list_records(self, object_id: str, **query: object) -> Page[Record]:
+        return Page([], 0, 100, 0, self.date)
 
-def outcome(city: str, updated_at: str | None) -> tuple[set[int], set[int]]:
-    return compare(Reader(Service(city, updated_at), "people"), [ENTRY], SENT_AT)  # type: ignore[arg-type]
+
+def outcome(city: str, updated_at: str | None, date: str | None = None, now: float = SENT_AT) -> tuple[set[int], set[int]]:
+    return compare(Reader(Service(city, updated_at, date), "people"), [ENTRY], SENT_AT, now=lambda: now)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("zone", ["Z", ""])
@@ -45,6 +51,17 @@ def test_only_what_nobody_touched_since_is_sent_again(seconds: float, is_repeata
     """Clocks may be off: what was changed within a minute before the sending may have been changed after it."""
     moment = datetime.fromtimestamp(SENT_AT + seconds, UTC).isoformat().replace("+00:00", zone)
     assert outcome("Paris", moment) == (set(), {1} if is_repeatable else set())
+
+
+@pytest.mark.parametrize("lead", [-600.0, 0.0, 600.0])
+@pytest.mark.parametrize(("seconds", "is_repeatable"), [(-DATE_MARGIN - 1, True), (-DATE_MARGIN + 1, False), (0, False), (3600, False)])
+def test_the_date_of_a_list_tells_when_the_request_was_sent_by_the_clock_of_the_service(
+    lead: float, seconds: float, is_repeatable: bool
+) -> None:
+    """The list is read 20 s after the request; the clock of the service differs from ours by `lead` seconds."""
+    moment = datetime.fromtimestamp(SENT_AT + lead + seconds, UTC).isoformat()
+    date = format_datetime(datetime.fromtimestamp(SENT_AT + lead + 20, UTC), usegmt=True)
+    assert outcome("Paris", moment, date, now=SENT_AT + 20) == (set(), {1} if is_repeatable else set())
 
 
 def test_the_margin_is_a_minute() -> None:

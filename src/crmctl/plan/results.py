@@ -186,7 +186,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         if hint and document["inDoubt"] and not document["unsent"]:
             hint += " looks for them once more"
             if named := document["files"]["inDoubt"]:
-                hint += f"; {named} names them: import those that are not in the service"
+                hint += f"; {named} names them: import those whose values are not in the service"
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""

@@ -300,7 +300,7 @@ class AnchoredPass:
             if progress:
                 self._back = 0
                 self._rebase(page)
-            elif not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order == -math.inf):
+            elif page.keys and not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order == -math.inf):
                 known = bisect_right(page.keys, self._mark)
                 if stalled == 1 and self._overlap > 1:
                     # With less overlap the group may fit on a page.

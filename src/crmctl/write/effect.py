@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from crmctl.client.answers import Page
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, ForbiddenError, NotFoundError, RejectedError
 from crmctl.files.validation import Entry
@@ -19,7 +21,7 @@ from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
 from crmctl.values.attribute_types import Trait, types_with
-from crmctl.values.moments import micros_of, seconds_of
+from crmctl.values.moments import MICROS, micros_of, micros_of_date, seconds_of
 
 
 class StepStanding(StrEnum):
@@ -79,7 +81,14 @@ def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Re
     `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
     each other id. Raises the errors of reading.
     """
-    changed = _changed_last(reader) if holds is not None and len(ids) > 2 else {}
+    page = _changed_last(reader) if holds is not None and len(ids) > 2 else None
+    yield from _each_current(reader, ids, page, holds)
+
+
+def _each_current(
+    reader: Reader, ids: Sequence[str], page: Page[Record] | None, holds: Callable[[int, Record], bool] | None
+) -> Iterator[Record | None]:
+    changed = {record.id.lower(): record for record in page.items} if page is not None else {}
     for position, record_id in enumerate(ids):
         record = changed.get(record_id.lower())
         if record is None or holds is None or not holds(position, record):
@@ -87,13 +96,12 @@ def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Re
         yield record
 
 
-def _changed_last(reader: Reader) -> Mapping[str, Record]:
-    """Return the records changed last, by id in lower case; none if the service cannot sort by the time of changes."""
+def _changed_last(reader: Reader) -> Page[Record] | None:
+    """Return the records changed last; None if the service cannot sort by the time of changes."""
     try:
-        page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+        return reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
     except RejectedError:
-        return {}
-    return {record.id.lower(): record for record in page.items}
+        return None
 
 
 Images = Mapping[int, Mapping[str, Any]]
@@ -101,18 +109,23 @@ Images = Mapping[int, Mapping[str, Any]]
 
 NOTHING_KEPT: Images = MappingProxyType({})
 CLOCK_MARGIN = 60.0
-"""Allowed difference in seconds between the service's clock and the local clock."""
+"""Allowed difference in seconds between the service's clock and the local clock if the service sends no Date."""
+
+DATE_MARGIN = 2.0
+"""Allowed difference in seconds between the service's Date and its times of change: either may be rounded."""
 
 
-def compare(reader: Reader, entries: Sequence[Entry], sent_at: float, before: Images = NOTHING_KEPT) -> tuple[set[int], set[int]]:
+def compare(
+    reader: Reader, entries: Sequence[Entry], sent_at: float, before: Images = NOTHING_KEPT, now: Callable[[], float] = time.time
+) -> tuple[set[int], set[int]]:
     """Return the ordinals of rows already applied, and of rows safe to send again.
 
     A row is applied if its record holds the values sent, or has changed to values that the service may have made of them. It is safe to
     repeat if the record is missing, or still has its `before` values; if these are unknown, if it is older than the request. Another client
     changed the remaining records.
 
-    Sends one request for several rows that were applied, and one for each other row. `sent_at` is in Unix seconds. Raises the errors of
-    reading.
+    Sends one request for several rows that were applied, or for rows without `before` values, and one for each other row. `sent_at` and
+    `now()` are in Unix seconds by the local clock. Raises the errors of reading.
     """
     applied: set[int] = set()
     repeatable: set[int] = set()
@@ -122,14 +135,17 @@ def compare(reader: Reader, entries: Sequence[Entry], sent_at: float, before: Im
         image = before.get(entry.ordinal)
         return _holds(entry, record) and (not image or not _is_as_before(entry, image, record.data))
 
-    records = current_records(reader, [str(entry.id) for entry in entries], lambda position, record: holds(entries[position], record))
+    page = _changed_last(reader) if len(entries) > 2 or not all(entry.ordinal in before for entry in entries) else None
+    date = micros_of_date(page.date) if page is not None else None
+    since = sent_at - CLOCK_MARGIN if date is None else sent_at + date / MICROS - now() - DATE_MARGIN
+    records = _each_current(reader, [str(entry.id) for entry in entries], page, lambda position, record: holds(entries[position], record))
     for entry, record in zip(entries, records, strict=True):
         image = before.get(entry.ordinal)
         if record is None:
             repeatable.add(entry.ordinal)
         elif holds(entry, record):
             applied.add(entry.ordinal)
-        elif _is_older(record, sent_at) if image is None else _is_as_before(entry, image, record.data):
+        elif _is_older(record, since) if image is None else _is_as_before(entry, image, record.data):
             repeatable.add(entry.ordinal)
         elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
             applied.add(entry.ordinal)
@@ -147,9 +163,9 @@ def _is_as_before(entry: Entry, image: Mapping[str, Any], current: Mapping[str, 
     return all(now == old or (old is None and now in ("", [])) for now, old in pairs)
 
 
-def _is_older(record: Record, sent_at: float) -> bool:
+def _is_older(record: Record, moment: float) -> bool:
     changed_at = seconds_of(record.updated_at)
-    return changed_at is not None and changed_at < sent_at - CLOCK_MARGIN
+    return changed_at is not None and changed_at < moment
 
 
 LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
