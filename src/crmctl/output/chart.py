@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -215,25 +214,12 @@ def draw_chart(rows: Sequence[Row], streams: Streams) -> str:
         labels_from = [numeric.pop(0)]
     labels = [_label(row, labels_from, number) for number, row in enumerate(rows, 1)]
     width = streams.width or DEFAULT_WIDTH
-    unicode = is_utf8(streams)
     blocks = []
     for name in numeric:
         values = [number_of(row.get(name)) for row in rows]
         heading = f"{streams.paint(clean(name), 'header')}\n"
-        blocks.append(heading + _block(labels, values, width, unicode=unicode))
+        blocks.append(heading + _block(labels, values, width))
     return "\n".join(blocks)
-
-
-def is_utf8(streams: Streams) -> bool:
-    """Whether the terminal's locale is UTF-8. Python may have set LC_CTYPE to C.UTF-8, which says nothing about the terminal."""
-    environ = streams.environ
-    ctype = environ.get("LC_CTYPE", "")
-    if ctype in ("C.UTF-8", "C.utf8") and environ.get("LANG", "C") in ("", "C", "POSIX"):
-        ctype = ""
-    locale = environ.get("LC_ALL") or ctype or environ.get("LANG") or ""
-    if not locale and sys.platform == "win32":
-        locale = getattr(streams.stdout, "encoding", None) or ""
-    return "utf8" in locale.lower().replace("-", "")
 
 
 def _is_numeric(name: str, rows: Sequence[Row]) -> bool:
@@ -253,7 +239,7 @@ def _label(row: Row, names: Sequence[str], number: int) -> str:
     return clean(" ".join(word for word in words if word)) or ("(empty)" if row else str(number))
 
 
-def _block(labels: Sequence[str], values: Sequence[Decimal | None], width: int, *, unicode: bool) -> str:
+def _block(labels: Sequence[str], values: Sequence[Decimal | None], width: int) -> str:
     texts = ["" if value is None else _written(value) for value in values]
     value_width = max(len(text) for text in texts)
     natural = max(cell_width(label) for label in labels)
@@ -261,36 +247,16 @@ def _block(labels: Sequence[str], values: Sequence[Decimal | None], width: int, 
     room = max(width - label_width - value_width - 4, _LEAST_BAR)
     known = [value for value in values if value is not None]
     high, low = max([*known, Decimal(0)]), min([*known, Decimal(0)])
-    span = (high - low) or Decimal(1)
-    left = int(room * -low / span) if low else 0
-    right = room - left
-    if low and not 0 < left < room:
-        left = min(max(left, 1), room - 1) if high else room
-        right = room - left
+    axis = min(max(int(room * -low / (high - low)), 1), room - 1 if high else room) if low else 0
     lines = []
     for label, value, text in zip(labels, values, texts, strict=True):
-        before = _bar(-(value or Decimal(0)), -low, left, unicode=unicode, rightwards=False)
-        after = _bar(value or Decimal(0), high, right, unicode=unicode, rightwards=True)
-        bars = f"{before}{after}"
-        lines.append(f"{_shortened(label, label_width, unicode=unicode)}  {bars}{' ' if bars else ''}{text}".rstrip() + "\n")
+        if value is not None and value < 0:
+            bar = ("█" * max(round(axis * value / low), 1)).rjust(axis)
+        else:
+            eighths = max(int((room - axis) * 8 * value / high), 1) if value else 0  # any value above zero is visible
+            bar = " " * axis + "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        lines.append(f"{pad(label, label_width, right=False)}  {bar}{' ' if bar else ''}{text}".rstrip() + "\n")
     return "".join(lines)
-
-
-def _bar(value: Decimal, highest: Decimal, room: int, *, unicode: bool, rightwards: bool) -> str:
-    """Return a bar of at most `room` cells. Bars to the left are padded to end at the axis; any value above zero is visible."""
-    if value <= 0 or highest <= 0:
-        return "" if rightwards else " " * room
-    eighths = max(int(value / highest * room * 8), 1)
-    if not unicode or not rightwards:
-        cells = max(round(eighths / 8), 1)
-        filled = ("█" if unicode else "#") * cells
-        return filled if rightwards else filled.rjust(room)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def _shortened(text: str, width: int, *, unicode: bool) -> str:
-    shown = pad(text, width, right=False)
-    return shown if unicode else shown.replace("…", "~")
 
 
 def _written(value: Decimal) -> str:
