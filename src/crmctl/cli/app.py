@@ -26,7 +26,6 @@ from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, 
 from crmctl.output.streams import Streams
 
 if TYPE_CHECKING:
-    from crmctl.cli.help_text import HelpPage
     from crmctl.models.jsontext import Json
 
 Parameter = TyperArgument | TyperOption
@@ -162,9 +161,11 @@ class Command(_StrictOptions, TyperCommand):
         return super().invoke(ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from crmctl.cli.help_text import render
+        from crmctl.cli.help_text import command_page, render
 
-        formatter.write(render(_command_page(self, ctx), formatter.width))
+        common = [_describe_option(option) for option in self.params if option not in self.own_params]
+        page = command_page(_describe(self, ctx.command_path), common, is_whole=_shows_all(ctx))
+        formatter.write(render(page, formatter.width))
 
 
 class CommandGroup(_StrictOptions, TyperGroup):
@@ -213,8 +214,7 @@ class RootGroup(CommandGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from crmctl.cli.help_text import render, root_page
 
-        usual, advanced = _rows_by_panel(_common_parameters())
-        formatter.write(render(root_page(COMMANDS, usual, advanced if _shows_all(ctx) else None), formatter.width))
+        formatter.write(render(root_page(COMMANDS, describe_common_options(), is_whole=_shows_all(ctx)), formatter.width))
 
 
 class CommandApp(typer.Typer):
@@ -309,8 +309,8 @@ def run_command(arguments: Sequence[str], runtime: Any) -> int:
     return int(code) if isinstance(code, int) else 0
 
 
-def common_option_rows() -> list[tuple[str, str]]:
-    return _option_rows(_common_parameters())
+def describe_common_options() -> list[Json]:
+    return [_describe_option(option) for option in _common_parameters()]
 
 
 def command_help(words: Sequence[str], width: int) -> str | None:
@@ -359,76 +359,15 @@ def _examples(command: click.Command) -> list[str]:
     return [line for line in (command.epilog or "").splitlines() if line.strip()]
 
 
-def _option_rows(parameters: Sequence[Any]) -> list[tuple[str, str]]:
-    rows = []
-    for parameter in parameters:
-        if not isinstance(parameter, TyperOption) or parameter.hidden:
-            continue
-        names = ", ".join(sorted(parameter.opts, key=len) + sorted(parameter.secondary_opts, key=len))
-        value = "" if parameter.is_flag or parameter.count else f" {_metavar(parameter)}"
-        default = f" (default: {_plain(parameter.default)})" if _has_visible_default(parameter) else ""
-        required = " (required)" if parameter.required else ""
-        rows.append((names + value, (parameter.help or "") + default + required))
-    return rows
-
-
-def _has_visible_default(parameter: TyperOption) -> bool:
-    return bool(parameter.show_default) and parameter.default not in (None, False, (), []) and not callable(parameter.default)
-
-
-def _plain(default: Any) -> Any:
-    """Return 120 for 120.0."""
-    return int(default) if isinstance(default, float) and default.is_integer() else default
-
-
-def _metavar(parameter: Parameter) -> str:
-    if parameter.metavar:
-        return parameter.metavar
-    choices = parameter.type_descriptor.choices if isinstance(parameter, TyperOption) else None
-    return "|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else str(parameter.name or "").upper()
-
-
 def _shows_all(ctx: click.Context) -> bool:
     return HELP_ALL in getattr(ctx.obj, "arguments", ())
-
-
-def _rows_by_panel(parameters: Sequence[Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the rows of the usual options and of the advanced ones."""
-    advanced = [parameter for parameter in parameters if getattr(parameter, "rich_help_panel", None) == ADVANCED]
-    return _option_rows([parameter for parameter in parameters if parameter not in advanced]), _option_rows(advanced)
-
-
-def _command_page(command: Command, ctx: click.Context) -> HelpPage:
-    from crmctl.cli.help_text import EXAMPLES, HelpPage, Section
-
-    arguments = [parameter for parameter in command.own_params if isinstance(parameter, TyperArgument) and not parameter.hidden]
-    words = [_argument_usage(argument) for argument in arguments]
-    usual, advanced = _rows_by_panel(command.own_params)
-    page = HelpPage(usage=" ".join([ctx.command_path, *words, "[options]"]), description=command.help or "")
-    rows = [(_metavar(argument), argument.help or "") for argument in arguments]
-    page.sections = [Section("Arguments", rows), Section("Options", usual)]
-    page.examples = _examples(command)
-    common = [parameter for parameter in command.params if isinstance(parameter, TyperOption) and parameter not in command.own_params]
-    names = [max(parameter.opts, key=len) for parameter in common if parameter.rich_help_panel != ADVANCED]
-    page.names["Common options (explained by: crmctl help options)"] = [*names, "..."]
-    if _shows_all(ctx):
-        page.last = Section(ADVANCED, advanced)
-    else:
-        page.examples = page.examples[:EXAMPLES]
-        page.names[f"Advanced options (explained by: {ctx.command_path} {HELP_ALL})"] = [row[0].split()[0] for row in advanced]
-    return page
-
-
-def _argument_usage(argument: TyperArgument) -> str:
-    word = _metavar(argument) + ("..." if argument.nargs == -1 else "")
-    return word if argument.required else f"[{word}]"
 
 
 def describe_tree() -> Json:
     """Return the whole command tree, as `crmctl commands --json` prints it; imports every command."""
     return {
         "name": "crmctl",
-        "commonOptions": [_describe_option(parameter) for parameter in _common_parameters() if isinstance(parameter, TyperOption)],
+        "commonOptions": describe_common_options(),
         "commands": [_describe(load_command(entry.name), f"crmctl {entry.name}", entry.help) for entry in COMMANDS],
     }
 
@@ -437,28 +376,29 @@ def _describe(command: click.Command, path: str, summary: str = "") -> Json:
     if isinstance(command, CommandGroup):
         children = [_describe(child, f"{path} {name}") for name, child in command.commands.items()]
         return {"command": path, "summary": summary or _summary(command), "help": command.help or "", "commands": children}
-    own = getattr(command, "own_params", [])
+    own: Sequence[Parameter] = getattr(command, "own_params", [])
     return {
         "command": path,
         "summary": summary or _summary(command),
         "help": command.help or "",
         "arguments": [
-            {"name": _metavar(item), "required": item.required, "repeatable": item.nargs == -1, "help": item.help or ""}
+            {"name": item.metavar, "required": item.required, "repeatable": item.nargs == -1, "help": item.help or ""}
             for item in own
-            if isinstance(item, TyperArgument) and not item.hidden
+            if isinstance(item, TyperArgument)
         ],
-        "options": [_describe_option(item) for item in own if isinstance(item, TyperOption) and not item.hidden],
+        "options": [_describe_option(item) for item in own if isinstance(item, TyperOption)],
         "examples": _examples(command),
     }
 
 
-def _describe_option(option: TyperOption) -> Json:
+def _describe_option(option: Any) -> Json:
+    default = None if option.default in (None, False, (), []) else option.default
     return {
         "names": [*option.opts, *option.secondary_opts],
-        "value": None if option.is_flag or option.count else _metavar(option),
+        "value": None if option.is_flag else option.metavar,
         "required": option.required,
         "repeatable": option.multiple,
-        "default": _plain(option.default) if _has_visible_default(option) else None,
+        "default": int(default) if isinstance(default, float) and default.is_integer() else default,
         "advanced": option.rich_help_panel == ADVANCED,
         "help": option.help or "",
     }

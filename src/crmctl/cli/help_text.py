@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from crmctl.cli.options import ADVANCED, WIDEST
 from crmctl.cli.registry import CommandEntry
+from crmctl.models.jsontext import Json
 
 EXAMPLES = 5
 """Examples on a page; --help-all shows them all."""
@@ -39,24 +40,59 @@ class HelpPage:
     footer: str = ""
 
 
-def root_page(entries: Sequence[CommandEntry], common_rows: list[tuple[str, str]], advanced_rows: list[tuple[str, str]] | None) -> HelpPage:
-    """Return the page of `crmctl --help`, or of --help-all with the advanced options."""
+def option_rows(options: Iterable[Json]) -> list[tuple[str, str]]:
+    """Return the names and the explanation of options, as the command tree describes them."""
+    rows = []
+    for option in options:
+        value = f" {option['value']}" if option["value"] else ""
+        default = f" (default: {option['default']})" if option["default"] is not None else ""
+        required = " (required)" if option["required"] else ""
+        rows.append((", ".join(sorted(option["names"], key=len)) + value, option["help"] + default + required))
+    return rows
+
+
+def _usual_and_advanced(options: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+    return [option for option in options if not option["advanced"]], [option for option in options if option["advanced"]]
+
+
+def command_page(about: Json, common: Sequence[Json], *, is_whole: bool) -> HelpPage:
+    """Return the page of a command, as the command tree describes it, or with `is_whole` of its --help-all."""
+    words = [argument["name"] + ("..." if argument["repeatable"] else "") for argument in about["arguments"]]
+    words = [word if argument["required"] else f"[{word}]" for word, argument in zip(words, about["arguments"], strict=True)]
+    usual, advanced = _usual_and_advanced(about["options"])
+    page = HelpPage(usage=" ".join([about["command"], *words, "[options]"]), description=about["help"], examples=about["examples"])
+    rows = [(argument["name"], argument["help"]) for argument in about["arguments"]]
+    page.sections = [Section("Arguments", rows), Section("Options", option_rows(usual))]
+    names = [max(option["names"], key=len) for option in _usual_and_advanced(common)[0]]
+    page.names["Common options (explained by: crmctl help options)"] = [*names, "..."]
+    if is_whole:
+        page.last = Section(ADVANCED, option_rows(advanced))
+    else:
+        page.examples = page.examples[:EXAMPLES]
+        names = [min(option["names"], key=len) for option in advanced]
+        page.names[f"Advanced options (explained by: {about['command']} --help-all)"] = names
+    return page
+
+
+def root_page(entries: Sequence[CommandEntry], common: Sequence[Json], *, is_whole: bool) -> HelpPage:
+    """Return the page of `crmctl --help`, or with `is_whole` of --help-all."""
+    usual, advanced = _usual_and_advanced(common)
     page = HelpPage(usage="crmctl <command> [options]", description="The command line of the Customer Records Service.")
     for title in dict.fromkeys(entry.section for entry in entries):
-        if title != ADVANCED or advanced_rows:
+        if title != ADVANCED or is_whole:
             page.sections.append(Section(title, [(entry.name, entry.help) for entry in entries if entry.section == title]))
     page.sections.append(
         Section(
             "Common options, before or after any command",
             [
-                *common_rows,
+                *option_rows(usual),
                 ("--version", "Print the version."),
                 ("-h, --help", "Explain a command."),
                 ("--help-all", "Also explain its advanced options."),
             ],
         )
     )
-    page.last = Section("Advanced common options", advanced_rows) if advanced_rows else None
+    page.last = Section("Advanced common options", option_rows(advanced)) if is_whole else None
     page.examples = [
         "crmctl demo",
         "crmctl auth login --base-url https://crm.example.com",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crmctl.cli.app import common_option_rows
-from crmctl.cli.help_text import HelpPage, Section
+from crmctl.cli.app import describe_common_options
+from crmctl.cli.help_text import HelpPage, Section, option_rows
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.dedupe.merge_plan import SURVIVOR_RULES, VALUE_RULES
 from crmctl.dedupe.rules import (
@@ -302,7 +302,9 @@ def _exit_codes_page() -> HelpPage:
 
 
 def _options_page() -> HelpPage:
-    return HelpPage(usage="crmctl [options] <command> [options]", sections=[Section("Common options", common_option_rows())])
+    return HelpPage(
+        usage="crmctl [options] <command> [options]", sections=[Section("Common options", option_rows(describe_common_options()))]
+    )
 
 
 PAGES: dict[str, Callable[[], HelpPage]] = {
