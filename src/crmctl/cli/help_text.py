@@ -5,11 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crmctl.cli.options import ADVANCED, WIDEST
 from crmctl.cli.registry import CommandEntry
-from crmctl.models.jsontext import Json
+
+if TYPE_CHECKING:
+    from crmctl.models.jsontext import Json
+
 
 EXAMPLES = 5
 """Examples on a page; --help-all shows them all."""
