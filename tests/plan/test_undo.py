@@ -238,3 +238,23 @@ def test_values_that_colleagues_added_stay_whatever_the_service_says_of_times(de
     assert [row["row"] for row in plan.edited.rows] == [4, 6]
     assert [record["data"]["n"] for record in desk.server.records] == [3, 5000]
     assert plan.left == {"conflicts": 2}
+
+
+def test_lists_that_show_the_state_before_the_import_do_not_count_as_an_undo(desk: KeyDesk) -> None:
+    """Records of a list from before the import look as if an earlier undo had restored them."""
+    desk.server.seed([{"email": f"p{n}@acme.com", "note": f"old {n}"} for n in range(OLD)])
+    before = copy.deepcopy(desk.server.records)
+    assert counts(desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(OLD)), "email")) == {"updated": OLD}
+    page = desk.server.page
+
+    def frozen(query: dict[str, list[str]]) -> dict[str, Any]:
+        current, desk.server.records = desk.server.records, copy.deepcopy(before)
+        try:
+            return page(query)
+        finally:
+            desk.server.records = current
+
+    desk.server.page = frozen  # type: ignore[method-assign]
+    plan = undone(desk)
+    assert (plan.left, plan.error, plan.restorable, plan.back, plan.done) == ({}, None, OLD, 0, 0)
+    assert shown(desk.server.records) == shown(before)

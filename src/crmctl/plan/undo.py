@@ -219,7 +219,7 @@ def _undo(
                 if plan_of_feed := ImportPlan.from_document(journal.header.plan).feed:
                     stack.enter_context(feed_of(journal, plan_of_feed, attributes)).bases.begin_undo(journal.header.job)
                 if lists is Lists.UNTESTED:
-                    lists = _test_lists(written, plan, reader, context)
+                    lists = Lists.STALE if updates.lists_lag else _test_lists(written, plan, reader, context)
                 if lists is request.lists:
                     carry_out(written, plan, service, context.listener.progress)
                     return plan
@@ -321,7 +321,7 @@ def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progr
     journal, updates, clock = written.journal, written.updates, written.journal.clock
     header = journal.header
     undo.carried_out = True
-    if undo.restorable and not written.singly:
+    if undo.restorable and not (written.singly or updates.lists_lag):
         updates.look_again(Reader(service, header.object_id))
         _tell(undo, written)
     mark_undone(journal, updates.ids_back())

@@ -28,7 +28,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
-from crmctl.read.records import Cost, fetch, find
+from crmctl.read.records import Cost, fetch, find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -120,8 +120,15 @@ CREATE INDEX one_standing ON one (standing, ordinal);
 """
 
 
+MOST_CHECKED = 100
+"""Number of records read to test whether the lists show what an undo may have restored before."""
+
+
 class Updates(Spill):
-    """Updated rows of a job and the standing of their records. `lost`: how many rows have no before image."""
+    """Updated rows of a job and the standing of their records.
+
+    `lost`: how many rows have no before image. `lists_lag`: a list shows an older value than its record.
+    """
 
     TABLES = _TABLE
 
@@ -130,6 +137,7 @@ class Updates(Spill):
         self.attributes = {attribute.slug: attribute for attribute in attributes}
         self._unlinked = unlinked
         self.lost = 0
+        self.lists_lag = False
         self._as_of = 0
 
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
@@ -159,6 +167,19 @@ class Updates(Spill):
             self._as_of = lookup.as_of
             for page in fetch(reader, ids, tell, self.is_as_written):
                 self.see(page)
+        if not reader.singly:
+            self._check_restored(reader)
+
+    def _check_restored(self, reader: Reader) -> None:
+        """Read some records that the lists show restored, and all of them if one is not: a list that lags shows the old values too."""
+        listed = list(self.ids_back())
+        step = -(-len(listed) // MOST_CHECKED)
+        checked = listed[:: max(1, step)]
+        records = {record_id: read_one(reader, record_id) for record_id in checked}
+        self.lists_lag = any(record is None or self.is_as_written(record) for record in records.values())
+        if self.lists_lag:
+            records |= {record_id: read_one(reader, record_id) for record_id in listed if record_id not in records}
+        self.see(record for record in records.values() if record is not None)
 
     def look_again(self, reader: Reader) -> None:
         """Read the records that changed since `read`, while crmctl waited for the user.
