@@ -10,7 +10,6 @@ import pytest
 
 from crmctl.service.context import Kept, Quotas
 from crmctl.service.store import logs
-from crmctl.service.store.logs import RequestFilter
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService, make_client, running_service, service_process
 
@@ -25,9 +24,9 @@ def where(service: RunningService) -> list[str]:
     return ["--data", str(service.data_dir), "--database-url", str(service.settings.database_url)]
 
 
-def logged(service: RunningService, wanted: RequestFilter, count: int) -> list[dict[str, Any]]:
+def logged(service: RunningService, count: int, **wanted: Any) -> list[dict[str, Any]]:
     """Waits until so many requests are written down."""
-    while len(found := service.engine.read(lambda tx: logs.list_requests(tx, wanted))) < count:
+    while len(found := service.engine.read(lambda tx: logs.list_requests(tx, **wanted))) < count:
         service.client.get("/healthz")
     return found
 
@@ -38,26 +37,26 @@ def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> 
     refused = service.client.get("/api/v1/objects/nothing", headers={"X-Request-Id": "two words", "Authorization": ""})
     made = refused.headers["x-request-id"]
     assert made != "two words"
-    [first] = logged(service, RequestFilter(request_id="from-a-proxy-1"), 1)
+    [first] = logged(service, 1, request_id="from-a-proxy-1")
     assert first["key"]["name"] == "First key"
     about = {"method": "GET", "path": "/api/v1/members", "status": 200, "address": "203.0.113.9"}
     assert {name: first[name] for name in about} == about
-    [second] = logged(service, RequestFilter(request_id=made), 1)
+    [second] = logged(service, 1, request_id=made)
     assert (second["key"], second["status"], second["address"]) == (None, 401, "127.0.0.1")
     assert service.log[0]["requestId"] == "from-a-proxy-1"
     shown = run_crmctl("service", "requests", "--errors", *where(service), "-o", "jsonl").ok().lines()
     assert [line["requestId"] for line in shown] == [made]
-    assert not service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter(since=4e9)))
+    assert not service.engine.read(lambda tx: logs.list_requests(tx, since=4e9))
     page = service.client.get("/console").headers["x-request-id"]
-    assert logged(service, RequestFilter(request_id=page), 1)[0]["path"] == "/console"
+    assert logged(service, 1, request_id=page)[0]["path"] == "/console"
 
 
 def test_what_browsers_fetch_with_a_page_is_logged_only_where_it_is_refused(service: RunningService) -> None:
     for name, status in (("console.css", 200), ("console.js", 200), ("icon.svg", 200), ("nothing.css", 404)):
         assert service.client.get(f"/console/static/{name}").status_code == status
     last = service.client.get("/api/v1/members").headers["x-request-id"]
-    logged(service, RequestFilter(request_id=last), 1)
-    found = service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter()))
+    logged(service, 1, request_id=last)
+    found = service.engine.read(logs.list_requests)
     assert [each["status"] for each in found if "static" in each["path"]] == [404]
 
 
@@ -111,7 +110,7 @@ def test_quotas_hold_for_files_and_for_results(tmp_path: Path, database: str) ->
         kept = [run["id"] for run in service.client.get(f"{path}/runs").json()["runs"]]
         assert 1 <= len(kept) < 6
         assert kept == made[::-1][: len(kept)]
-        assert service.engine.read(lambda tx: logs.list_requests(tx, RequestFilter())) == []
+        assert service.engine.read(logs.list_requests) == []
 
 
 def test_crmctl_says_what_there_is_no_room_for_and_uploads_it_when_there_is(tmp_path: Path, database: str) -> None:

@@ -106,17 +106,3 @@ def test_a_deadline_and_a_single_statement_cost_no_further_statements(tmp_path: 
         engine.write(lambda tx: tx.execute("DELETE FROM seen"), within=19.5, single=True)
         assert statements == ["DELETE FROM seen"]
         assert engine.read(lambda tx: tx.all("SELECT id FROM seen"), single=True) == []
-
-
-@pytest.mark.parametrize(("table", "is_removed"), [("rate_window", True), ("mine", False)])
-def test_the_rates_file_of_earlier_versions_is_removed_and_no_other(tmp_path: Path, table: str, is_removed: bool) -> None:
-    rates = tmp_path / "crm.db-rates"
-    with contextlib.closing(sqlite3.connect(rates)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"CREATE TABLE {table} (key_id TEXT)")
-    for ending in ("-wal", "-shm"):
-        rates.with_name(rates.name + ending).touch()
-    for _ in range(2):
-        open_engine(tmp_path / "crm.db").close()
-        left = [path.name for path in tmp_path.glob("crm.db-rates*")]
-        assert left == ([] if is_removed else [rates.name])

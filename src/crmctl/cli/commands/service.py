@@ -267,8 +267,9 @@ def list_requests(
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import logs
 
-        wanted = logs.RequestFilter(key, request, 400 if failed else None, moment)
-        found = engine.read(lambda tx: logs.list_requests(tx, wanted, limit))
+        found = engine.read(
+            lambda tx: logs.list_requests(tx, limit, key_id=key, request_id=request, status=400 if failed else None, since=moment)
+        )
     rows = [each | {"key": each["key"] and each["key"].get("name", each["key"]["id"])} for each in found]
     runtime.emitter.emit_rows(rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
 

@@ -44,7 +44,6 @@ from crmctl.service.store import (
     workflows,
 )
 from crmctl.service.store.keys import ApiKey, parse_expiry
-from crmctl.service.store.logs import RequestFilter
 from crmctl.service.store.members import MEANINGS, MemberRole, role_of
 from crmctl.service.store.preferences import option_colours
 from crmctl.service.store.records import Paging
@@ -120,10 +119,7 @@ def list_keys(tx: Tx, visit: Visit, _asked: NounQuery) -> list[Json]:
 
 
 def get_key(tx: Tx, visit: Visit) -> Json:
-    key = next((key for key in keys.list_keys(tx) if key.id == visit.id("id")), None)
-    if key is None:
-        raise NotFound(f"there is no key with the id {visit.id('id')}")
-    return _key(key, visit.now())
+    return _key(keys.get_key(tx, visit.id("id")), visit.now())
 
 
 def _key(key: ApiKey, now: float) -> Json:
@@ -189,8 +185,8 @@ def change_settings(tx: Tx, visit: Visit, stored: Json) -> Outcome:
 
 def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> list[Json]:
     key, request_id, status = asked.filters["key"], asked.filters["id"], asked.filters["status"]
-    conditions = RequestFilter(key or None, request_id or None, int(status) if status in ("400", "500") else None)
-    return logs.list_requests(tx, conditions, asked.limit, asked.offset)
+    least = int(status) if status in ("400", "500") else None
+    return logs.list_requests(tx, asked.limit, asked.offset, key_id=key or None, request_id=request_id or None, status=least)
 
 
 def status_cell(request: Json) -> ListCell:

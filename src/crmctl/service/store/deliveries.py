@@ -355,32 +355,20 @@ def settle(tx: Tx, tries: Sequence[EndedTry], ids: Ids) -> None:
     # In one order, so that two processes do not wait for each other.
     tries = sorted(tries, key=lambda one: (one.due.endpoint, one.ended_at, one.due.delivery))
     _insert_attempts(tx, tries)
-    well = [each for each in tries if each.attempt.succeeded]
-    if well:
-        ended: dict[str, Sequence[int | str]] = {
-            "delivery_id": [each.due.delivery for each in well],
-            "attempt": [each.due.attempt for each in well],
-            "at": [each.ended_at for each in well],
-        }
-        table, values = table_of("ended", ended)
-        tx.execute(
-            f"{table} UPDATE webhook_delivery SET state = '{SUCCEEDED}', next_try_at = NULL, lease_until = 0, settled_at = ended.at "
-            "FROM ended WHERE webhook_delivery.id = ended.delivery_id AND webhook_delivery.attempts = ended.attempt",
-            values,
-        )
-    tx.execute_many(
-        "UPDATE webhook_delivery SET state = ?, next_try_at = ?, lease_until = 0, settled_at = ? WHERE id = ? AND attempts = ?",
-        [
-            (
-                FAILED if each.again is None else PENDING,
-                None if each.again is None else to_micros(each.again),
-                each.ended_at if each.again is None else None,
-                each.due.delivery,
-                each.due.attempt,
-            )
-            for each in tries
-            if not each.attempt.succeeded
-        ],
+    # A try leaves a time for the next one or a final state, so that the other column is 0.
+    ended: dict[str, Sequence[int | str]] = {
+        "delivery_id": [each.due.delivery for each in tries],
+        "attempt": [each.due.attempt for each in tries],
+        "state": [SUCCEEDED if each.attempt.succeeded else FAILED if each.again is None else PENDING for each in tries],
+        "again": [0 if each.again is None else to_micros(each.again) for each in tries],
+        "settled": [each.ended_at if each.again is None else 0 for each in tries],
+    }
+    table, values = table_of("ended", ended)
+    tx.execute(
+        f"{table} UPDATE webhook_delivery SET state = ended.state, next_try_at = nullif(ended.again, 0), lease_until = 0, "
+        "settled_at = nullif(ended.settled, 0) FROM ended "
+        "WHERE webhook_delivery.id = ended.delivery_id AND webhook_delivery.attempts = ended.attempt",
+        values,
     )
     for each, following in zip(tries, [*tries[1:], None], strict=True):
         # Of successes in a row, the last one says everything.

@@ -104,32 +104,32 @@ def list_keys(tx: Tx) -> list[ApiKey]:
     return [ApiKey.of(row) for row in tx.all(f"SELECT {_COLUMNS} FROM api_key ORDER BY created_at, id")]
 
 
-def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
-    """Revoke a key with the commit; again is harmless. Raises NotFound."""
-    known_id = canonical_uuid(key_id) or ""
-    revoked = tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), known_id))
-    row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE id = ?", (known_id,))
+def get_key(tx: Tx, key_id: str) -> ApiKey:
+    row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE id = ?", (canonical_uuid(key_id) or "",))
     if row is None:
         raise NotFound(f"there is no key with the id {key_id}")
-    if revoked:
-        logs.note(tx, "key.revoked", known_id, {"name": row[1]}, now=now)
     return ApiKey.of(row)
+
+
+def revoke_key(tx: Tx, key_id: str, *, now: float) -> ApiKey:
+    """Revoke a key with the commit; again is harmless. Raises NotFound."""
+    key = get_key(tx, key_id)
+    if tx.execute("UPDATE api_key SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (to_micros(now), key.id)):
+        logs.note(tx, "key.revoked", key.id, {"name": key.name}, now=now)
+    return get_key(tx, key.id)
 
 
 def rotate_key(tx: Tx, key_id: str, *, until: float, created_by: str | None, **stamp: Unpack[Stamp]) -> tuple[ApiKey, str]:
     """Create a key with the same name, scopes and end. The old one expires at `until`, in Unix seconds, unless it ends earlier. Raises
     NotFound, and BadRequest for a key that works no more."""
-    known_id = canonical_uuid(key_id) or ""
-    old = next((key for key in list_keys(tx) if key.id == known_id), None)
-    if old is None:
-        raise NotFound(f"there is no key with the id {key_id}")
+    old = get_key(tx, key_id)
     if old.revoked_at is not None or old.is_expired(stamp["now"]):
         raise BadRequest("this key does not work any more; create a new one")
     end = None if old.expires_at is None else old.expires_at / 1_000_000
     fresh, secret = create_key(tx, name=old.name, scopes=old.scopes, expires_at=end, created_by=created_by, **stamp)
     ends = to_micros(until) if end is None else to_micros(min(until, end))
-    tx.execute("UPDATE api_key SET expires_at = ? WHERE id = ?", (ends, known_id))
-    logs.note(tx, "key.rotated", known_id, {"name": old.name, "newKey": fresh.id, "expiresAt": to_wire(ends)}, now=stamp["now"])
+    tx.execute("UPDATE api_key SET expires_at = ? WHERE id = ?", (ends, old.id))
+    logs.note(tx, "key.rotated", old.id, {"name": old.name, "newKey": fresh.id, "expiresAt": to_wire(ends)}, now=stamp["now"])
     return fresh, secret
 
 

@@ -106,34 +106,34 @@ class LoggedRequest:
     address: str | None
 
 
-@dataclass(frozen=True)
-class RequestFilter:
-    """Requests to list: of a key, with an id, with a status from `status` on, since a Unix time."""
-
-    key_id: str | None = None
-    request_id: str | None = None
-    status: int | None = None
-    since: float | None = None
-
-
 def append(tx: Tx, requests: Sequence[LoggedRequest]) -> None:
     rows = [tuple(getattr(request, column) for column in _COLUMNS.split(", ")) for request in requests]
     tx.execute_many(f"INSERT INTO request_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def list_requests(tx: Tx, wanted: RequestFilter, limit: int = 50, offset: int = 0) -> list[Json]:
-    """Return requests, newest first, as `{at, requestId, key, method, path, status, ms, address}`."""
-    since = None if wanted.since is None else to_micros(wanted.since)
-    asked = (("key_id = ?", wanted.key_id), ("request_id = ?", wanted.request_id), ("status >= ?", wanted.status), ("at >= ?", since))
-    conditions_and_values = [(condition, value) for condition, value in asked if value is not None]
-    conditions = [condition for condition, _ in conditions_and_values]
-    if wanted.status is not None and wanted.status >= 400:
+def list_requests(
+    tx: Tx,
+    limit: int = 50,
+    offset: int = 0,
+    *,
+    key_id: str | None = None,
+    request_id: str | None = None,
+    status: int | None = None,
+    since: float | None = None,
+) -> list[Json]:
+    """Return requests, newest first, as `{at, requestId, key, method, path, status, ms, address}`: of a key, with an id, with a status from
+    `status` on, since a Unix time."""
+    at = None if since is None else to_micros(since)
+    asked = {"key_id = ?": key_id, "request_id = ?": request_id, "status >= ?": status, "at >= ?": at}
+    values = {condition: value for condition, value in asked.items() if value is not None}
+    conditions = list(values)
+    if status is not None and status >= 400:
         # Verbatim, because the engine recognises the index by this text.
         conditions.append(_FAILED)
     where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
     rows = tx.all(
         f"SELECT {_COLUMNS} FROM request_log {where}ORDER BY at DESC, sequence DESC LIMIT ? OFFSET ?",
-        (*(value for _, value in conditions_and_values), limit, offset),
+        (*values.values(), limit, offset),
     )
     names = described(tx, {key(row[2]) for row in rows if row[2]})
     return [

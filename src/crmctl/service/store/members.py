@@ -235,11 +235,10 @@ def new_token() -> str:
 def open_session(tx: Tx, area: str, owner: SessionOwner, *, now: float) -> str:
     """Return the token of a new session for an area's pages. Deletes expired sessions, and the owner's oldest beyond the limit."""
     tx.execute("DELETE FROM page_session WHERE expires_at <= ?", (to_micros(now),))
-    whose, keys = _whose(owner)
     tx.execute(
-        f"DELETE FROM page_session WHERE token_hash IN (SELECT token_hash FROM page_session WHERE {whose} "
-        "ORDER BY created_at DESC, id LIMIT 100000 OFFSET ?)",
-        (*keys, MOST_SESSIONS - 1),
+        "DELETE FROM page_session WHERE token_hash IN (SELECT token_hash FROM page_session WHERE coalesce(member_id, '') = ? "
+        "AND coalesce(key_id, '') = ? ORDER BY created_at DESC, id LIMIT 100000 OFFSET ?)",
+        (owner.member_id or "", owner.key_id or "", MOST_SESSIONS - 1),
     )
     token = new_token()
     session = {"token_hash": secret_hash(token), "id": str(uuid4()), "area": area, "member_id": owner.member_id, "key_id": owner.key_id}
@@ -292,15 +291,6 @@ def end_sessions_of(tx: Tx, member_id: str, *, but: str = "") -> None:
 
 def close_all_sessions(tx: Tx) -> None:
     tx.execute("DELETE FROM page_session")
-
-
-def _whose(owner: SessionOwner) -> tuple[str, tuple[str, ...]]:
-    """Return the condition for sessions of the same owner, with its parameters."""
-    if owner.member_id:
-        return "member_id = ?", (owner.member_id,)
-    if owner.key_id:
-        return "key_id = ?", (owner.key_id,)
-    return "member_id IS NULL AND key_id IS NULL", ()
 
 
 _INDUSTRIES = [

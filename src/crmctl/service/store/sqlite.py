@@ -119,8 +119,9 @@ class SqliteEngine:
         self._pooling = threading.Lock()
         self._idle: list[_Connection] = []
         try:
-            self._create_private_file()
-            self._remove_old_rates()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives its log files the mode of the database file.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer = self._connect()
         except (OSError, sqlite3.Error) as error:
             if isinstance(full := storage_error(error, self.path), StorageError) and full.code == "no_space":
@@ -230,23 +231,6 @@ class SqliteEngine:
             yield end
         finally:
             connection.set_progress_handler(None, 0)
-
-    def _create_private_file(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite gives its log files the mode of the database file.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-
-    def _remove_old_rates(self) -> None:
-        """Remove the file in which earlier versions counted requests. A file that holds anything else stays."""
-        rates = self.path.with_name(f"{self.path.name}-rates")
-        if not rates.exists():
-            return
-        with contextlib.suppress(OSError, sqlite3.Error):
-            with contextlib.closing(sqlite3.connect(rates, timeout=1)) as connection:
-                if connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() != [("rate_window",)]:
-                    return
-            for ending in ("-shm", "-wal", ""):
-                rates.with_name(rates.name + ending).unlink(missing_ok=True)
 
     def _connect(self, *more: str, seconds: float | None = None) -> _Connection:
         """Open the file. Waits for locks at most this long, by default `busy_seconds`."""
