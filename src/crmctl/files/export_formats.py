@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cached_property
 from itertools import islice
 from pathlib import Path as FilePath
 from pathlib import PurePath
@@ -15,10 +16,10 @@ from typing import IO, Any
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.whole_files import require_files_extra, whole_bytes, whole_file
 from crmctl.models import jsontext
-from crmctl.models.field_paths import Path, delimited_row, narrow, value_at
+from crmctl.models.field_paths import Path, delimited_row, narrow
 from crmctl.models.ids import suggestion
 from crmctl.models.resources import Attribute
-from crmctl.values.record_columns import AttributeColumns, attribute_columns
+from crmctl.values.record_columns import AttributeColumns, RecordColumns, attribute_columns
 
 JSON_FORMATS = ("jsonl", "json")
 SPREAD_FORMATS = ("csv", "tsv", "xlsx")
@@ -56,24 +57,16 @@ class Layout:
     def is_table(self) -> bool:
         return self.format not in JSON_FORMATS
 
-    @property
-    def _places(self) -> Mapping[str, Path]:
+    @cached_property
+    def _columns(self) -> RecordColumns:
         data = {attribute.slug: ("data", attribute.slug) for attribute in self.attributes}
-        return self.fields if self.fields is not None else {"id": ("id",), **data, **{path[0]: path for path in _TIMES}}
-
-    def _spread(self, path: Path) -> AttributeColumns | None:
-        return self.spread.get(path[1]) if len(path) == 2 and path[0] == "data" else None
+        every: dict[str, Path] = {"id": ("id",), **data, **{path[0]: path for path in _TIMES}}
+        return RecordColumns(every if self.fields is None else self.fields, self.spread)
 
     @property
     def columns(self) -> list[str] | None:
         """Column names of a table, or the requested fields. None for the JSON formats with all fields."""
-        if self.fields is None and not self.is_table:
-            return None
-        columns: list[str] = []
-        for name, path in self._places.items():
-            spread = self._spread(path)
-            columns += [name] if spread is None else spread.names
-        return columns
+        return None if self.fields is None and not self.is_table else self._columns.names
 
     @property
     def kinds(self) -> list[str]:
@@ -83,19 +76,14 @@ class Layout:
         }
         types |= _TIMES
         kinds: list[str] = []
-        for path in self._places.values():
-            spread = self._spread(path)
+        for path in self._columns.places.values():
+            spread = self._columns.of(path)
             kinds += [types.get(path, "text")] if spread is None else ["text"] * len(spread.names)
         return kinds
 
     def cells(self, wire: str) -> list[Any]:
         """Return the values of one record, by column."""
-        record = jsontext.loads(wire)
-        values: list[Any] = []
-        for path in self._places.values():
-            value, found = value_at(record, path), self._spread(path)
-            values += [value] if found is None else found.cells(value)
-        return values
+        return self._columns.cells(jsontext.loads(wire))
 
     def text(self, wire: str) -> str:
         """Return one record as one line of JSON."""

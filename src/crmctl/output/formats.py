@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from crmctl.config.output_formats import OutputFormat
 from crmctl.models import jsontext
-from crmctl.models.field_paths import delimited_row, value_at
+from crmctl.models.field_paths import delimited_row
 from crmctl.output.streams import clean
 from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View, generic_view
 
 if TYPE_CHECKING:
-    from crmctl.values.record_columns import AttributeColumns
+    from crmctl.values.record_columns import RecordColumns
 
 
 class FormatWriter(ABC):
@@ -68,16 +68,16 @@ class Delimited(FormatWriter):
 
     def items(self, pages: Iterable[list[Item]], view: View | None, how: Rendering) -> Iterator[str]:
         """The header travels with the first page, so a failing first request leaves the output empty."""
-        row = None
+        columns = None
         for page in pages:
             view = view or generic_view(page)
             text = ""
-            if row is None:
-                row = _ItemRow(view, page)
-                text = self._row(row.header, how)
-            yield text + "".join(self._row(row.cells(item), how) for item in page)
-        if row is None and view is not None:
-            yield self._row(_ItemRow(view, []).header, how)
+            if columns is None:
+                columns = _columns(view, page)
+                text = self._row(columns.names, how)
+            yield text + "".join(self._row(columns.cells(item), how) for item in page)
+        if columns is None and view is not None:
+            yield self._row(_columns(view, []).names, how)
 
     def item(self, item: Item, view: View | None, how: Rendering) -> str:
         return "".join(self.items([[item]], view, how))
@@ -98,29 +98,12 @@ class Delimited(FormatWriter):
         return delimited_row(values, self.row.delimiter, excel_safe=how.excel_safe)
 
 
-class _ItemRow:
-    """The columns of items. The first page shows the parts of values that get a column; other values stay JSON."""
+def _columns(view: View, page: Sequence[Item]) -> RecordColumns:
+    """Return the columns of a view. Records of the first page show the parts of values that get a column; other values stay JSON."""
+    from crmctl.values.record_columns import RecordColumns, attribute_columns
 
-    def __init__(self, view: View, page: Sequence[Item]) -> None:
-        self._view = view
-        self._spread: Mapping[str, AttributeColumns] = {}
-        if view.spread:
-            from crmctl.values.record_columns import attribute_columns
-
-            spread = attribute_columns(view.spread, (data for item in page if isinstance(data := item.get("data"), Mapping)))
-            paths = {("data", slug): columns for slug, columns in spread.items()}
-            self._spread = {name: paths[path] for name, path in view.fields.items() if path in paths}
-
-    @property
-    def header(self) -> list[str]:
-        return [column for name in self._view.export for column in (self._spread[name].names if name in self._spread else [name])]
-
-    def cells(self, item: Item) -> list[Any]:
-        values: list[Any] = []
-        for name in self._view.export:
-            value = value_at(item, self._view.fields[name])
-            values += self._spread[name].cells(value) if name in self._spread else [value]
-        return values
+    samples = (data for item in page if isinstance(data := item.get("data"), Mapping))
+    return RecordColumns({name: view.fields[name] for name in view.export}, attribute_columns(view.spread, samples))
 
 
 class YamlDocument(FormatWriter):

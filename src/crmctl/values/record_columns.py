@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from crmctl.models.field_paths import Path, value_at
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES
 from crmctl.values.composites import CURRENCY_SUFFIX, SEPARATOR, usual_name
@@ -45,6 +46,29 @@ class AttributeColumns:
             return [*([None] if self.has_own else []), *(value.get(part) for part in self.parts)]
         own = [_joined(value) if self.attribute.holds_items else value] if self.has_own else []
         return [*own, *[None] * len(self.parts)]
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """The columns of records: one for each place, by name, or those of its attribute in `spread`, by slug."""
+
+    places: Mapping[str, Path]
+    spread: Mapping[str, AttributeColumns]
+
+    def of(self, path: Path) -> AttributeColumns | None:
+        return self.spread.get(path[1]) if len(path) == 2 and path[0] == "data" else None
+
+    @property
+    def names(self) -> list[str]:
+        columns = ((name, self.of(path)) for name, path in self.places.items())
+        return [column for name, spread in columns for column in (spread.names if spread else [name])]
+
+    def cells(self, record: Mapping[str, Any]) -> list[Any]:
+        values: list[Any] = []
+        for path in self.places.values():
+            value, spread = value_at(record, path), self.of(path)
+            values += spread.cells(value) if spread else [value]
+        return values
 
 
 def attribute_columns(
