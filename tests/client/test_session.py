@@ -344,12 +344,12 @@ def test_an_upload_goes_without_the_key_and_reports_progress(scene: Play) -> Non
         scene() as here,
     ):
         upload = UploadBody(f"{bucket.origin}/a?sig=1", [b"abc", b"de"], 5, "text/csv", progress=sent.append)
-        here.crm.upload(upload)
+        here.crm.session.upload(upload)
         request = bucket.requests[0]
         assert (request.method, request.target, request.body, sent) == ("PUT", "/a?sig=1", b"abcde", [3, 2])
         assert (request.headers["content-type"], request.headers["content-length"]) == ("text/csv", "5")
         assert "authorization" not in request.headers
-        assert [here.crm.upload(upload).status for _ in range(2)] == [403, 302], "a redirect is not followed"
+        assert [here.crm.session.upload(upload).status for _ in range(2)] == [403, 302], "a redirect is not followed"
         assert "sig=1" not in "\n".join(here.log)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from crmctl.cli.targets import find_record, known_attributes, named_value, on_object, on_record, read_json_object
+from crmctl.cli.targets import find_member, find_record, known_attributes, named_value, on_object, on_record, read_json_object
 from crmctl.errors import ForbiddenError, NotFoundError, RejectedError, UsageError
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.cli.targets import NamedRecord
-    from crmctl.models.resources import Attribute
+    from crmctl.models.resources import Attribute, Member
     from crmctl.values.composites import Form, Given
 
 
@@ -150,8 +150,8 @@ def read_activity_fields(
     given = {"title": title, "summary": summary, "activityDate": moment}
     fields |= {name: value for name, value in given.items() if value is not None}
     if participants:
-        people = _Members(runtime)
-        fields["participants"] = [_participant(runtime, people, text) for text in participants]
+        members = cache(runtime.crm.list_members)
+        fields["participants"] = [_participant(runtime, members, text) for text in participants]
     return fields
 
 
@@ -187,30 +187,7 @@ def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]
         return send({**fields, "linkedRecords": current})
 
 
-class _Members:
-    """The organization's members, read once and only to look up an address."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._users: list[tuple[str, str]] | None = None
-
-    def user_id(self, email: str) -> str:
-        if self._users is None:
-            users = [member.user for member in self._runtime.crm.list_members() if member.user is not None]
-            self._users = [(user.email or "", user.id) for user in users if user.id]
-        found = [identity for address, identity in self._users if address.casefold() == email.casefold()]
-        if len(set(found)) == 1:
-            return found[0]
-        if found:
-            raise UsageError(f"several members have the address {email}: {', '.join(found)}", hint="give the id: --participant user:ID")
-        from difflib import get_close_matches
-
-        near = get_close_matches(email, [address for address, _ in self._users if address])
-        hint = f"did you mean {' or '.join(near)}?" if near else "crmctl members list shows who there is"
-        raise NotFoundError(f"there is no member with the address {email!r}", hint=hint)
-
-
-def _participant(runtime: Runtime, people: _Members, text: str) -> Fields:
+def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Fields:
     from crmctl.models.ids import is_uuid
 
     kind, _, who = (part.strip() for part in text.partition(":"))
@@ -225,11 +202,12 @@ def _participant(runtime: Runtime, people: _Members, text: str) -> Fields:
             raise UsageError(f"--participant {text!r}: {who!r} is no record id", hint="person:ID, or person:email=ada@acme.com")
         return {"type": kind, "id": who}
     who = runtime.shown_ids.whole(who)
-    if not is_uuid(who):
-        if "@" not in who:
-            raise UsageError(f"--participant {text!r}: {who!r} is neither an email address nor an id")
-        who = people.user_id(who)
-    return {"type": kind, "id": who}
+    if is_uuid(who):
+        return {"type": kind, "id": who}
+    if "@" not in who:
+        raise UsageError(f"--participant {text!r}: {who!r} is neither an email address nor an id")
+    user = find_member(runtime, members(), who).user
+    return {"type": kind, "id": user.id if user is not None else who}
 
 
 def body_of(fields: Sequence[str]) -> Json:

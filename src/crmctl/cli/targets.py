@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
-    from crmctl.models.resources import Attribute, Record
+    from crmctl.models.resources import Attribute, Member, Record
     from crmctl.output.views import View
     from crmctl.values.filters import Condition
 
@@ -286,3 +286,17 @@ def value_text(runtime: Runtime, value: Any, slug: str, attributes: Sequence[Att
 
     attribute = next((one for one in attributes if one.slug == slug), None)
     return shown(value, attribute_kind(attribute) if attribute is not None else "text", runtime.emitter.rendering())
+
+
+def find_member(runtime: Runtime, members: Sequence[Member], who: str) -> Member:
+    """Return the member with this id, user id, email address in any case, or exact name. Raises NotFoundError, UsageError for several."""
+    from crmctl.client.directory import find_by_name
+    from crmctl.models.resources import NamedResource
+
+    by_id = {member.id: member for member in members} | {member.user.id: member for member in members if member.user}
+    if (found := by_id.get(runtime.shown_ids.whole(who))) is not None:
+        return found
+    is_address = "@" in who
+    users = [(member.id, member.user) for member in members if member.user]
+    named = [{"id": identity, "name": (user.email or "").casefold() if is_address else user.name} for identity, user in users]
+    return by_id[find_by_name([NamedResource.parse(item) for item in named], "members", who.casefold() if is_address else who).id]

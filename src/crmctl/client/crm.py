@@ -7,7 +7,6 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from crmctl.client.answers import (
-    Answer,
     ListQuery,
     Page,
     R,
@@ -23,7 +22,7 @@ from crmctl.client.answers import (
 )
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
 from crmctl.client.session import USER_AGENT, AttemptObserver, Session, encode_json
-from crmctl.client.transport import HttpTransport, UploadBody
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
@@ -235,10 +234,6 @@ class Crm:
         """Return a signed address for an upload. The request stores nothing, so it may be repeated."""
         body = {"path": path, "bucket": bucket}
         return read_holder(self.session.request("POST", "/files/upload-url", body=body, idempotent=True), UploadUrl, "signedUrl")
-
-    def upload(self, upload: UploadBody) -> Answer:
-        """PUT bytes to a signed URL, without the API key; return the storage's answer, whatever its status."""
-        return self.session.upload(upload)
 
     def extensions(self) -> Extensions | None:
         """Return what the service offers beyond the interface; None if it is not crmctl's own."""

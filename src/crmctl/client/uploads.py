@@ -148,7 +148,7 @@ class Uploader:
             with file.source.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
                 content = self._content(file, stream.fileno(), size)
-                answer = self._crm.upload(UploadBody(address, content, size, file.content_type, self._timeout, count))
+                answer = self._crm.session.upload(UploadBody(address, content, size, file.content_type, self._timeout, count))
             done = answer.ok
             return size, answer
         except OSError as error:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.runtime import Runtime
+from crmctl.cli.targets import find_member
 from crmctl.cli.verbs import NOUNS, noun_app
 
 if TYPE_CHECKING:
-    from crmctl.models.resources import Member
+    pass
 
 NOUN = NOUNS["members"]
 app = noun_app("members")
@@ -33,7 +34,7 @@ def change_role(
     from crmctl.client.crm import path_of
     from crmctl.models.resources import Member
 
-    path = path_of("members", find_member(runtime, who).id)
+    path = path_of("members", find_member(runtime, runtime.crm.list_members(), who).id)
     answer = on_extension(runtime, "PATCH /members/{memberId}", lambda: runtime.crm.session.request("PATCH", path, body={"role": role}))
     runtime.emitter.emit_item(read_one(answer, "member", Member), NOUN.view)
 
@@ -48,7 +49,7 @@ def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     from crmctl.cli.extensions import on_extension
     from crmctl.client.crm import path_of
 
-    member = find_member(runtime, who)
+    member = find_member(runtime, runtime.crm.list_members(), who)
     user, path = member.user, path_of("members", member.id)
     what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"
     runtime.confirm(f"Remove {what}")
@@ -58,18 +59,3 @@ def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     if keys:
         named = ", ".join(f"{key['name']} ({key['id']})" for key in keys)
         runtime.messages.warn(f"API keys that this member made still work: {named}; the console revokes keys")
-
-
-def find_member(runtime: Runtime, who: str) -> Member:
-    """Return the member with this id, user id, email address in any case, or exact name. Raises NotFoundError, UsageError for several."""
-    from crmctl.client.directory import find_by_name
-    from crmctl.models.resources import NamedResource
-
-    members = {member.id: member for member in runtime.crm.list_members()}
-    identity = runtime.shown_ids.whole(who)
-    for member in members.values():
-        user = member.user
-        if identity == member.id or (user and (identity == user.id or who.casefold() == (user.email or "").casefold())):
-            return member
-    names = [NamedResource.parse({"id": member.id, "name": member.user.name}) for member in members.values() if member.user]
-    return members[find_by_name(names, NOUN.name, who).id]
