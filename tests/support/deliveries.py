@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from crmctl.service.background import LOOPBACK, Deliveries
 from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.jobs.worker import Dispatcher
-from crmctl.service.outbound.caller import Caller, OutboundCaller
+from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, deliveries, members, webhooks
 from crmctl.service.store.deliveries import PROVEN, UNPROVEN
@@ -27,11 +26,8 @@ class Bench:
         self.engine = open_engine(url)
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
         self.engine.write(lambda tx: members.initialise(tx, ids=new_id, now=self.clock.now()))
-        self.dispatcher = Dispatcher(self.context, [self._fan_out])
-        self.sender = OutboundCaller(caller or Caller(TargetGuard(LOOPBACK), 5.0), self.clock)
-
-    def _fan_out(self, tx: Any, events: Sequence[change_log.Event]) -> None:
-        deliveries.fan_out(tx, events, ids=new_id, now=self.clock.now())
+        self.dispatcher = Dispatcher(self.context, [deliveries.fan_out])
+        self.caller = caller or Caller(TargetGuard(LOOPBACK), 5.0)
 
     def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
         return self.engine.write(
@@ -44,7 +40,7 @@ class Bench:
 
     def jobs(self) -> list[Deliveries]:
         """Of one process."""
-        return [Deliveries(self.context, self.sender, lambda: 0.5, lane) for lane in (PROVEN, UNPROVEN)]
+        return [Deliveries(self.context, self.caller, lambda: 0.5, lane) for lane in (PROVEN, UNPROVEN)]
 
     def deliver(self) -> int:
         """Try what is due now; returns how many rounds there were."""

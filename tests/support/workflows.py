@@ -12,18 +12,13 @@ from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import workflows
-from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, Schedules, start_for_events
 from tests.support.service import RunningService
 
 
 def dispatcher(context: Context) -> Dispatcher:
     """With the consumer of workflows alone."""
-
-    def consume(tx: Tx, events: Any) -> None:
-        start_for_events(tx, events, ids=new_id, now=context.clock.now())
-
-    return Dispatcher(context, [consume])
+    return Dispatcher(context, [start_for_events])
 
 
 @dataclass

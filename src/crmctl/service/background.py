@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, Removals, RequestLogWriter, Retention
-from crmctl.service.outbound.caller import Caller, OutboundCaller
+from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import change_log, deliveries, logs
+from crmctl.service.store import deliveries, logs
 from crmctl.service.store.deliveries import PROVEN, UNPROVEN, WINDOW, Due, EndedTry, Lane, read_figures
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
@@ -32,18 +32,10 @@ def target_guard(context: Context) -> TargetGuard:
 
 def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
     caller = caller or Caller(target_guard(context))
-    sender = OutboundCaller(caller, context.clock)
-
-    def fan_out(tx: Tx, events: Sequence[change_log.Event]) -> None:
-        deliveries.fan_out(tx, events, ids=context.ids, now=context.clock.now())
-
-    def start_workflows(tx: Tx, events: Sequence[change_log.Event]) -> None:
-        start_for_events(tx, events, ids=context.ids, now=context.clock.now())
-
     return [
-        Dispatcher(context, [fan_out, start_workflows]),
-        Deliveries(context, sender, random.random, PROVEN),
-        Deliveries(context, sender, random.random, UNPROVEN),
+        Dispatcher(context, [deliveries.fan_out, start_for_events]),
+        Deliveries(context, caller, random.random, PROVEN),
+        Deliveries(context, caller, random.random, UNPROVEN),
         Retention(context),
         Removals(context),
         Runs(context, caller),
@@ -128,9 +120,9 @@ class Settlement:
 class Deliveries(ClaimingJob[Due]):
     """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
 
-    def __init__(self, context: Context, sender: OutboundCaller, random: Callable[[], float], lane: Lane) -> None:
+    def __init__(self, context: Context, caller: Caller, random: Callable[[], float], lane: Lane) -> None:
         super().__init__(context, lane.places, lane.name)
-        self._sender = sender
+        self._caller = caller
         self._random = random
         self._lane = lane
         self._settlement = Settlement(context, lane)
@@ -148,7 +140,7 @@ class Deliveries(ClaimingJob[Due]):
     def work(self, first: Due) -> None:
         due: Due | None = first
         while due is not None:
-            attempt = self._sender.send(due)
+            attempt = self._caller.send(due, self._context.clock.now())
             again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
             due = self._settlement.settle(EndedTry(due, attempt, again))
 

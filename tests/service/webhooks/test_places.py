@@ -179,7 +179,7 @@ def test_settling_that_fails_is_reported_and_gives_the_place_back(bench: Bench, 
 
     bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
-    bench.sender = type(bench.sender)(Broken(TargetGuard(LOOPBACK)), bench.clock)
+    bench.caller = Broken(TargetGuard(LOOPBACK))
     jobs = bench.jobs()
     for _ in range(40):
         for job in jobs:

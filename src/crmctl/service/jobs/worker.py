@@ -30,6 +30,9 @@ REST_SECONDS = 5.0
 class BackgroundJob(ABC):
     """Repeating work. Processes coordinate it through the database alone."""
 
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
     @abstractmethod
     def run_once(self) -> bool:
         """Do the work that is there, and return whether there was any."""
@@ -72,10 +75,7 @@ class PeriodicJob(BackgroundJob):
     """Calls `work` every so many seconds."""
 
     every: ClassVar[float]
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._next_at = 0.0
+    _next_at = 0.0
 
     def run_once(self) -> bool:
         now = self._context.clock.monotonic()
@@ -96,7 +96,7 @@ class ClaimingJob(BackgroundJob, Generic[T]):
     decides about the rest."""
 
     def __init__(self, context: Context, most: int, name: str) -> None:
-        self._context = context
+        super().__init__(context)
         self._most = self._free = most
         self._has_ended = False
         self._changed = threading.Condition()
@@ -145,15 +145,15 @@ class ClaimingJob(BackgroundJob, Generic[T]):
 
 BATCH = 200
 
-Consumer = Callable[[Tx, Sequence[change_log.Event]], None]
-"""Stores the consequences of events, and does nothing else."""
+Consumer = Callable[..., None]
+"""Takes `(tx, events, ids=, now=)` and stores the consequences of the events; it does nothing else."""
 
 
 class Dispatcher(BackgroundJob):
     """Hands events from the outbox to their consumers."""
 
     def __init__(self, context: Context, consumers: Sequence[Consumer]) -> None:
-        self._context = context
+        super().__init__(context)
         self._consumers = consumers
 
     def run_once(self) -> bool:
@@ -164,7 +164,7 @@ class Dispatcher(BackgroundJob):
     def _dispatch(self, tx: Tx) -> bool:
         events = change_log.take_waiting(tx, BATCH)
         for consumer in self._consumers if events else ():
-            consumer(tx, events)
+            consumer(tx, events, ids=self._context.ids, now=self._context.clock.now())
         return bool(events)
 
 
@@ -222,9 +222,7 @@ _PIECES = 20
 class Removals(BackgroundJob):
     """Removes the values of deleted attributes and the records of deleted objects."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._next_at = 0.0
+    _next_at = 0.0
 
     def run_once(self) -> bool:
         clock = self._context.clock

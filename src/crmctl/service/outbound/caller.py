@@ -12,7 +12,6 @@ from functools import cache
 import certifi
 import httpcore
 
-from crmctl.clock import Clock
 from crmctl.errors import reason
 from crmctl.models.signatures import sign
 from crmctl.service.outbound.guard import (
@@ -131,66 +130,52 @@ class Caller:
         status, answered, received = self._call("POST", url, {**headers, "content-length": str(len(body))}, body, KEPT_BODY)
         return Reply(status, answered, received.decode("utf-8", "replace"))
 
+    def send(self, due: Due, at: float) -> Attempt:
+        """Try a signed delivery once. Never raises CallFailedError: the attempt holds the error."""
+        started = time.monotonic()
+        headers = {
+            "content-type": "application/json",
+            "user-agent": USER_AGENT,
+            **sign(due.secrets, due.event_id, int(at), due.body).as_headers(),
+            "webhook-event-type": due.event_type,
+            "webhook-attempt": str(due.attempt),
+        }
+        reply, error = None, None
+        try:
+            reply = self.post(due.url, headers, due.body)
+        except CallFailedError as problem:
+            error = str(problem)
+        answer = (reply.status, error, headers, reply.headers, reply.body) if reply else (None, error, headers, {}, "")
+        return Attempt(at, time.monotonic() - started, *answer)
+
     def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers, and the first bytes of the body. Raises CallFailedError."""
-        deadline = time.monotonic() + self.seconds
+        received, deadline = b"", time.monotonic() + self.seconds
         try:
-            return self._exchange(method, self.guard.vet(url, self.seconds), headers, body, (deadline, most))
+            target = self.guard.vet(url, self.seconds)
+            own = {"host": _host_header(target), "connection": "close"}
+            sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
+            address = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
+            backend = _Backend(target.address, deadline)
+            authorities = self.trusted() if target.scheme == "https" else None
+            with (
+                httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
+                pool.stream(method, address, headers=sent, content=body) as response,
+            ):
+                if backend.stream is not None:
+                    backend.stream.is_answered = True
+                for piece in response.iter_stream():
+                    received += piece
+                    if len(received) >= most:
+                        break
+            answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            return response.status, answered, received[:most]
         except (ForbiddenTargetError, UnresolvableTargetError) as problem:
             raise CallFailedError(str(problem)) from problem
         except httpcore.TimeoutException as problem:
             raise CallFailedError(f"{type(problem).__name__}: not done within {self.seconds:g} seconds") from problem
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
             raise CallFailedError(f"{type(problem).__name__}: {_why(problem)}") from problem
-
-    def _exchange(
-        self, method: str, target: VettedAddress, headers: Mapping[str, str], body: bytes, limits: tuple[float, int]
-    ) -> tuple[int, dict[str, str], bytes]:
-        own = {"host": _host_header(target), "connection": "close"}
-        sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
-        url = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
-        (deadline, most), received = limits, b""
-        backend = _Backend(target.address, deadline)
-        authorities = self.trusted() if target.scheme == "https" else None
-        with (
-            httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
-            pool.stream(method, url, headers=sent, content=body) as response,
-        ):
-            if backend.stream is not None:
-                backend.stream.is_answered = True
-            for piece in response.iter_stream():
-                received += piece
-                if len(received) >= most:
-                    break
-        answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        return response.status, answered, received[:most]
-
-
-class OutboundCaller:
-    """Sends signed deliveries; thread-safe."""
-
-    def __init__(self, caller: Caller, clock: Clock) -> None:
-        self._caller = caller
-        self._clock = clock
-
-    def send(self, due: Due) -> Attempt:
-        """Try once. Never raises: the attempt holds the error."""
-        at, started = self._clock.now(), time.monotonic()
-        signed = sign(due.secrets, due.event_id, int(at), due.body).as_headers()
-        headers = {
-            "content-type": "application/json",
-            "user-agent": USER_AGENT,
-            **signed,
-            "webhook-event-type": due.event_type,
-            "webhook-attempt": str(due.attempt),
-        }
-        status, reply_headers, body, error = None, {}, "", None
-        try:
-            reply = self._caller.post(due.url, headers, due.body)
-            status, reply_headers, body = reply.status, dict(reply.headers), reply.body
-        except CallFailedError as problem:
-            error = str(problem)
-        return Attempt(at, time.monotonic() - started, status, error, headers, reply_headers, body)
 
 
 def _why(problem: Exception) -> str:

@@ -50,16 +50,12 @@ class Runs(ClaimingJob[Claimed]):
             if run.attempt > MOST_ATTEMPTS:
                 raise BadRequest(f"interrupted {MOST_ATTEMPTS} times, not tried again")
             while run.step < len(run.actions):
-                run = self._step(run)
+                action = run.actions[run.step]
+                run = (self._call if action["type"] == "callUrl" else self._change)(run, action)
         except LeaseLostError:
             return
         except (BadRequest, NotFound, Conflict, Forbidden) as fault:
             self._fail(run, fault)
-
-    def _step(self, run: Claimed) -> Claimed:
-        action = run.actions[run.step]
-        perform = self._call if action["type"] == "callUrl" else self._change
-        return perform(run, action)
 
     def _change(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         """Do a step in the database. Its effects, its events and the note that it is done commit together."""
@@ -165,9 +161,6 @@ def switch(tx: Tx, workflow_id: str, enabled: bool, *, now: float) -> None:
 class Schedules(BackgroundJob):
     """Starts each schedule once per due time, across processes and restarts. After a downtime only the latest missed due time is made up
     for."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def run_once(self) -> bool:
         due_at = self._context.engine.read(workflows.next_due)
