@@ -223,8 +223,8 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         if found is None:
             raise NotFound(f"there is no object with the slug {slug!r}")
         candidates = engine.read(lambda tx: record_history.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
-        if candidates.count:
-            runtime.confirm(f"Take {candidates.count:,} records of {slug} back to {to_wire(to_micros(moment))}")
+        if candidates.ids:
+            runtime.confirm(f"Take {len(candidates.ids):,} records of {slug} back to {to_wire(to_micros(moment))}")
         restored = record_history.restore(
             candidates, lambda work: write(runtime, engine, work), found["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
         )

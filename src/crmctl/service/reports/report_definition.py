@@ -17,7 +17,8 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Body, NotFound, shown
 from crmctl.service.store import records as scanning
 from crmctl.service.store import reports
-from crmctl.service.store.condition_sql import ConditionDefinition, compile_condition, read_conditions
+from crmctl.service.store.condition_sql import ConditionDefinition, Where, compile_condition, read_conditions
+from crmctl.service.store.record_pages import SORTS, all_sequences
 from crmctl.service.store.record_tables import Schema, column, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
@@ -384,7 +385,10 @@ def _compute(tx: Tx, report_id: str) -> reports.ReportOutcome:
 
 def _listed(tx: Tx, plan: Plan) -> tuple[Iterator[Json], bool]:
     """Return one result per record, with its values as they are stored, and whether there are more."""
-    sequences = scanning.first_sequences(tx, plan.schema, plan.conditions, (plan.sort, plan.descending), plan.limit + 1)
+    # The newest come first unless the report says otherwise.
+    sort, is_descending = plan.sort or SORTS[0], plan.descending or plan.sort is None
+    order = Where(sort if sort in SORTS else column(plan.schema.attributes[sort]))
+    sequences = all_sequences(tx, plan.schema.object_id, order, is_descending, plan.conditions, most=plan.limit + 1)
     records = scanning.records_at(tx, plan.schema, sequences[: plan.limit])
     return ({column: record.get(column) for column in plan.columns} for record in records), len(sequences) > plan.limit
 

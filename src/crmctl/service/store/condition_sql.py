@@ -200,8 +200,12 @@ def holds_words(columns: Sequence[str], text: str, dialect: SqliteDialect) -> li
     return [Where(f"({either})", pair * len(columns)) for pair in words[:MAX_WORDS]]
 
 
+EVERYTHING = Where("1 = 1")
+
+
 def combine(conditions: Sequence[Where]) -> Where:
-    if len(conditions) == 1:
-        return conditions[0]
+    """Return the condition that all of them hold."""
+    if len(conditions) < 2:
+        return conditions[0] if conditions else EVERYTHING
     params = tuple(param for condition in conditions for param in condition.params)
     return Where(" AND ".join(condition.sql for condition in conditions), params)

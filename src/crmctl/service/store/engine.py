@@ -295,13 +295,6 @@ class Migration:
     name: str
     steps: Sequence[str | Callable[[Tx], None]]
 
-    def apply(self, tx: Tx) -> None:
-        for step in self.steps:
-            if isinstance(step, str):
-                run(tx, step)
-            else:
-                step(tx)
-
 
 def migrate(engine: Any, migrations: Sequence[Migration] | None = None) -> None:
     """Bring the database of an engine to the newest version in one transaction. Raises ConfigError when it is newer than this program, or
@@ -332,8 +325,11 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
         keys.make_signing_keys(tx)
     for version, migration in enumerate(migrations, start=FIRST):
         if version > current:
-            if not is_new or version > newest_version():
-                migration.apply(tx)
+            for step in migration.steps if not is_new or version > newest_version() else ():
+                if isinstance(step, str):
+                    run(tx, step)
+                else:
+                    step(tx)
             tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, migration.name))
 
 

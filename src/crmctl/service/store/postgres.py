@@ -153,15 +153,8 @@ class CommitUnknownError(Exception):
     """The connection broke while committing, and the outcome is unknown."""
 
 
-class _NoPipeline:
-    """Adapter of a pipeline for COPY, which knows none."""
-
-    def sync(self) -> None:
-        pass
-
-
 class PostgresTx:
-    """A transaction. Statements without a result are sent along with the next one that has one, or with the commit.
+    """A transaction. In a pipeline, statements without a result are sent along with the next one that has one, or with the commit.
 
     After `end`, on the monotonic clock, no statement runs.
     """
@@ -169,7 +162,7 @@ class PostgresTx:
     dialect = PostgresDialect()
 
     def __init__(
-        self, connection: Connection, pipeline: psycopg.Pipeline | _NoPipeline, end: float | None = None, by: str | None = None
+        self, connection: Connection, pipeline: psycopg.Pipeline | None = None, end: float | None = None, by: str | None = None
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -179,7 +172,8 @@ class PostgresTx:
     def execute(self, sql: str, params: Params = ()) -> int:
         self._look_at_the_clock()
         cursor = self._connection.execute(_native(sql), params)
-        self._pipeline.sync()
+        if self._pipeline is not None:
+            self._pipeline.sync()
         return cursor.rowcount
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
@@ -269,7 +263,7 @@ class PostgresEngine:
             try:
                 with self._pool.connection() as connection, connection.transaction():
                     connection.execute("SET LOCAL statement_timeout = 0")
-                    copy_in(connection, PostgresTx(connection, _NoPipeline()), folder, described, migrate)
+                    copy_in(connection, PostgresTx(connection), folder, described, migrate)
                     xid = str(cast(Row, connection.execute("SELECT pg_current_xact_id()::text").fetchone())[0])
             except psycopg.OperationalError:
                 if not xid or not self._has_committed(xid):

@@ -79,16 +79,6 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
     return History(found, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
 
 
-def changed_since(tx: Tx, object_number: int, moment: int) -> tuple[list[str], set[str]]:
-    """Return the ids of an object's records that changed after the moment, and which of them did not exist then."""
-    rows = tx.all(
-        "SELECT subject, max(CASE WHEN before IS NULL THEN 1 ELSE 0 END) FROM change_log "
-        "WHERE object_number = ? AND at > ? AND subject IS NOT NULL GROUP BY subject ORDER BY subject",
-        (object_number, moment),
-    )
-    return [row[0] for row in rows], {row[0] for row in rows if row[1]}
-
-
 def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple[str, str, bool]]:
     """Return the records of an object that were created, changed or deleted at a moment, by one actor or any: id, change, and whether it
     is still the newest change of the record."""
@@ -190,15 +180,11 @@ class RestoreOutcome:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Records that changed since the moment, in batches. Those in `new` did not exist then."""
+    """Ids of records that changed since the moment. Those in `new` did not exist then."""
 
     moment: int
-    batches: Sequence[Sequence[str]]
+    ids: Sequence[str]
     new: frozenset[str]
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.batches))
 
 
 def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Candidates:
@@ -209,11 +195,13 @@ def find_candidates(tx: Tx, object_id: str, moment: float, *, now: float) -> Can
         raise BadRequest("the moment is in the future", {"field": "asOf"})
     if since is not None and at < since:
         raise BadRequest(f"changes are known since {to_wire(since)} only; a backup may go further back", {"field": "asOf"})
-    changed, new = changed_since(tx, schema.number, at)
     # New records go first: they may hold unique values that others get back.
-    ordered = [*(record_id for record_id in changed if record_id in new), *(record_id for record_id in changed if record_id not in new)]
-    batches = [ordered[start : start + MAX_IN] for start in range(0, len(ordered), MAX_IN)]
-    return Candidates(at, batches, frozenset(new))
+    rows = tx.all(
+        "SELECT subject, max(CASE WHEN before IS NULL THEN 1 ELSE 0 END) AS is_new FROM change_log "
+        "WHERE object_number = ? AND at > ? AND subject IS NOT NULL GROUP BY subject ORDER BY is_new DESC, subject",
+        (schema.number, at),
+    )
+    return Candidates(at, [row[0] for row in rows], frozenset(row[0] for row in rows if row[1]))
 
 
 def restore(
@@ -221,18 +209,16 @@ def restore(
 ) -> RestoreOutcome:
     """Restore the candidates; `transact` runs a function in a transaction. Failed ones are tried again while some succeed: another record
     may have to give up a value first."""
-    whole = RestoreOutcome()
-    waiting: Sequence[Sequence[str]] = candidates.batches
+    whole, waiting = RestoreOutcome(), candidates.ids
     while waiting:
         whole.failed = {}
-        for batch in waiting:
+        for start in range(0, len(waiting), MAX_IN):
+            batch = waiting[start : start + MAX_IN]
             part = transact(lambda tx, batch=batch: restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
             whole.counts += part.counts
             whole.failed |= part.failed
             whole.left_out |= part.left_out
-        failed = list(whole.failed)
-        again = [failed[start : start + MAX_IN] for start in range(0, len(failed), MAX_IN)]
-        waiting = again if len(failed) < sum(map(len, waiting)) else []
+        waiting = list(whole.failed) if len(whole.failed) < len(waiting) else []
     return whole
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
-from crmctl.service.store.condition_sql import Where, combine, compile_conditions
+from crmctl.service.store.condition_sql import EVERYTHING, Where, combine, compile_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
 from crmctl.values.filters import Condition
@@ -33,8 +33,6 @@ LOOKED, MOST = 100_000, 10_000
 
 _SHORT, _COVERED = 2, 12
 """How many times as many records may be scanned for any query, and entries of an index that covers the query."""
-
-_EVERYTHING = Where("1 = 1")
 
 
 @dataclass(frozen=True)
@@ -151,17 +149,25 @@ def list_sorted(
 
 
 def all_sequences(
-    tx: Tx, object_id: str, order: Where, is_descending: bool, conditions: Sequence[Condition], words: Sequence[Where]
+    tx: Tx,
+    object_id: str,
+    order: Where,
+    is_descending: bool,
+    conditions: Sequence[Condition],
+    words: Sequence[Where] = (),
+    most: int | None = None,
 ) -> list[int]:
-    """Return the sequence numbers of every match in the order of an SQL expression, empty values last."""
+    """Return the sequence numbers of every match, or of the first `most`, in the order of an SQL expression, empty values last."""
     schema, direction = load_schema(tx, object_id), "DESC" if is_descending else "ASC"
     wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
-    where = combine(wheres) if wheres else _EVERYTHING
+    where = combine(wheres)
+    # Every record has its times, which an index sorts.
+    last = "" if order.sql in SORTS else "CASE WHEN value IS NULL THEN 1 ELSE 0 END, "
     sql = (
         f"SELECT seq FROM (SELECT seq, {order.sql} AS value FROM {schema.table} WHERE {where.sql}) AS sorted "
-        f"ORDER BY CASE WHEN value IS NULL THEN 1 ELSE 0 END, value {direction}, seq {direction}"
+        f"ORDER BY {last}value {direction}, seq {direction}{'' if most is None else ' LIMIT ?'}"
     )
-    return [row[0] for row in tx.all(sql, (*order.params, *where.params))]
+    return [row[0] for row in tx.all(sql, (*order.params, *where.params, *([] if most is None else [most])))]
 
 
 def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) -> int:
@@ -173,7 +179,7 @@ def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Seq
     wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
     everything = _everything(tx, schema)
     if not wheres:
-        return _Search(schema, _EVERYTHING, schema.table, everything, everything)
+        return _Search(schema, EVERYTHING, schema.table, everything, everything)
     source, candidates = _narrowest(tx, schema, wheres, everything)
     is_blind = not any(where.index or where.opposite or _names_one(where) for where in wheres)
     return _Search(schema, combine(wheres), source, candidates, everything, is_blind)
@@ -206,7 +212,7 @@ def _is_narrow(tx: Tx, schema: Schema, where: Where) -> bool:
 
 def _counted(tx: Tx, search: _Search) -> _Search:
     where = search.where
-    if where is _EVERYTHING:
+    if where is EVERYTHING:
         return replace(search, total=search.everything)
     count: int = required(tx.one(f"SELECT count(*) FROM {search.source} WHERE {where.opposite or where.sql}", where.params))[0]
     total = search.everything - count if where.opposite else count
@@ -320,7 +326,7 @@ def _plan(tx: Tx, search: _Search, window: Paging) -> tuple[str, str]:
     """
     table = search.schema.table
     in_order = tx.dialect.table_by(table, record_tables.index_name(table, window.sort))
-    if search.where is _EVERYTHING:
+    if search.where is EVERYTHING:
         return in_order, ""
     if search.where.is_pinned and window.sort == "created_at":
         return table, ""

@@ -13,7 +13,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
-from crmctl.service.store.record_pages import SORTS, Paging, PartOfList, count_records, list_part, list_records, wire_of
+from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records, wire_of
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
 from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to_wire
@@ -187,7 +187,7 @@ def exact(attribute: StoredAttribute) -> str:
 
 def scan(tx: Tx, schema: Schema, conditions: Sequence[Condition], expressions: Sequence[str]) -> Iterator[Row]:
     """Yield `(seq, *expressions)` of every match in order of creation. Raises BadRequest as compile_condition does."""
-    where = _where(tx, schema, conditions)
+    where = combine(compile_conditions(conditions, schema.attributes, tx.dialect))
     columns = ", ".join(["seq", *expressions])
     # The inner limit keeps an engine from looking up and sorting all matches of an index for every chunk.
     part = f"(SELECT * FROM {schema.table} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?) AS part"
@@ -196,21 +196,6 @@ def scan(tx: Tx, schema: Schema, conditions: Sequence[Condition], expressions: S
     while (last := required(tx.one(ends, (after, CHUNK)))[0]) is not None:
         yield from tx.all(f"SELECT {columns} FROM {part} WHERE {where.sql}", (after, last, CHUNK, *where.params))
         after = last
-
-
-def first_sequences(tx: Tx, schema: Schema, conditions: Sequence[Condition], sorting: tuple[str | None, bool], limit: int) -> Sequence[int]:
-    """Return the first `limit` matches. `sorting` is an attribute or time, and whether descending; empty values come last, and newest first
-    is the default."""
-    sort, descending = sorting
-    where = _where(tx, schema, conditions)
-    direction = "DESC" if descending or sort is None else "ASC"
-    if sort is None or sort in SORTS:
-        order = f"{sort or SORTS[0]} {direction}"
-    else:
-        column = record_tables.column(schema.attributes[sort])
-        order = f"CASE WHEN {column} IS NULL THEN 1 ELSE 0 END, {column} {direction}"
-    sql = f"SELECT seq FROM {schema.table} WHERE {where.sql} ORDER BY {order}, seq {direction} LIMIT ?"
-    return [row[0] for row in tx.all(sql, (*where.params, limit))]
 
 
 def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[Json]:
@@ -226,11 +211,6 @@ def records_at(tx: Tx, schema: Schema, sequences: Iterable[int]) -> Iterator[Jso
             record_id, created_at, updated_at, data = by_sequence[sequence]
             fields = {"id": record_id, "created_at": to_wire(created_at), "updated_at": to_wire(updated_at)}
             yield schema.values_in(data) | fields
-
-
-def _where(tx: Tx, schema: Schema, conditions: Sequence[Condition]) -> Where:
-    wheres = compile_conditions(conditions, schema.attributes, tx.dialect)
-    return combine(wheres) if wheres else Where("1 = 1")
 
 
 LOOKED_THROUGH = 50_000

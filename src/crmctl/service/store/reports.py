@@ -11,18 +11,19 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.tx import Row, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
 
 _REPORTS = Rows("report", "report", "id, name, description", last_run_at=to_wire, created_at=to_wire, creator=jsontext.loads)
-_RUNS = Rows("report_run", "run", "id, status, result_count, error", started_at=to_wire, completed_at=to_wire)
+_RUN, _TIMES = "id, status, result_count, error", {"started_at": to_wire, "completed_at": to_wire}
+_RUNS = Rows("report_run", "run", _RUN, **_TIMES)
+_RESULTS = Rows("report_run", "run", _RUN, **_TIMES, truncated=bool, columns=jsontext.loads, results=jsontext.loads)
 
 
-def _run(row: Row) -> Json:
-    """Return a run without its results; `error` is there when it failed."""
-    run = _RUNS.show(row)
+def _run(run: Json) -> Json:
+    """Return a run, with its `error` if it failed."""
     return run if run["error"] is not None else {field: value for field, value in run.items() if field != "error"}
 
 
@@ -104,7 +105,7 @@ def count_runs(tx: Tx, report_id: str) -> int:
 def last_runs(tx: Tx) -> dict[str, Json]:
     """Return the last run of each report that has one, by the report's id, without results."""
     sql = f"SELECT report_id, {_RUNS.columns} FROM report_run WHERE number IN (SELECT max(number) FROM report_run GROUP BY report_id)"
-    return {row[0]: _run(row[1:]) for row in tx.all(sql)}
+    return {row[0]: _run(_RUNS.show(row[1:])) for row in tx.all(sql)}
 
 
 def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float, **stamp: Unpack[Stamp]) -> Json:
@@ -116,23 +117,18 @@ def add_run(tx: Tx, report_id: str, outcome: ReportOutcome, *, started_at: float
         (known_id, int(outcome.truncated), jsontext.dumps(outcome.columns), outcome.results, len(outcome.results), *row),
     )
     tx.execute("UPDATE report SET last_run_at = ? WHERE id = ?", (row[-1], known_id))
-    return _run(row)
+    return _run(_RUNS.show(row))
 
 
 def list_runs(tx: Tx, report_id: str, limit: int = 20, offset: int = 0) -> list[Json]:
     known_id = _REPORTS.get(tx, report_id)["id"]
-    sql = f"SELECT {_RUNS.columns} FROM report_run WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?"
-    return [_run(row) for row in tx.all(sql, (known_id, limit, offset))]
+    return list(map(_run, _RUNS.all(tx, "WHERE report_id = ? ORDER BY number DESC LIMIT ? OFFSET ?", (known_id, limit, offset))))
 
 
 def get_run(tx: Tx, report_id: str, run_id: str) -> Json:
     """Return a run with its `columns`, `results` and `truncated`, whether there were more. Raises NotFound."""
     known_id = _REPORTS.get(tx, report_id)["id"]
-    row = tx.one(
-        f"SELECT truncated, columns, results, {_RUNS.columns} FROM report_run WHERE report_id = ? AND id = ?",
-        (known_id, canonical_uuid(run_id) or ""),
-    )
-    if row is None:
+    run = _RESULTS.find(tx, "report_id = ? AND id = ?", known_id, canonical_uuid(run_id) or "")
+    if run is None:
         raise NotFound(f"there is no run with the id {run_id} of this report")
-    truncated, columns, results, *run = row
-    return _run(tuple(run)) | {"truncated": bool(truncated), "columns": jsontext.loads(columns), "results": jsontext.loads(results)}
+    return _run(run)
