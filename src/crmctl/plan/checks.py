@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ from crmctl.values import yaml_text
 from crmctl.values.conditions import keys_of, value_test
 from crmctl.values.moments import seconds_of
 
-FIELDS = ("name", "object", "severity", "owner", "message", "max")
+_SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -78,42 +77,38 @@ def _read_file(path: Path) -> Iterator[DataCheck]:
 
     try:
         text = path.read_text(encoding="utf-8-sig")
-        document, node = yaml_text.loads(text), cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))
+        document, root = yaml_text.loads(text), cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {reason(error)}", code="bad_check_file") from error
     if not isinstance(document, dict) or list(document) != ["checks"] or not isinstance(document["checks"], list):
         raise _wrong(f"{path}, line 1", "the file must hold one list: checks:")
-    for entry, part in zip(document["checks"], node.value[0][1].value, strict=True):
+    for entry, node in zip(document["checks"], root.value[0][1].value, strict=True):
+        place = f"{path}, line {node.start_mark.line + 1}"
         if not isinstance(entry, dict):
-            raise _wrong(f"{path}, line {part.start_mark.line + 1}", "a check is an object with a name")
-        lines = {"": part.start_mark.line + 1} | {key.value: key.start_mark.line + 1 for key, _ in part.value}
-        yield _read_check(entry, partial(_place, path, lines))
+            raise _wrong(place, "a check is an object with a name")
+        yield _read_check(entry, place, {key.value: f"{path}, line {key.start_mark.line + 1}" for key, _ in node.value})
 
 
-def _place(path: Path, lines: dict[str, int], name: str) -> str:
-    return f"{path}, line {lines.get(name, lines[''])}"
-
-
-def _read_check(entry: Json, place: Callable[[str], str]) -> DataCheck:
+def _read_check(entry: Json, place: str, places: Mapping[str, str]) -> DataCheck:
+    """Return the check of an entry at `place`, whose keys are at `places`. Raises UsageError."""
     names = (*FIELDS, *RULES)
     if unknown := next((name for name in entry if name not in names), None):
-        raise _wrong(place(unknown), f"unknown key {unknown!r}", suggestion(unknown, names, f"keys: {', '.join(names)}"))
+        raise _wrong(places[unknown], f"unknown key {unknown!r}", suggestion(unknown, names, f"keys: {', '.join(names)}"))
     kinds = [name for name in entry if name in RULES]
     if len(kinds) != 1:
-        raise _wrong(place(kinds[1] if kinds else ""), f"a check needs exactly one of: {', '.join(RULES)}")
-    [kind] = kinds
-    for name in ("name", "object", "owner", "message"):
-        if name in entry and (not isinstance(entry[name], str) or not entry[name].strip()):
-            raise _wrong(place(name), f"{name} must be a text")
-    if missing := next((name for name in ("name", *([] if kind == "sql" else ["object"])) if name not in entry), None):
-        raise _wrong(place(""), f"{missing} is missing")
-    if entry.get("severity", "error") not in ("error", "warn"):
-        raise _wrong(place("severity"), f"severity must be error or warn, not {entry['severity']!r}")
-    if type(entry.get("max", 0)) is not int or entry.get("max", 0) < 0:
-        raise _wrong(place("max"), f"max must be a whole number from 0, not {entry['max']!r}")
-    if problem := RULES[kind].problem(entry[kind]):
-        raise _wrong(place(kind), f"{kind} {problem}")
-    return DataCheck(place(kind), kind=kind, rule=entry[kind], **{name: entry[name] for name in FIELDS if name in entry})
+        raise _wrong(places[kinds[1]] if kinds else place, f"a check needs exactly one of: {', '.join(RULES)}")
+    for name in ("name",) if kinds == ["sql"] else ("name", "object"):
+        if name not in entry:
+            raise _wrong(place, f"{name} is missing")
+    for name, value in entry.items():
+        form, fits = FIELDS[name] if name in FIELDS else RULES[name].value
+        try:
+            if not fits(value):
+                raise _wrong(places[name], f"{name} must be {form}, not {value!r}")
+        except re.error as error:
+            raise _wrong(places[name], f"{name} has a pattern that is no regular expression: {error}") from error
+    fields = {name: value for name, value in entry.items() if name in FIELDS}
+    return DataCheck(places[kinds[0]], kind=kinds[0], rule=entry[kinds[0]], **fields)
 
 
 def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
@@ -150,45 +145,45 @@ class MirroredObject:
 Found = Iterator[tuple[str | None, str]]
 
 
+Value = tuple[str, Callable[[Any], bool]]
+"""The value of a key in a check: its form in words, and whether a value has it."""
+
+
 @dataclass(frozen=True)
 class CheckKind:
-    """A kind of check. `problem` says what is wrong with its value in the file; `find` yields what fails."""
+    """A kind of check: the value of its key, and a search that yields what fails."""
 
-    problem: Callable[[Any], str | None]
+    value: Value
     find: Callable[[MirroredObject, Any, BulkContext], Found]
 
 
-def _texts(value: Any) -> str | None:
-    is_list = isinstance(value, list) and bool(value) and all(isinstance(item, str) and item for item in value)
-    return None if is_list else "must be a list of attributes: [email]"
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
-def _pattern(value: Any) -> str | None:
-    if not isinstance(value, dict) or set(value) != {"attribute", "pattern"} or not all(isinstance(item, str) for item in value.values()):
-        return "must be {attribute: SLUG, pattern: REGEX}"
-    try:
-        re.compile(value["pattern"])
-    except re.error as error:
-        return f"has a pattern that is no regular expression: {error}"
-    return None
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
 
 
-def _options(value: Any) -> str | None:
-    is_known = isinstance(value, dict) and set(value) == {"attribute", "values"} and isinstance(value["attribute"], str)
-    return None if is_known and isinstance(value["values"], list) and value["values"] else "must be {attribute: SLUG, values: [...]}"
+def _is_pattern(value: Any) -> bool:
+    """Whether a value is an attribute with a pattern. Raises re.error for a bad one."""
+    is_form = isinstance(value, dict) and value.keys() == {"attribute", "pattern"} and all(map(_is_text, value.values()))
+    return is_form and bool(re.compile(value["pattern"]))
 
 
-def _duration(value: Any) -> str | None:
-    is_duration = isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}[mhdw]", value, re.ASCII)
-    return None if is_duration else f"must be a duration such as 2d or 12h, not {value!r}"
+def _is_choice(value: Any) -> bool:
+    is_form = isinstance(value, dict) and value.keys() == {"attribute", "values"} and _is_text(value["attribute"])
+    return is_form and isinstance(value["values"], list) and bool(value["values"])
 
 
-def _conditions(value: Any) -> str | None:
-    return None if isinstance(value, str) and value.strip() else _texts(value) and "must be a condition or a list of conditions"
-
-
-def _statement(value: Any) -> str | None:
-    return None if isinstance(value, str) and value.strip() else "must be a SELECT"
+TEXT: Value = ("a text", _is_text)
+NAMES: Value = ("a list of attributes: [email]", _are_texts)
+FIELDS: dict[str, Value] = {
+    **dict.fromkeys(("name", "object", "owner", "message"), TEXT),
+    "severity": ("error or warn", lambda value: value in ("error", "warn")),
+    "max": ("a whole number from 0", lambda value: type(value) is int and value >= 0),
+}
+"""The keys of a check besides the one of its kind."""
 
 
 def values_of(name: str, record: Record) -> list[Any]:
@@ -297,14 +292,14 @@ def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -
 
 
 RULES: dict[str, CheckKind] = {
-    "not_empty": CheckKind(_texts, _not_empty),
-    "unique": CheckKind(_texts, _unique),
-    "matches": CheckKind(_pattern, _matches),
-    "in": CheckKind(_options, _in),
-    "references": CheckKind(_texts, _references),
-    "fresh": CheckKind(_duration, _fresh),
-    "filter": CheckKind(_conditions, _filter),
-    "sql": CheckKind(_statement, lambda *_: iter(())),
+    "not_empty": CheckKind(NAMES, _not_empty),
+    "unique": CheckKind(NAMES, _unique),
+    "matches": CheckKind(("{attribute: SLUG, pattern: REGEX}", _is_pattern), _matches),
+    "in": CheckKind(("{attribute: SLUG, values: [...]}", _is_choice), _in),
+    "references": CheckKind(NAMES, _references),
+    "fresh": CheckKind(("a duration such as 2d or 12h", lambda value: _is_text(value) and bool(_SPAN.fullmatch(value))), _fresh),
+    "filter": CheckKind(("a condition or a list of conditions", lambda value: _is_text(value) or _are_texts(value)), _filter),
+    "sql": CheckKind(("a SELECT", _is_text), lambda *_: iter(())),
 }
 """The kinds of checks by their key in the file."""
 
