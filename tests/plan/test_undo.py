@@ -48,6 +48,20 @@ def undone(desk: KeyDesk) -> Undo:
     return undo(desk.folder, desk.server.origin, desk.server.crm(desk.clock), desk.clock)
 
 
+def freeze_lists(server: BulkServer, records: list[dict[str, Any]]) -> None:
+    """From now on lists show these records; each record by itself is shown as it is."""
+    page = server.page
+
+    def frozen(query: dict[str, list[str]]) -> dict[str, Any]:
+        current, server.records = server.records, copy.deepcopy(records)
+        try:
+            return page(query)
+        finally:
+            server.records = current
+
+    server.page = frozen  # type: ignore[method-assign]
+
+
 def shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Data with empty attributes left out."""
     return [{slug: value for slug, value in record["data"].items() if value is not None} for record in records]
@@ -245,16 +259,22 @@ def test_lists_that_show_the_state_before_the_import_do_not_count_as_an_undo(des
     desk.server.seed([{"email": f"p{n}@acme.com", "note": f"old {n}"} for n in range(OLD)])
     before = copy.deepcopy(desk.server.records)
     assert counts(desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(OLD)), "email")) == {"updated": OLD}
-    page = desk.server.page
-
-    def frozen(query: dict[str, list[str]]) -> dict[str, Any]:
-        current, desk.server.records = desk.server.records, copy.deepcopy(before)
-        try:
-            return page(query)
-        finally:
-            desk.server.records = current
-
-    desk.server.page = frozen  # type: ignore[method-assign]
+    freeze_lists(desk.server, before)
     plan = undone(desk)
     assert (plan.left, plan.error, plan.restorable, plan.back, plan.done) == ({}, None, OLD, 0, 0)
+    assert shown(desk.server.records) == shown(before)
+
+
+@pytest.mark.parametrize("count", [20, NEW])
+def test_records_that_a_list_from_before_the_import_lacks_are_deleted_not_called_undone(desk: KeyDesk, count: int) -> None:
+    """The ids are known, from an undo that stopped before it deleted anything."""
+    desk.server.seed([{"email": f"p{n}@acme.com"} for n in range(5)])
+    before = copy.deepcopy(desk.server.records)
+    assert counts(desk.load("Email,Note\n" + "".join(f"n{n}@acme.com,new\n" for n in range(count)), "email")) == {"created": count}
+    desk.server.faults.update(dict.fromkeys(range(len(desk.server.deletes), 100), Fault(status=403)))
+    assert undone(desk).error is not None
+    desk.server.faults.clear()
+    freeze_lists(desk.server, before)
+    plan = undone(desk)
+    assert (plan.error, plan.left, plan.found, plan.done) == (None, {}, count, 0)
     assert shown(desk.server.records) == shown(before)

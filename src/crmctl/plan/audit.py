@@ -47,11 +47,14 @@ CREATE INDEX seen_id ON seen (id);
 """
 
 
+_UNSEEN = "SELECT id FROM wanted WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM seen)"
+
+
 class CreatedId(NamedTuple):
     """A created row and its record.
 
     `id` is None if the record cannot be identified. `extra` maps further records of a unique row to whether they were edited. `seen` is
-    False for a known id that this reading did not return.
+    False if the record of a known id does not exist.
     """
 
     ordinal: int
@@ -140,6 +143,10 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
             row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))
+    unlisted = {record_id.lower(): record_id for (record_id,) in db.execute(_UNSEEN)}
+    for record in find(reader, unlisted):
+        data, key = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (unlisted[record.id.lower()],)).fetchone()
+        _mark_seen(db, record, key, stored.compare(record, jsontext.loads(data)))
     db.create_function("is_edited", 1, lambda facts: stored.is_edited(jsontext.loads(facts)))
     db.execute("UPDATE seen SET edited = is_edited(edited)")
     if stored.records >= FEW_RECORDS and journal.recall(HABITS) is None:

@@ -393,24 +393,17 @@ def _newest(reader: Reader, order: Literal["created_at", "updated_at"]) -> Seque
 def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
     journal = written.journal
     with SeenIds() as named:
-        places: dict[str, int] = {}
+        gone: set[str] = set()
         for chunk in chunks(name_records(journal, reader, written.again)):
             for row in chunk:
                 if row.edited and row.id is not None and written.include_changed:
                     row = row._replace(edited=False, seen=True)
                 _sort_in(row, written.ids, undo, named)
                 if row.id is not None and not row.seen:
-                    places.setdefault(row.id.lower(), row.ordinal)
+                    gone.add(row.id.lower())
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
-        for record in find(reader, [*places]):
-            # The record exists, but holds other values than the job wrote.
-            ordinal = places.pop(record.id.lower())
-            if written.include_changed:
-                written.ids.add(record.id)
-            else:
-                undo.edited.add({"row": ordinal, "id": record.id})
-        mark_undone(journal, places)
-        undo.done += len(places)
+        mark_undone(journal, gone)
+        undo.done += len(gone)
         _find_further(journal, reader, undo, lambda record_id: record_id in written.ids or record_id in named)
 
 

@@ -28,7 +28,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
-from crmctl.read.records import Cost, fetch, find, read_one
+from crmctl.read.records import MOST_CHECKED, Cost, fetch, find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -53,6 +53,7 @@ LEFT = {
 
 WAYS = {
     "updatesKept": "crmctl bulk import keeps what updates overwrite only with --key",
+    "unknown": "crmctl bulk undo {job} looks for them again",
     "conflicts": "crmctl bulk undo {job} --include-changed undoes those too; what changed is lost",
 }
 """Hints about changes that an undo leaves in place."""
@@ -118,10 +119,6 @@ CREATE TABLE one (
 ) WITHOUT ROWID;
 CREATE INDEX one_standing ON one (standing, ordinal);
 """
-
-
-MOST_CHECKED = 100
-"""Number of records read to test whether the lists show what an undo may have restored before."""
 
 
 class Updates(Spill):

@@ -131,6 +131,10 @@ FEW = 3
 """Up to this many records are read one by one, without a request for the total."""
 
 
+MOST_CHECKED = 100
+"""Number of records read by themselves to test whether the lists are current."""
+
+
 class Cost(NamedTuple):
     """Approximate number of requests to read some records, and whether crmctl reads the whole object."""
 
@@ -158,7 +162,7 @@ def fetch(
 
     With `changed_last`, read the list of the records changed last before any other, as long as half of each page are these records, and
     take those that it accepts. `tell` receives the cost of the rest. A record is missing only if a request for it says so, or if two full
-    reads lack it. Raises the errors of reading.
+    reads lack it and requests for MOST_CHECKED such records say so. Raises the errors of reading.
     """
     with SeenIds() as found:
         total = None
@@ -175,13 +179,27 @@ def fetch(
             before = reader.requests
             yield from _among_all(reader, wanted, found)
             if len(wanted) - len(found) <= reader.requests - before:
+                rounds = 0
                 break
-        else:
-            if rounds:
-                return
-        for chunk in wanted.chunks(PAGE_LIMIT):
-            singly = (record for record_id in chunk if record_id not in found and (record := read_one(reader, record_id)) is not None)
-            yield from ([record] for record in singly if record.id.lower() in wanted)
+        yield from _unlisted(reader, wanted, found, MOST_CHECKED if rounds else len(wanted))
+
+
+def _unlisted(reader: Reader, wanted: SeenIds, found: SeenIds, most: int) -> Iterator[list[Record]]:
+    """Yield records that the lists lack. Read at most so many of them first, and the others only if one of these exists."""
+
+    def read(numbers: Callable[[int], bool]) -> Iterator[list[Record]]:
+        lacking = (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in found)
+        for number, record_id in enumerate(lacking):
+            if numbers(number) and (record := read_one(reader, record_id)) is not None and record.id.lower() in wanted:
+                yield [record]
+
+    step = max(1, -(-(len(wanted) - len(found)) // most)) if most else 1
+    is_any = False
+    for records in read(lambda number: number % step == 0):
+        is_any = True
+        yield records
+    if is_any and step > 1:
+        yield from read(lambda number: number % step != 0)
 
 
 def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
