@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from crmctl.client.answers import (
+    Answer,
     ListQuery,
     Page,
     R,
@@ -21,12 +22,12 @@ from crmctl.client.answers import (
     read_page,
 )
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
-from crmctl.client.session import USER_AGENT, AttemptObserver, Session, encode_json
+from crmctl.client.session import USER_AGENT, AttemptObserver, Query, Session, encode_json
 from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
-from crmctl.errors import CrmctlError, NotFoundError
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError
 from crmctl.models.resources import (
     Activity,
     Attribute,
@@ -244,8 +245,27 @@ class Crm:
                 return None
             raise
 
+    def extension(self, name: str, *ids: str, query: Query = (), body: Any = None) -> Answer:
+        """Call an endpoint beyond the interface, such as `PATCH /members/{memberId}`. Raises RejectedError if the service lacks it."""
+        method, _, path = name.partition(" /")
+        rest = iter(ids)
+        segments = [next(rest) if segment.startswith("{") else segment for segment in path.split("/")]
+        try:
+            return self.session.request(method, path_of(*segments), query=query, body=body)
+        except CrmctlError as error:
+            if error.status not in NOT_OFFERED:
+                raise
+            offered = self.extensions()
+            if offered is not None and name in offered.extensions:
+                raise
+        raise not_offered(f"the extension {name}")
+
     def webhooks(self) -> Webhooks:
         return read_holder(self.session.request("GET", "/webhooks"), Webhooks, "portalUrl", "eventTypes")
+
+
+def not_offered(what: str) -> RejectedError:
+    return RejectedError(f"this service does not offer {what}", hint="crmctl's own service does: crmctl serve", code="not_supported")
 
 
 def path_of(*segments: str, action: str | None = None) -> str:

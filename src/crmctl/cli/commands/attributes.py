@@ -126,16 +126,11 @@ def update_attribute(
 
 
 def _edit_options(runtime: Runtime, object_id: str, attribute_id: str, edits: Json) -> Attribute:
-    from crmctl.cli.extensions import on_extension
     from crmctl.client.answers import read_one
-    from crmctl.client.crm import path_of
     from crmctl.models.resources import Attribute
 
-    path = path_of("objects", object_id, "attributes", attribute_id, action="options")
-    return read_one(on_extension(runtime, OPTIONS, lambda: runtime.crm.session.request("POST", path, body=edits)), "attribute", Attribute)
-
-
-OPTIONS = "POST /objects/{objectId}/attributes/{attributeId}/options"
+    name = "POST /objects/{objectId}/attributes/{attributeId}/options"
+    return read_one(runtime.crm.extension(name, object_id, attribute_id, body=edits), "attribute", Attribute)
 
 
 def _option_edits(texts: Sequence[str]) -> Json:

@@ -86,13 +86,11 @@ def list_files(runtime: Runtime, limit: LimitOption = None, every: AllOption = F
 
 
 def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
-    from crmctl.cli.extensions import on_extension
     from crmctl.client.answers import read_page
     from crmctl.models.resources import StoredFile
 
     query = [("limit", str(limit)), ("offset", str(offset))]
-    answer = on_extension(runtime, "GET /files", lambda: runtime.crm.session.request("GET", "/files", query=query))
-    return read_page(answer, "files", StoredFile, limit, offset)
+    return read_page(runtime.crm.extension("GET /files", query=query), "files", StoredFile, limit, offset)
 
 
 @app.command(

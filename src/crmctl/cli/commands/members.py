@@ -29,13 +29,11 @@ def change_role(
 
     Needs a key with full access that an owner or admin made; only owners change owners. Only crmctl's own service changes members.
     """
-    from crmctl.cli.extensions import on_extension
     from crmctl.client.answers import read_one
-    from crmctl.client.crm import path_of
     from crmctl.models.resources import Member
 
-    path = path_of("members", find_member(runtime, runtime.crm.list_members(), who).id)
-    answer = on_extension(runtime, "PATCH /members/{memberId}", lambda: runtime.crm.session.request("PATCH", path, body={"role": role}))
+    member = find_member(runtime, runtime.crm.list_members(), who)
+    answer = runtime.crm.extension("PATCH /members/{memberId}", member.id, body={"role": role})
     runtime.emitter.emit_item(read_one(answer, "member", Member), NOUN.view)
 
 
@@ -46,14 +44,12 @@ def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     Records and API keys of the member stay; crmctl names the keys that still work. Needs a key with full access that an owner or admin
     made; only owners remove owners. Only crmctl's own service removes members.
     """
-    from crmctl.cli.extensions import on_extension
-    from crmctl.client.crm import path_of
 
     member = find_member(runtime, runtime.crm.list_members(), who)
-    user, path = member.user, path_of("members", member.id)
+    user = member.user
     what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"
     runtime.confirm(f"Remove {what}")
-    answer = on_extension(runtime, "DELETE /members/{memberId}", lambda: runtime.crm.session.request("DELETE", path))
+    answer = runtime.crm.extension("DELETE /members/{memberId}", member.id)
     keys = answer.json().get("keys") or []
     runtime.done({"deleted": 1, "keys": keys}, f"removed {what}")
     if keys:

@@ -165,12 +165,25 @@ def get_record(
     from crmctl.cli.targets import read_record
 
     if web:
-        from crmctl.cli.extensions import open_record
-
-        open_record(runtime, object_name, record_name)
+        _open_page(runtime, object_name, record_name)
         return
     display = RecordDisplay(runtime, object_name)
     display.emit(read_record(runtime, object_name, record_name).wire)
+
+
+def _open_page(runtime: Runtime, object_name: str, record_name: str) -> None:
+    """Print the address of a record's page in the console, and open it. Raises RejectedError if the service has no console."""
+    from crmctl.cli.targets import read_record
+    from crmctl.client.crm import not_offered
+
+    record = read_record(runtime, object_name, record_name)
+    offered = runtime.crm.extensions()
+    if offered is None or not offered.console_url:
+        raise not_offered("the extension GET /extensions, which gives the address of its console")
+    slug = runtime.directory.object(runtime.shown_ids.whole(object_name)).slug
+    url = f"{offered.console_url}/records/{slug}/{record.id}"
+    runtime.emitter.emit_result({"url": url}, text=url)
+    runtime.browse(url)
 
 
 @app.command("history", examples=[f"crmctl records history people {NEWEST}", f"crmctl records history people {NEWEST} -o jsonl"])

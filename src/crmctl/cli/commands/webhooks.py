@@ -69,16 +69,13 @@ def replay_delivery(
 
     A delivery that still waits is tried now. Only crmctl's own service can replay by command; others have the portal.
     """
-    from crmctl.cli.extensions import on_extension
     from crmctl.cli.targets import taken_for_id
     from crmctl.client.answers import read_holder
-    from crmctl.client.crm import path_of
     from crmctl.models.resources import Replay
 
-    path = path_of("webhooks", "deliveries", delivery, action="replay")
     name = "POST /webhooks/deliveries/{deliveryId}/replay"
     with taken_for_id(delivery, f"there is no delivery {delivery!r}", "crmctl webhooks portal --open shows the deliveries with their ids"):
-        answer = on_extension(runtime, name, lambda: runtime.crm.session.request("POST", path))
+        answer = runtime.crm.extension(name, delivery)
     replay = read_holder(answer, Replay, "deliveryId", "isNew")
     runtime.done(replay.wire, f"{'new delivery' if replay.is_new else 'tried now:'} {replay.delivery_id}")
 
