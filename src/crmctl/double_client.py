@@ -7,13 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from crmctl.api import Client
+from crmctl.client.transport import Request, send_once
 from crmctl.errors import RejectedError, ServiceError, UsageError
 
 STOP_SECONDS = 30
@@ -89,14 +88,12 @@ class TestService:
     def control(self, method: str, path: str, body: Any = None, seconds: float = WAIT_SECONDS) -> Any:
         """Send a request to `/_test`. Raises RejectedError when it is refused."""
         content = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/_test{path}", content, method=method)  # noqa: S310 - this service's own address
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=seconds + WAIT_SECONDS) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise RejectedError(json.load(error)["message"]) from None
+        request = Request(method, f"{self.url}/_test{path}", body=content, timeout=seconds + WAIT_SECONDS)
+        answer = send_once(request, environ={})
+        document = json.loads(answer.body)
+        if answer.status >= 400:
+            raise RejectedError(document["message"])
+        return document
 
     def close(self) -> None:
         if "client" in self.__dict__:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import ipaddress
 import tempfile
 import threading
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import typer
 
 from crmctl.cli.app import run_command
 from crmctl.cli.runtime import Runtime
+from crmctl.config.settings import is_loopback
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.ids import suggestion
@@ -59,7 +59,8 @@ def test_double_options(ctx: typer.Context, ephemeral: bool, options: DoubleOpti
 
 def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOptions) -> None:
     """Serve from a temporary directory until a signal. Raises UsageError for a bad rule, and what loading the fixture raises."""
-    if not _is_loopback(settings.host):
+    host = settings.host.strip("[]")
+    if not is_loopback(f"http://[{host}]" if ":" in host else f"http://{host}"):
         raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
     from crmctl.service.faults import BadRequest
     from crmctl.service.server import Server
@@ -75,13 +76,6 @@ def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOpt
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
         _run_double(runtime, server, double, fixture, Path(folder))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None, folder: Path) -> None:

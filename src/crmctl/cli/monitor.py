@@ -25,14 +25,12 @@ def send_ping(runtime: Runtime, word: str) -> None:
     """Request URL/WORD. A monitor that cannot be reached gets a warning and changes nothing."""
     if runtime.ping_url is None:
         return
-    from crmctl.client.transport import HttpTransport, Request
+    from crmctl.client.transport import Request, send_once
 
-    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
+    request = Request("GET", f"{runtime.ping_url}/{word}", timeout=SECONDS)
     try:
-        status = transport.send(Request("GET", f"{runtime.ping_url}/{word}", timeout=SECONDS)).status
+        status = send_once(request, ca_bundle=runtime.settings.ca_bundle.value).status
         if status >= 400:
             runtime.messages.warn(f"the monitor answered --ping with status {status}")
     except CrmctlError as error:
         runtime.messages.warn(f"the monitor did not get --ping {word}: {error.message}")
-    finally:
-        transport.close()

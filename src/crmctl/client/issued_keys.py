@@ -173,14 +173,11 @@ def _send(
     settings: Settings, environ: Mapping[str, str], method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]
 ) -> Json:
     """Return the answer to a form, or with None to a request without a body; `{"error"}` for one that is no JSON object."""
-    from crmctl.client.transport import HttpTransport, Request
+    from crmctl.client.transport import Request, send_once
 
-    transport = HttpTransport(ca_bundle=settings.ca_bundle.value, environ=environ)
     body, kind = (None, ()) if form is None else (urlencode(form).encode(), (("Content-Type", "application/x-www-form-urlencoded"),))
-    try:
-        response = transport.send(Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS))
-    finally:
-        transport.close()
+    request = Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS)
+    response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
     try:
         document: Any = jsontext.loads(response.body)
     except ValueError:

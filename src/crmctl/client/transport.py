@@ -6,7 +6,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,6 +154,12 @@ class UploadBody:
     content_type: str
     timeout: float = 60.0
     progress: Callable[[int], None] | None = None
+
+
+def send_once(request: Request, *, ca_bundle: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Response:
+    """Send a request over a connection of its own. Raises NetworkError, or ServiceError for an answer that is not HTTP."""
+    with closing(HttpTransport(ca_bundle=ca_bundle, environ=environ)) as transport:
+        return transport.send(request)
 
 
 class HttpTransport:

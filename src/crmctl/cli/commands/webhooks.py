@@ -127,7 +127,7 @@ def trigger_event(
     """
     from uuid import uuid4
 
-    from crmctl.client.transport import HttpTransport, Request
+    from crmctl.client.transport import Request, send_once
     from crmctl.config.settings import is_web_address
     from crmctl.models import jsontext
     from crmctl.models.ids import suggestion
@@ -146,9 +146,7 @@ def trigger_event(
     event_id = str(uuid4())
     signed = sign([secret], event_id, int(runtime.clock.now()), body).as_headers()
     headers = {"Content-Type": "application/json", **signed, "webhook-event-type": event, "webhook-attempt": "1"}
-    transport = HttpTransport(ca_bundle=runtime.settings.ca_bundle.value)
-    runtime.at_end(transport.close)
-    status = transport.send(Request("POST", to, tuple(headers.items()), body)).status
+    status = send_once(Request("POST", to, tuple(headers.items()), body), ca_bundle=runtime.settings.ca_bundle.value).status
     if not 200 <= status < 300:
         raise ServiceError(f"{to} answered with status {status}", code="refused_delivery", details={"id": event_id, "status": status})
     runtime.emitter.emit_result({"id": event_id, "event": event, "status": status}, text=f"{event} {event_id}: status {status}")

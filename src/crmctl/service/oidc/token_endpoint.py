@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from contextlib import suppress
+from functools import cached_property, partial
 from urllib.parse import parse_qs
 
 import anyio
@@ -59,26 +59,16 @@ def router(context: Context) -> Router:
             status, document = await anyio.to_thread.run_sync(exchange.answer, form, limiter=exchange.limiter)
         return JsonAnswer(document, status, UNCACHED)
 
-    async def device(request: Request) -> Response:
-        return await _start_login(context, request)
-
     async def metadata(_request: Request) -> Response:
         address = context.settings.address
-        return JsonAnswer(
-            {
-                "issuer": address,
-                "token_endpoint": f"{address}/oauth/token",
-                "device_authorization_endpoint": f"{address}/oauth/device_authorization",
-                "grant_types_supported": [EXCHANGE, DEVICE],
-                "token_endpoint_auth_methods_supported": ["none"],
-                "response_types_supported": [],
-            }
-        )
+        document: Json = {"issuer": address, "response_types_supported": [], "token_endpoint_auth_methods_supported": ["none"]}
+        document |= {"token_endpoint": f"{address}/oauth/token", "grant_types_supported": [EXCHANGE, DEVICE]}
+        return JsonAnswer(document | {"device_authorization_endpoint": f"{address}/oauth/device_authorization"})
 
     return Router(
         [
             NamedRoute("/oauth/token", token, methods=["POST"]),
-            NamedRoute("/oauth/device_authorization", device, methods=["POST"]),
+            NamedRoute("/oauth/device_authorization", partial(_start_login, context), methods=["POST"]),
             NamedRoute("/.well-known/oauth-authorization-server", metadata, methods=["GET"]),
         ]
     )
@@ -121,7 +111,6 @@ class TokenExchange:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._keys = IssuerKeys(self._read, context.clock.monotonic)
-        self._refused: tuple[int, int] = (0, 0)
 
     @cached_property
     def limiter(self) -> anyio.CapacityLimiter:
@@ -173,16 +162,7 @@ class TokenExchange:
         return Caller(TargetGuard(LOOPBACK if is_local else ())).get(address)
 
     def _note_refusal(self, rule: str) -> None:
-        now = self._context.clock.now()
-        minute, count = self._refused
-        self._refused = (int(now // 60), count + 1 if minute == int(now // 60) else 1)
-        if self._refused[1] > MOST_NOTED:
-            return
-
-        def write(tx: Any) -> None:
-            logs.note(tx, "token.refused", "", {"rule": rule[:500]}, now=now)
-
-        try:
-            self._context.engine.write(write, by=logs.SERVICE)
-        except Unavailable:
-            return
+        engine, now = self._context.engine, self._context.clock.now()
+        with suppress(Unavailable):
+            if engine.rate_windows().take("refused tokens", MOST_NOTED, 60, now).allowed:
+                engine.write(lambda tx: logs.note(tx, "token.refused", "", {"rule": rule[:500]}, now=now), by=logs.SERVICE)

@@ -73,21 +73,17 @@ class MovableClock(SystemClock):
 
 
 class SeededIds:
-    """Makes UUIDs of version 7 in the order of the clock. `reset` repeats those made since `mark`."""
+    """Makes UUIDs of version 7 in the order of the clock."""
 
     def __init__(self, seed: int, clock: MovableClock) -> None:
+        self._seed = seed
         self._clock = clock
         self._lock = threading.Lock()
-        self._random, self._count = random.Random(seed), 0
-        self.mark()
+        self.begin("start")
 
-    def mark(self) -> None:
-        """Let `reset` return here."""
-        self._marked = self._random.getstate(), self._count
-
-    def reset(self) -> None:
-        state, self._count = self._marked
-        self._random.setstate(state)
+    def begin(self, part: str) -> None:
+        """Begin a series. Each part of a run has its own, so that a reset repeats its ids without those of the start."""
+        self._random, self._count = random.Random(f"{self._seed} {part}"), 0
 
     def __call__(self) -> str:
         with self._lock:
@@ -148,7 +144,7 @@ class TestDouble:
     def begin(self) -> None:
         """Make the present state the one that resets return to, and apply faults from now on."""
         if self._seeded is not None:
-            self._seeded.mark()
+            self._seeded.begin("tests")
         self.clock.mark()
         self._states[""] = self._save()
         self._requests.clear()
@@ -340,7 +336,7 @@ class TestDouble:
         await self._settle()
         await asyncio.to_thread(self._restore, self._states[""])
         if self._seeded is not None:
-            self._seeded.reset()
+            self._seeded.begin("tests")
         self.clock.reset()
         self._requests.clear()
         return {"reset": True}
