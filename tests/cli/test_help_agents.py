@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crmctl import __version__
-from crmctl.cli.help_agents import skill_file
+from crmctl.cli.commands.help import skill_file
 from tests.cli.test_examples import EXAMPLES, NOT_RUN
 from tests.support.inprocess import run_here
 

@@ -42,7 +42,7 @@ def scene() -> Callable[..., Any]:
     def play(*script: Reply, prefix: str = "", **options: Any) -> Iterator[Scene]:
         clock, log, notes = FakeClock(), list[str](), list[str]()
         with ScriptedServer(*script) as server:
-            transport = HttpTransport(user_agent="crmctl/test")
+            transport = HttpTransport()
             credential = Credential(KEY, "test", server.origin)
             settings = {"clock": clock, "random": lambda: 0.5, "timeout": 5.0, "log": log.append, "note": notes.append} | options
             session = Session(server.origin + prefix, credential, transport, **settings)

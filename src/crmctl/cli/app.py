@@ -238,7 +238,6 @@ class CommandApp(typer.Typer):
         return super().command(name, **settings)
 
     def build(self, name: str) -> click.Command:
-        """Return the command or group."""
         if self.info.help:
             return CommandGroup(name=name, commands=_Commands(self), help=self.info.help, rich_markup_mode=None)
         command = _build_one(self.registered_commands[0])

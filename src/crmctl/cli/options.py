@@ -199,7 +199,6 @@ def takes(names: str) -> Callable[[Any], Any]:
 
 
 def shared_option(name: str) -> inspect.Parameter:
-    """Return one of OPTIONS as a parameter."""
     kind, default, option = OPTIONS[name]
     annotation = kind if option is None else Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

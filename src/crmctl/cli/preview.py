@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from crmctl.cli.runtime import Runtime
     from crmctl.client.answers import Answer
     from crmctl.client.session import Session
+    from crmctl.models.jsontext import Json
 
 API = "/api/v1"
 
@@ -23,16 +26,21 @@ class WouldSend(Exception):
 
     def show(self, runtime: Runtime) -> None:
         """Print method, path and body: for a person as they would be on the wire, else as `{"dryRun", "method", "path", "body"}`."""
-        from crmctl.models import jsontext
+        request = {"method": self.method, "path": self.path, "body": self.body}
+        show_requests(runtime, [request], {"dryRun": True, **request})
 
-        if runtime.output_format == "table":
-            text = f"{self.method} {self.path}\n"
-            if self.body is not None:
-                text += jsontext.dumps(self.body, indent=2) + "\n"
-            runtime.streams.write_out(text)
-        else:
-            runtime.emitter.emit_result({"dryRun": True, "method": self.method, "path": self.path, "body": self.body})
-        runtime.messages.note("dry run: nothing was sent")
+
+def show_requests(runtime: Runtime, requests: Sequence[Json], document: Json) -> None:
+    """Print the requests of a dry run for a person, the document for a program."""
+    from crmctl.models import jsontext
+
+    if runtime.output_format == "table":
+        for request in requests:
+            body = "" if request["body"] is None else jsontext.dumps(request["body"], indent=2) + "\n"
+            runtime.streams.write_out(f"{request['method']} {request['path']}\n{body}")
+    else:
+        runtime.emitter.emit_result(document)
+    runtime.messages.note("dry run: nothing was sent")
 
 
 class PreviewSession:

@@ -286,7 +286,6 @@ def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) ->
 
 
 def show_count(runtime: Runtime, asked: Asked) -> None:
-    """Show the number of records."""
     reader, query = _query(runtime, asked, agreed=False)
     count = query.count()
     if not count:

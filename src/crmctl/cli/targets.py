@@ -148,6 +148,20 @@ def read_input(runtime: Runtime, name: str) -> bytes:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
 
 
+def read_json_bytes(runtime: Runtime, name: str, *, is_object: bool = False) -> bytes:
+    """Return the bytes of a JSON file, or of stdin for -, unchanged. Raises UsageError for other content; `is_object` wants an object."""
+    from crmctl.models import jsontext
+
+    content, source = read_input(runtime, name), "stdin" if name == "-" else name
+    try:
+        value = jsontext.loads(content)
+    except ValueError as error:
+        raise UsageError(f"{source} is not JSON: {reason(error)}", code="unreadable_file") from error
+    if is_object and not isinstance(value, dict):
+        raise UsageError(f"{source} holds no JSON object")
+    return content
+
+
 SHOWN_IDS = 10
 
 

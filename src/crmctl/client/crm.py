@@ -22,7 +22,7 @@ from crmctl.client.answers import (
     read_page,
 )
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
-from crmctl.client.session import USER_AGENT, AttemptObserver, Query, Session, encode_json
+from crmctl.client.session import AttemptObserver, Query, Session, encode_json
 from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
@@ -301,7 +301,7 @@ def connect(
     session = Session(
         base_url,
         credential,
-        transport or HttpTransport(ca_bundle=settings.ca_bundle.value, user_agent=USER_AGENT),
+        transport or HttpTransport(ca_bundle=settings.ca_bundle.value),
         clock=clock,
         budget=SharedBudget(ledger_path(paths.state, credential.origin, credential.key), clock, lane=lane, note=note),
         max_wait=settings.max_wait.value,

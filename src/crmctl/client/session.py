@@ -14,13 +14,12 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl.client.answers import Answer, refusal
 from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
-from crmctl.client.transport import HttpTransport, Request, Response, UploadBody
+from crmctl.client.transport import USER_AGENT, HttpTransport, Request, Response, UploadBody
 from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models import jsontext
-from crmctl.version import __version__
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """500 and 408 are missing: a 500 is a bug that repeats, a 408 means that the request was too slow."""
@@ -127,7 +126,6 @@ class Redactor:
 
 
 API = "/api/v1"
-USER_AGENT = f"crmctl/{__version__}"
 Query = Iterable[tuple[str, str]]
 Say = Callable[[str], None]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.errors import ConfigError, ServiceError, reason
+from crmctl.version import __version__
 
 if TYPE_CHECKING:
     import ssl
@@ -156,6 +157,11 @@ class UploadBody:
     progress: Callable[[int], None] | None = None
 
 
+USER_AGENT = f"crmctl/{__version__}"
+_ANONYMOUS = (("User-Agent", USER_AGENT), ("Accept", "*/*"))
+"""Headers of requests to other addresses than the service's."""
+
+
 def send_once(request: Request, *, ca_bundle: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Response:
     """Send a request over a connection of its own. Raises NetworkError, or ServiceError for an answer that is not HTTP."""
     with closing(HttpTransport(ca_bundle=ca_bundle, environ=environ)) as transport:
@@ -168,34 +174,26 @@ class HttpTransport:
     Requests raise NetworkError, or ServiceError for an answer that is not HTTP; `outcome_unknown` means that bytes may have left.
     """
 
-    def __init__(
-        self, *, ca_bundle: str | os.PathLike[str] | None = None, user_agent: str = "crmctl", environ: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *, ca_bundle: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> None:
         self._ca_bundle = ca_bundle
-        self._user_agent = user_agent
         self._environ = os.environ if environ is None else environ
         self._bound = answer_bound(self._environ)
         self._clients: dict[str, httpx.Client] = {}
         self._lock = threading.Lock()
 
-    def send(self, request: Request) -> Response:
-        return self._exchange(request)
+    def send(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
+        """Send a request; `body` replaces its own."""
+        with self._exchanged(request, body) as (content, head):
+            return replace(head, body=read_body(content, head.headers, self._bound, head.status))
 
     def upload(self, upload: UploadBody) -> Response:
         """PUT a file to a signed URL, without the API key or redirects."""
-        headers = (
-            ("User-Agent", self._user_agent),
-            ("Accept", "*/*"),
-            ("Content-Type", upload.content_type),
-            ("Content-Length", str(upload.length)),
-        )
-        body = _reported(upload.content, upload.progress)
-        return self._exchange(Request("PUT", upload.url, headers, timeout=upload.timeout), body)
+        headers = (*_ANONYMOUS, ("Content-Type", upload.content_type), ("Content-Length", str(upload.length)))
+        return self.send(Request("PUT", upload.url, headers, timeout=upload.timeout), _reported(upload.content, upload.progress))
 
     def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
         """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
-        headers = (("User-Agent", self._user_agent), ("Accept", "*/*"))
-        with self._exchanged(Request("GET", url, headers, timeout=timeout)) as (content, head):
+        with self._exchanged(Request("GET", url, _ANONYMOUS, timeout=timeout)) as (content, head):
             if head.status == 200 and "content-encoding" not in head.headers:
                 for piece in content:
                     take(piece)
@@ -210,10 +208,6 @@ class HttpTransport:
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
-
-    def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
-        with self._exchanged(request, body) as (content, head):
-            return replace(head, body=read_body(content, head.headers, self._bound, head.status))
 
     @contextmanager
     def _exchanged(self, request: Request, body: Iterator[bytes] | None = None) -> Iterator[tuple[Iterator[bytes], Response]]:

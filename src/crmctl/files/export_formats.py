@@ -82,11 +82,9 @@ class Layout:
         return kinds
 
     def cells(self, wire: str) -> list[Any]:
-        """Return the values of one record, by column."""
         return self._columns.cells(jsontext.loads(wire))
 
     def text(self, wire: str) -> str:
-        """Return one record as one line of JSON."""
         return wire if self.fields is None else jsontext.dumps(narrow(jsontext.loads(wire), self.fields.values()))
 
 

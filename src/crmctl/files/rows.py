@@ -101,7 +101,6 @@ class Dialect:
         return ", ".join(part for part in (self.format, separated, encoded, "gzip" if self.compressed else "") if part)
 
     def to_document(self) -> Json:
-        """Return the JSON form, with every key."""
         return {
             "format": str(self.format),
             "compressed": self.compressed,

@@ -87,7 +87,6 @@ class Batch:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the data sent."""
         return hashlib.blake2b(b"\n".join(self.records), digest_size=16).digest()
 
     def halves(self) -> tuple[Batch, Batch]:
@@ -211,7 +210,6 @@ class ValidationReport:
         self.add(finding, MAX_FINDINGS)
 
     def to_document(self) -> Json:
-        """Return the JSON form, with every key."""
         return {
             "rows": self.rows,
             "valid": self.valid,

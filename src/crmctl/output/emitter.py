@@ -232,7 +232,6 @@ class Emitter:
         return [narrow(item, chosen.values()) for item in page] if chosen is not None and keep else page
 
     def rendering(self) -> Rendering:
-        """Return the rendering of this run."""
         return Rendering(
             width=self.streams.width,
             terminal=self.streams.stdout_is_terminal,

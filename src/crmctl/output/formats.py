@@ -28,7 +28,6 @@ class FormatWriter(ABC):
         """Write a list, page by page where the format allows it."""
 
     def item(self, item: Item, view: View | None, how: Rendering) -> str:
-        """Write one resource."""
         return self.value(item, how)
 
     @abstractmethod

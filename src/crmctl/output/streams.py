@@ -44,7 +44,6 @@ class Streams:
 
     @classmethod
     def of_process(cls) -> Streams:
-        """Return the streams of this process."""
         return cls(sys.stdin, sys.stdout, sys.stderr, os.environ)
 
     @property

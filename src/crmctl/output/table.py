@@ -53,7 +53,6 @@ class Cells:
         return self.natural if self.rigid else min(self.natural, self.short)
 
     def lines(self, number: int, width: int) -> list[str]:
-        """Return the cell of a row as lines."""
         return wrapped(self.texts[number], width) if self.wraps else [self.texts[number]]
 
     @property

@@ -10,7 +10,7 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import NotFoundError, UsageError, reason
+from crmctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Answer
@@ -77,10 +77,10 @@ def call_endpoint(
 def _content(runtime: Runtime, verb: str, input: str | None, fields: list[str]) -> tuple[Any, list[tuple[str, str]]]:
     """The body of the request and the parameters of its address."""
     from crmctl.cli.fields import body_of, query_of
-    from crmctl.cli.targets import read_input
+    from crmctl.cli.targets import read_json_bytes
 
     if input is not None:
-        return _json_body(read_input(runtime, input), input), []
+        return read_json_bytes(runtime, input), []
     if verb in READS:
         return None, query_of(fields)
     return (body_of(fields) if fields else None), []
@@ -114,16 +114,6 @@ def _target(method: str, path: str | None) -> tuple[str, str]:
     except ValueError as error:
         raise UsageError(f"{address!r} is no path", hint="for example: crmctl api objects") from error
     return verb, address
-
-
-def _json_body(content: bytes, source: str | None) -> bytes:
-    from crmctl.models import jsontext
-
-    try:
-        jsontext.loads(content)
-    except ValueError as error:
-        raise UsageError(f"{'stdin' if source == '-' else source} is not JSON: {reason(error)}", code="unreadable_file") from error
-    return content
 
 
 def _print(runtime: Runtime, answer: Answer, *, include: bool) -> None:

@@ -12,7 +12,6 @@ from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import read_input
 
 if TYPE_CHECKING:
-    from crmctl.models.jsontext import Json
     from crmctl.schema.apply import SchemaChange
     from crmctl.schema.schema_document import Present, SchemaDocument
 
@@ -68,7 +67,11 @@ def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = Fals
     changes, wanted, present = _compare(runtime, file, prune=prune)
     refuse_conflicts(changes)
     if runtime.dry_run:
-        _show(runtime, [step.wire() for step in steps(wanted, present, changes)])
+        from crmctl.cli.preview import API, show_requests
+
+        requests = [step.wire() for step in steps(wanted, present, changes)]
+        requests = [request | {"path": API + request["path"]} for request in requests]
+        show_requests(runtime, requests, {"dryRun": True, "requests": requests})
         return
     if leaving := [change.place for change in changes if change.action is ChangeAction.DELETE]:
         runtime.confirm(f"Delete {', '.join(leaving)}, with all their data")
@@ -95,17 +98,3 @@ def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[SchemaCh
     wanted = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
     present = read_service(runtime.crm, [spec.slug for spec in wanted.objects])
     return compare(wanted, present, prune=prune), wanted, present
-
-
-def _show(runtime: Runtime, requests: list[Json]) -> None:
-    from crmctl.cli.preview import API
-    from crmctl.models import jsontext
-
-    requests = [request | {"path": API + request["path"]} for request in requests]
-    if runtime.output_format == "table":
-        for request in requests:
-            body = "" if request["body"] is None else jsontext.dumps(request["body"], indent=2) + "\n"
-            runtime.streams.write_out(f"{request['method']} {request['path']}\n{body}")
-    else:
-        runtime.emitter.emit_result({"dryRun": True, "requests": requests})
-    runtime.messages.note("dry run: nothing was sent")

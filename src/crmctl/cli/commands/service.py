@@ -14,7 +14,8 @@ from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_librar
 from crmctl.cli.commands.service_trust import trusts
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.service_data import opened, settings_for, write
-from crmctl.errors import NotFoundError, PartialError, UsageError, reason
+from crmctl.cli.targets import read_input
+from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
@@ -403,7 +404,10 @@ def load_definitions(
 
         content = definitions_of(OrgFolder(Path(file)))
     else:
-        content = _read_text(runtime, file)
+        try:
+            content = read_input(runtime, file).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise UsageError(f"{file} is not UTF-8 text", hint="save it as UTF-8") from None
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
         from crmctl.service.definitions.definitions_file import load_document, parse_document, parse_sections
@@ -449,12 +453,3 @@ def _describe(key: ApiKey) -> Json:
 
 def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "none"
-
-
-def _read_text(runtime: Runtime, file: str) -> str:
-    try:
-        return runtime.streams.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is not UTF-8 text", hint="save it as UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {reason(error)}", hint="crmctl service load FILE.yaml") from error

@@ -12,7 +12,7 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.output.streams import ClosedPipe
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def trigger_event(
     """
     from uuid import uuid4
 
+    from crmctl.cli.targets import read_json_bytes
     from crmctl.client.transport import Request, send_once
     from crmctl.config.settings import is_web_address
     from crmctl.models import jsontext
@@ -142,7 +143,7 @@ def trigger_event(
         raise UsageError(f"--to {to!r} is no web address", hint="for example --to http://localhost:3000/hooks")
     secret = signing_secret(runtime, None, secret_env)
     payload = _sample(event) if record is None else _record_payload(runtime, record)
-    body = jsontext.dumps(payload).encode() if data is None else _json_object(runtime, data)
+    body = jsontext.dumps(payload).encode() if data is None else read_json_bytes(runtime, data, is_object=True)
     event_id = str(uuid4())
     signed = sign([secret], event_id, int(runtime.clock.now()), body).as_headers()
     headers = {"Content-Type": "application/json", **signed, "webhook-event-type": event, "webhook-attempt": "1"}
@@ -177,21 +178,6 @@ def _record_payload(runtime: Runtime, record_id: str) -> Json:
             wire = runtime.crm.get_record(crm_object.id, record_id).wire
             return {"organizationId": NOBODY, "recordId": wire["id"], "objectId": crm_object.id, "data": wire.get("data", {})}
     raise NotFoundError(f"there is no record with the id {record_id}")
-
-
-def _json_object(runtime: Runtime, name: str) -> bytes:
-    """Return the bytes of a JSON object, unchanged. Raises UsageError."""
-    from crmctl.cli.targets import read_input
-    from crmctl.models import jsontext
-
-    content = read_input(runtime, name)
-    try:
-        is_object = isinstance(jsontext.loads(content), dict)
-    except ValueError as error:
-        raise UsageError(f"{name} is not JSON: {reason(error)}") from error
-    if not is_object:
-        raise UsageError(f"{name} holds no JSON object", hint="an event's body is an object")
-    return content
 
 
 @app.command(

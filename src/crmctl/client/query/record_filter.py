@@ -24,7 +24,6 @@ WHEN: dict[str, Callable[[Record], str | None]] = {
 
 
 def micros_at(record: Record, name: str) -> int | None:
-    """Return a time of a record in microseconds."""
     return micros_of(WHEN[name](record))
 
 
@@ -80,7 +79,6 @@ class Bound:
         return self.below is not None and at >= self.below
 
     def within(self, other: Bound) -> Bound:
-        """Return the intersection."""
         least = max((one for one in (self.least, other.least) if one is not None), default=None)
         below = min((one for one in (self.below, other.below) if one is not None), default=None)
         return Bound(self.name, least, below, self.conditions + other.conditions)

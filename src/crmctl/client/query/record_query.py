@@ -192,7 +192,6 @@ class RecordQuery:
         return self._mirror is not None
 
     def fetch(self, limit: int, offset: int) -> Page[Record]:
-        """Fetch one page of a plain filter."""
         return self._page(self.wanted.conditions, self.order, limit, offset)
 
     def pages(self, limit: int | None, offset: int = 0, on_shift: Callable[[], None] = lambda: None) -> Iterator[Page[Record]]:

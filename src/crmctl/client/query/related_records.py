@@ -44,7 +44,6 @@ class RelatedRecords:
         """Number of requests that `most` prevented."""
 
     def expect(self, count: int) -> None:
-        """Set the number of references."""
         self._expected = count
 
     def __getitem__(self, record_id: str) -> Record | None:
