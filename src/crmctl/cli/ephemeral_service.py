@@ -7,6 +7,7 @@ import io
 import tempfile
 import threading
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,16 +140,16 @@ class Fixture:
         if (schema := self.folder / SCHEMA).exists():
             _run(environ, schema, "schema", "apply", str(schema))
         keys, references = self._references(environ)
-        waiting = list(self.tables)
-        while waiting:
-            slug = next((slug for slug in waiting if not set(references[slug].values()) & ({*waiting} - {slug})), None)
-            if slug is None:
-                hint = "leave one of the reference columns out"
-                raise RejectedError(f"the fixture {self.folder}: {' and '.join(waiting)} refer to each other", hint=hint)
+        targets = {slug: {*links.values()} & self.tables.keys() - {slug} for slug, links in references.items()}
+        try:
+            order = [*TopologicalSorter(targets).static_order()]
+        except CycleError as error:
+            problem = f"{' and '.join(sorted({*error.args[1]}))} refer to each other"
+            raise RejectedError(f"the fixture {self.folder}: {problem}", hint="leave one of the reference columns out") from error
+        for slug in order:
             path = self.tables[slug]
             options = [option for name, target in references[slug].items() for option in ("--ref", f"{name}={target}.{keys[target]}")]
             _run(environ, path, "bulk", "import", slug, str(path), "--concurrency", "1", "--mirror", "never", *options)
-            waiting.remove(slug)
 
     def _references(self, environ: dict[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
         """Return the key of each object, and by CSV file the target of each reference that is a column."""

@@ -8,7 +8,7 @@ import math
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -74,13 +74,8 @@ def create_key(
 ) -> tuple[ApiKey, str]:
     """Create a key. Returns it with its secret, which nothing can show again. `expires_at` in Unix seconds. Raises BadRequest."""
     require_name(name, "name")
-    unknown = sorted((scopes or frozenset()) - SCOPES.keys())
-    if unknown:
-        raise BadRequest(
-            f"unknown scope {', '.join(unknown)}; the scopes are: {', '.join(SCOPES)}", {"field": "scopes", "unknown": unknown}
-        )
-    if scopes is not None and not scopes:
-        raise BadRequest("scopes must name at least one scope", {"field": "scopes"})
+    if scopes is not None:
+        check_scopes(scopes)
     if expires_at is not None and expires_at <= stamp["now"]:
         raise BadRequest("expiresAt must be in the future", {"field": "expiresAt"})
     secret = PREFIX + secrets.token_urlsafe(32)
@@ -91,6 +86,15 @@ def create_key(
     tx.execute(f"INSERT INTO api_key ({_COLUMNS}, secret_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     logs.note(tx, "key.created", key.id, {"name": name, "scopes": key.wire()["scopes"]}, now=stamp["now"])
     return key, secret
+
+
+def check_scopes(scopes: Collection[str]) -> None:
+    """Raise BadRequest for unknown scopes, or for none at all."""
+    if unknown := sorted(set(scopes) - SCOPES.keys()):
+        message = f"unknown scope {', '.join(unknown)}; the scopes are: {', '.join(SCOPES)}"
+        raise BadRequest(message, {"field": "scopes", "unknown": unknown})
+    if not scopes:
+        raise BadRequest("scopes must name at least one scope", {"field": "scopes"})
 
 
 def find_key(tx: Tx, secret: str) -> ApiKey | None:

@@ -9,9 +9,9 @@ from typing import Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs
+from crmctl.service.store.keys import check_scopes
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, to_wire
 
@@ -65,10 +65,7 @@ def add_trust(tx: Tx, trust: Trust, **stamp: Unpack[Stamp]) -> Json:
         raise Conflict(f"there is a trust called {trust.name!r} already", {"field": "name"})
     if not any(name.endswith("_id") for name in trust.claims):
         raise BadRequest("one claim must be an immutable id, such as repository_id or project_id", {"field": "claims"})
-    if unknown := sorted(set(trust.scopes) - SCOPES.keys()):
-        raise BadRequest(f"unknown scope {unknown[0]}; the scopes are: {', '.join(SCOPES)}", {"field": "scopes"})
-    if not trust.scopes:
-        raise BadRequest("a trust needs at least one scope", {"field": "scopes"})
+    check_scopes(trust.scopes)
     if not SHORTEST <= trust.ttl <= LONGEST:
         raise BadRequest("the key must last from 5 minutes to 24 hours", {"field": "ttl"})
     row: Json = {"id": stamp["ids"](), "name": trust.name, "issuer": trust.issuer, "ttl": trust.ttl}
