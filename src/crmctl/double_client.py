@@ -39,8 +39,8 @@ class TestService:
         self.data = Path(ready["data"])
         """The data directory, for `crmctl service ... --data`."""
         self._home = self.data.parent / "client"
-        self.clock = TestClock(self)
-        self.webhooks = TestWebhooks(self)
+        self.clock = ServiceClock(self)
+        self.webhooks = Deliveries(self)
 
     @property
     def pid(self) -> int:
@@ -106,10 +106,8 @@ class TestService:
             self._process.communicate()
 
 
-class TestClock:
+class ServiceClock:
     """The service's clock."""
-
-    __test__ = False
 
     def __init__(self, service: TestService) -> None:
         self._service = service
@@ -122,10 +120,8 @@ class TestClock:
         return str(self._service.control("GET", "/clock")["now"])
 
 
-class TestWebhooks:
+class Deliveries:
     """The events that the service has delivered."""
-
-    __test__ = False
 
     def __init__(self, service: TestService) -> None:
         self._service = service

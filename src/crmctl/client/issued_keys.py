@@ -8,6 +8,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -67,8 +68,8 @@ class OidcKeys:
     """Exchanges identity tokens for keys. A key is kept in a private file until it is renewed, because a token works once."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], paths: Paths, clock: Clock) -> None:
-        self._settings = settings
         self._environ = environ
+        self._send = partial(_send, settings, environ)
         self._clock = clock
         self.base_url, self.origin = _trusted_address(settings, "identity tokens are not sent"), settings.require_origin()
         name = hashlib.sha256(f"{settings.profile.value} {self.base_url}".encode()).hexdigest()[:16]
@@ -117,9 +118,6 @@ class OidcKeys:
 
     def _credential(self, key: str, renew_at: float) -> Credential:
         return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
-
-    def _send(self, method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]) -> Json:
-        return _send(self._settings, self._environ, method, url, form, *headers)
 
 
 BUSY = ("rate_limited", "status 429", "status 502", "status 503", "status 504")

@@ -172,7 +172,7 @@ BAD_RULES = {
     "GET /api -> retry-after=2": "retry-after needs status=CODE",
     "GET /api -> after drop=after": "after needs status=CODE",
     "GET /api -> drop=later": "drop must be before or after, not 'later'",
-    "GET /api -> status=99": "status must be a whole number from 100 to 599, not '99'",
+    "GET /api -> status=100": "status must be a whole number from 200 to 599, not '100'",
     "GET /api -> cut=-1": "cut must be a whole number from 0",
     "GET /api -> delay=soon": "delay must be a duration such as 2s or 500ms, not 'soon'",
     "GET /api -> status": "status needs a value",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import random
 import re
 import shutil
@@ -17,8 +16,10 @@ from inspect import isawaitable
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import SystemClock
@@ -156,8 +157,9 @@ class TestDouble:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = await _whole_body(receive)
-        if body is None:
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
             return
         if scope["path"].startswith(f"{PREFIX}/"):
             await self._control(scope, body, receive, send)
@@ -191,10 +193,10 @@ class TestDouble:
                 await answer.forward_cut(fault.cut)
             assert self.connections is not None
             self.connections.drop(scope.get("client"), flush=fault.cut is not None)
-        elif fault.status is not None:
-            answer.messages = _refusal(fault, fault.status)
-            await answer.forward()
         else:
+            if fault.status is not None:
+                answer.messages.clear()
+                await _refusal(fault, fault.status)(scope, receive, answer.hold)
             await answer.forward()
 
     async def _delay(self, receive: Receive, seconds: float) -> None:
@@ -390,7 +392,7 @@ class _Control:
 
     def number(self, name: str, least: float, most: float) -> float:
         """Return a parameter of the query, `least` without it. Raises BadRequest."""
-        [text] = parse_qs(self.scope["query_string"].decode("latin-1")).get(name, [str(least)])[-1:]
+        text = QueryParams(self.scope["query_string"]).get(name, str(least))
         if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or not least <= float(text) <= most:
             raise BadRequest(f"{name} must be a number from {least} to {most:g}, not {text!r}", {"field": name})
         return float(text)
@@ -424,18 +426,6 @@ class _Answer:
         await self._send({"type": "http.response.body", "body": body[: min(size, max(0, len(body) - 1))], "more_body": True})
 
 
-async def _whole_body(receive: Receive) -> bytes | None:
-    """Return the body; None if the client disconnects before its end."""
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the body first, and then waits for the client to disconnect."""
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -447,31 +437,26 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _recorded(scope: Scope, body: bytes, now: float, fault: FaultRule | None) -> Json:
-    """Return a request as `/_test/requests` shows it: without its key, the body as JSON, text or base64."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    shown: Any
+    """Return a request as `/_test/requests` shows it: without its key, the body as JSON or text."""
+    headers = Headers(scope=scope)
     try:
-        shown = jsontext.loads(body) if body else None
+        shown: Any = jsontext.loads(body) if body else None
     except ValueError:
-        try:
-            shown = body.decode()
-        except UnicodeDecodeError:
-            shown = base64.b64encode(body).decode()
+        shown = body.decode(errors="backslashreplace")
     return {
         "at": to_wire(to_micros(now)),
         "method": scope["method"],
         "path": scope["path"],
         "query": scope["query_string"].decode("latin-1"),
-        "headers": {name: value for name, value in headers.items() if name in SHOWN_HEADERS},
+        "headers": {name: headers[name] for name in SHOWN_HEADERS if name in headers},
         "body": shown,
         "status": None,
         "fault": fault.text if fault else None,
     }
 
 
-def _refusal(fault: FaultRule, status: int) -> list[Message]:
+def _refusal(fault: FaultRule, status: int) -> Response:
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-    answer = JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.text}"}, status, headers)
-    body = b"" if status < 200 or status in (204, 304) else bytes(answer.body)
-    start: Message = {"type": "http.response.start", "status": status, "headers": answer.raw_headers}
-    return [start, {"type": "http.response.body", "body": body}]
+    if status in (204, 304):
+        return Response(status_code=status, headers=headers)
+    return JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.text}"}, status, headers)

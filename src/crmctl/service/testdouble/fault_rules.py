@@ -53,7 +53,7 @@ Values = Mapping[str, Callable[[str], Any] | None]
 
 CONDITIONS: Values = {"nth": _whole(1, 10**9), "p": _probability, "times": _whole(1, 10**9)}
 EFFECTS: Values = {
-    "status": _whole(100, 599), "retry-after": _whole(0, 86400), "after": None, "drop": _moment, "delay": _seconds,
+    "status": _whole(200, 599), "retry-after": _whole(0, 86400), "after": None, "drop": _moment, "delay": _seconds,
     "cut": _whole(0, 10**9), "stale": _seconds, "twice": None,
 }  # fmt: skip
 EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
