@@ -13,6 +13,7 @@ from typing import Self
 from xml.sax.saxutils import escape, quoteattr
 
 from crmctl.bulk_context import BulkContext
+from crmctl.config.settings import write_private
 from crmctl.errors import CrmctlError, UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
@@ -28,7 +29,7 @@ class FindingReport:
     """Collect every finding of a file on disk and produce the report at the end."""
 
     def __init__(self, form: str, file: str) -> None:
-        self._file = "stdin" if file == "-" else file
+        self.file = "stdin" if file == "-" else file
         self._write, self._whole = _FORMS[form]
         self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
         self.errors = self.warnings = 0
@@ -42,7 +43,7 @@ class FindingReport:
     def add(self, finding: Finding) -> None:
         self.errors += finding.rejects
         self.warnings += not finding.rejects
-        self._spool.write(self._write(self._file, finding))
+        self._spool.write(self._write(self.file, finding))
 
     def add_error(self, error: CrmctlError) -> None:
         line = error.details.get("line") if isinstance(error.details, dict) else None
@@ -56,10 +57,6 @@ class FindingReport:
         while piece := self._spool.read(IN_MEMORY):
             yield piece
         yield foot
-
-    @property
-    def file(self) -> str:
-        return self._file
 
 
 def _report_text(finding: Finding) -> str:
@@ -234,10 +231,7 @@ class CheckHistory:
         for outcome in outcomes:
             earlier = known.get(outcome.check.name) if isinstance(known.get(outcome.check.name), list) else []
             known[outcome.check.name] = [*earlier, len(outcome.failures)][-RUNS:]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._runs.with_suffix(".tmp")
-        partial.write_text(jsontext.dumps(known), encoding="utf-8")
-        partial.replace(self._runs)
+        write_private(self._runs, jsontext.dumps(known))
         return {outcome.check.name: known[outcome.check.name] for outcome in outcomes}
 
     def write_failures(self, outcomes: Sequence[Outcome]) -> dict[str, Path]:
