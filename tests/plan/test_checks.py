@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -146,6 +147,15 @@ def test_a_failing_check_its_files_its_trend_and_its_repair(service: RunningServ
     assert not failing.exists()
     out = run_crmctl("check", "--report", "github=-", "--no-sync").ok().out
     assert out == ""
+
+
+@pytest.mark.parametrize("damage", ["[]", "{", '{"a": 1}', '{"a": ["x"]}'])
+def test_a_damaged_trend_begins_anew(damage: str) -> None:
+    write("- {name: a, sql: SELECT 1 WHERE 0}\n")
+    check().ok()
+    [runs] = Path(os.environ["CRMCTL_STATE_DIR"]).glob("checks/*/runs.json")
+    runs.write_text(damage)
+    assert check("--no-sync").ok().json()[0]["trend"] == [0]
 
 
 BAD = {

@@ -225,14 +225,13 @@ class CheckHistory:
     def add(self, outcomes: Sequence[Outcome]) -> dict[str, list[int]]:
         """Add a run. Returns the numbers of each of its checks, oldest first, at most RUNS."""
         try:
-            known = jsontext.loads(self._runs.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            known = {}
+            runs = {name: [int(number) for number in numbers] for name, numbers in jsontext.loads(self._runs.read_text("utf-8")).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            runs = {}  # no run yet, or a damaged file
         for outcome in outcomes:
-            earlier = known.get(outcome.check.name) if isinstance(known.get(outcome.check.name), list) else []
-            known[outcome.check.name] = [*earlier, len(outcome.failures)][-RUNS:]
-        write_private(self._runs, jsontext.dumps(known))
-        return {outcome.check.name: known[outcome.check.name] for outcome in outcomes}
+            runs[outcome.check.name] = [*runs.get(outcome.check.name, []), len(outcome.failures)][-RUNS:]
+        write_private(self._runs, jsontext.dumps(runs))
+        return {outcome.check.name: runs[outcome.check.name] for outcome in outcomes}
 
     def write_failures(self, outcomes: Sequence[Outcome]) -> dict[str, Path]:
         """Write the failing records of each object to a CSV that `bulk update --ids` accepts. Returns the files by object."""

@@ -148,6 +148,10 @@ def test_a_good_token_gets_one_key(trusting: Trusting, key: Any, algorithm: str)
     assert entry["about"] == {"trust": "ci", "repository": "acme/data", "repository_id": "123", "run_id": "77", "sha": "c0ffee"}
 
 
+def test_an_audience_may_be_a_list_of_one(trusting: Trusting) -> None:
+    assert trusting.exchange(trusting.issuer.token(trusting.url, aud=[trusting.url])).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("form", "error"),
     [
