@@ -182,10 +182,17 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "ping": (PingOption, None, None),
     "filters": (FilterOption, None, None),
+    "limit": (LimitOption, None, None),
+    "every": (AllOption, False, None),
+    "offset": (OffsetOption, 0, None),
+    "sort": (SortOption, None, None),
+    "order": (OrderOption, None, None),
     "strict": (StrictOption, False, None),
+    "sample": (SampleOption, None, None),
+    "seed": (SeedOption, None, None),
     "ids": (TEXT, None, typer.Option("--ids", metavar="FILE|-", help="Record ids: one per line, or a table with an id column.")),
 }
-"""Options of bulk commands, by the name of the parameter: kind of the value, default, and declaration unless the kind has it."""
+"""Options of several commands, by the name of the parameter: kind of the value, default, and declaration unless the kind has it."""
 
 
 def takes(names: str) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.list_window import ORDERS, SeenPages, Window, show_found
+from crmctl.cli.list_window import ORDERS, SeenPages, Window, show_found, window
 from crmctl.cli.record_queries import check_references, shown_context
 from crmctl.cli.targets import known_attributes, on_object, record_columns
 from crmctl.config.output_formats import OUTPUT_FORMATS
@@ -215,8 +215,9 @@ class Asked:
         return not self.filters and self.text is None and (self.sort is None or self.sort in SORTS)
 
 
-def list_window(runtime: Runtime, asked: Asked, part: Window) -> None:
+def list_window(runtime: Runtime, object_name: str, *, limit: int | None, every: bool, offset: int, **conditions: Any) -> None:
     """Show a part of the records. Raises UsageError for invalid options and for a high cost without agreement."""
+    asked, part = Asked(object_name, **conditions), window(limit, every, offset)
     check_choice("--order", asked.order, ORDERS)
     seen, agreed = SeenPages(part), part.limit is None
     if asked.is_plain:

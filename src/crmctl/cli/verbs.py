@@ -10,7 +10,7 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.list_window import show_pages, window
-from crmctl.cli.options import AllOption, LimitOption, ObjectArgument, OffsetOption
+from crmctl.cli.options import ObjectArgument, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
 
@@ -186,11 +186,11 @@ def _add_delete(app: CommandApp, noun: Noun) -> None:
 def _add_runs(app: CommandApp, noun: Noun) -> None:
     command = f"crmctl {noun.name} runs {noun.example}"
 
-    def list_runs(runtime: Runtime, item: str, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
+    def list_runs(runtime: Runtime, item: str, **place: Any) -> None:
         from crmctl.client.answers import Page, read_page
         from crmctl.models.resources import NamedResource
 
-        part = window(limit, every, offset)
+        part = window(**place)
         path = reach(runtime, noun, [item], lambda path: path)
 
         def fetch(limit: int, offset: int) -> Page[Any]:
@@ -201,7 +201,7 @@ def _add_runs(app: CommandApp, noun: Noun) -> None:
 
     list_runs.__annotations__["item"] = item_argument(noun)
     text = f"List the runs of a {noun.one}.\n\nShows 50 unless --limit or --all asks for more."
-    app.command("runs", help=text, examples=[command, f"{command} --all -o csv"])(list_runs)
+    app.command("runs", help=text, examples=[command, f"{command} --all -o csv"])(takes("limit every offset")(list_runs))
 
 
 _ADD: dict[str, Callable[[CommandApp, Noun], None]] = {"list": _add_list, "get": _add_get, "delete": _add_delete, "runs": _add_runs}

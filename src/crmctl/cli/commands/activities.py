@@ -1,15 +1,13 @@
 """`crmctl activities`: notes, meetings and calls linked to records."""
 
-# ruff: noqa: ARG001 - the fields of an activity are read as a whole, by name
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crmctl.cli.list_window import show_pages, window
-from crmctl.cli.options import AllOption, DataOption, LimitOption, OffsetOption
+from crmctl.cli.options import DataOption, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import UsageError
@@ -45,13 +43,12 @@ ParticipantOption = Annotated[
         f"crmctl activities list --record {PERSON} --all -o csv",
     ],
 )
+@takes("limit every offset")
 def list_activities(
     runtime: Runtime,
     record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Only activities linked to this record.")] = None,
     object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Only activities linked to this object.")] = None,
-    limit: LimitOption = None,
-    every: AllOption = False,
-    offset: OffsetOption = 0,
+    **part: Any,
 ) -> None:
     """List activities.
 
@@ -67,7 +64,7 @@ def list_activities(
 
         return ask(None) if object_name is None else on_object(runtime, object_name, ask)
 
-    show_pages(runtime, fetch, window(limit, every, offset), lambda _: VIEW)
+    show_pages(runtime, fetch, window(**part), lambda _: VIEW)
 
 
 @app.command(
@@ -81,7 +78,7 @@ def list_activities(
     ],
 )
 def create_activity(
-    ctx: typer.Context,
+    runtime: Runtime,
     title: TitleOption = None,
     summary: SummaryOption = None,
     date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=f"{DateHelp} By default now.")] = None,
@@ -99,8 +96,7 @@ def create_activity(
     from crmctl.cli.fields import with_links
     from crmctl.values.moments import timestamp
 
-    runtime: Runtime = ctx.obj
-    fields, pairs = _fields(ctx)
+    fields, pairs = _fields(runtime, links, title=title, summary=summary, date=date, participants=participants, data=data)
     fields.setdefault("activityDate", timestamp("now", runtime.clock.now()))
     runtime.emitter.emit_item(with_links(runtime, fields, pairs, runtime.crm.create_activity), VIEW)
 
@@ -115,7 +111,7 @@ def create_activity(
     ],
 )
 def update_activity(
-    ctx: typer.Context,
+    runtime: Runtime,
     activity_id: ActivityArgument,
     title: TitleOption = None,
     summary: SummaryOption = None,
@@ -133,22 +129,20 @@ def update_activity(
     from crmctl.cli.fields import with_links
     from crmctl.cli.targets import taken_for_id
 
-    runtime: Runtime = ctx.obj
-    fields, pairs = _fields(ctx)
+    fields, pairs = _fields(runtime, links, title=title, summary=summary, date=date, participants=participants, data=data)
     activity_id = runtime.shown_ids.whole(activity_id)
     with taken_for_id(activity_id, f"there is no activity {activity_id!r}", "crmctl activities list shows the ids"):
         activity = with_links(runtime, fields, pairs, lambda body: runtime.crm.update_activity(activity_id, body))
     runtime.emitter.emit_item(activity, VIEW)
 
 
-def _fields(ctx: typer.Context) -> tuple[Json, list[tuple[str, str]]]:
+def _fields(runtime: Runtime, links: list[str] | None, **given: Any) -> tuple[Json, list[tuple[str, str]]]:
     """Return the fields and links of the options. Raises UsageError for an empty write and for unknown --fields."""
     from crmctl.cli.fields import parse_links, read_activity_fields
 
-    given = ctx.params
-    pairs = parse_links(ctx.obj, given["links"])
-    fields = read_activity_fields(ctx.obj, **{name: given[name] for name in ("data", "title", "summary", "date", "participants")})
+    pairs = parse_links(runtime, links)
+    fields = read_activity_fields(runtime, **given)
     if not fields and not pairs:
         raise UsageError("nothing to write", hint="--title, --summary, --date, --link, --participant or --data say what")
-    ctx.obj.emitter.check_fields(VIEW)
+    runtime.emitter.check_fields(VIEW)
     return fields, pairs

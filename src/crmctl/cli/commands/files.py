@@ -7,13 +7,13 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import AllOption, LimitOption, OffsetOption
+from crmctl.cli.options import takes
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
@@ -74,7 +74,8 @@ def upload_files(
 
 
 @app.command("list", examples=["crmctl files list", "crmctl files list -q '[].publicUrl'"])
-def list_files(runtime: Runtime, limit: LimitOption = None, every: AllOption = False, offset: OffsetOption = 0) -> None:
+@takes("limit every offset")
+def list_files(runtime: Runtime, **part: Any) -> None:
     """List uploaded files, newest first.
 
     Shows 50 unless --limit or --all asks for more. Only crmctl's own service lists files.
@@ -82,7 +83,7 @@ def list_files(runtime: Runtime, limit: LimitOption = None, every: AllOption = F
     from crmctl.cli.list_window import show_pages, window
     from crmctl.output.views import FILES
 
-    show_pages(runtime, lambda limit, offset: _list_page(runtime, limit, offset), window(limit, every, offset), lambda _: FILES)
+    show_pages(runtime, lambda limit, offset: _list_page(runtime, limit, offset), window(**part), lambda _: FILES)
 
 
 def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:

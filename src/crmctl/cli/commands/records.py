@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import (
-    AllOption,
-    CurrencyOption,
-    DataOption,
-    FilterOption,
-    LimitOption,
-    ObjectArgument,
-    OffsetOption,
-    OrderOption,
-    RecordArgument,
-    SampleOption,
-    SeedOption,
-    SetOption,
-    SortOption,
-    StrictOption,
-)
+from crmctl.cli.options import CurrencyOption, DataOption, FilterOption, ObjectArgument, RecordArgument, SetOption, StrictOption, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 
@@ -41,33 +26,21 @@ NEWEST = "$(crmctl records list people --limit 1 -o ids)"
         "crmctl records list people --fields name,email,company.name --sample 10",
     ],
 )
-def list_records(
-    runtime: Runtime,
-    object_name: ObjectArgument,
-    filters: FilterOption = None,
-    limit: LimitOption = None,
-    every: AllOption = False,
-    offset: OffsetOption = 0,
-    sort: SortOption = None,
-    order: OrderOption = None,
-    strict: StrictOption = False,
-    sample: SampleOption = None,
-    seed: SeedOption = None,
-) -> None:
+@takes("filters limit every offset sort order strict sample seed")
+def list_records(runtime: Runtime, object_name: ObjectArgument, **options: Any) -> None:
     """List records, newest first by default.
 
     Shows 50 unless --limit or --all asks for more. crmctl help filters explains conditions.
     """
-    from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import Asked, list_sample, list_window
 
-    asked = Asked(object_name, filters, sort, order, strict=strict)
+    sample, seed = options.pop("sample"), options.pop("seed")
     if sample is None:
-        list_window(runtime, asked, window(limit, every, offset))
+        list_window(runtime, object_name, **options)
         return
-    if every or limit is not None or offset or sort or order:
+    if options["limit"] is not None or any(options[name] for name in ("every", "offset", "sort", "order")):
         raise UsageError("--sample takes no --limit, --all, --offset, --sort or --order", hint=f"--sample {sample} shows {sample}")
-    list_sample(runtime, asked, sample, seed)
+    list_sample(runtime, Asked(object_name, options["filters"], strict=options["strict"]), sample, seed)
 
 
 @app.command(
@@ -78,26 +51,20 @@ def list_records(
         "crmctl records search deals --filter 'stage=won' --filter 'amount>1000' --all",
     ],
 )
+@takes("filters limit every offset sort order strict")
 def search_records(
     runtime: Runtime,
     object_name: ObjectArgument,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to find in any text attribute.")] = None,
-    filters: FilterOption = None,
-    limit: LimitOption = None,
-    every: AllOption = False,
-    offset: OffsetOption = 0,
-    sort: SortOption = None,
-    order: OrderOption = None,
-    strict: StrictOption = False,
+    **options: Any,
 ) -> None:
     """Find records by text, or with the search request of the service.
 
     Options and results are those of crmctl records list. A text takes one request per text attribute.
     """
-    from crmctl.cli.list_window import window
-    from crmctl.cli.record_lists import Asked, list_window
+    from crmctl.cli.record_lists import list_window
 
-    list_window(runtime, Asked(object_name, filters, sort, order, text, search=True, strict=strict), window(limit, every, offset))
+    list_window(runtime, object_name, text=text, search=True, **options)
 
 
 @app.command(
@@ -187,14 +154,8 @@ def _open_page(runtime: Runtime, object_name: str, record_name: str) -> None:
 
 
 @app.command("history", examples=[f"crmctl records history people {NEWEST}", f"crmctl records history people {NEWEST} -o jsonl"])
-def show_history(
-    runtime: Runtime,
-    object_name: ObjectArgument,
-    record_name: RecordArgument,
-    limit: LimitOption = None,
-    every: AllOption = False,
-    offset: OffsetOption = 0,
-) -> None:
+@takes("limit every offset")
+def show_history(runtime: Runtime, object_name: ObjectArgument, record_name: RecordArgument, **part: Any) -> None:
     """Show a record's changes, newest first.
 
     Each line shows when and by whom a value changed, before and after. Deleted records, by id, are included while the service keeps them.
@@ -203,7 +164,7 @@ def show_history(
     from crmctl.cli.list_window import window
     from crmctl.cli.record_lists import show_changes
 
-    show_changes(runtime, object_name, record_name, window(limit, every, offset))
+    show_changes(runtime, object_name, record_name, window(**part))
 
 
 @app.command(
