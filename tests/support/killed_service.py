@@ -23,7 +23,7 @@ def die(*_: Any, **__: Any) -> NoReturn:
 def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.background import Deliveries
     from crmctl.service.context import ServiceSettings
-    from crmctl.service.outbound.caller import OutboundCaller
+    from crmctl.service.outbound.caller import Caller
     from crmctl.service.server import Server
     from crmctl.service.store import change_log, deliveries
 
@@ -33,7 +33,7 @@ def main(step: str, database_url: str, folder: str) -> None:
     elif step == "before the claim":
         replace_in(deliveries, "claim", lambda real: die)
     elif step == "after the claim":
-        replace_in(OutboundCaller, "send", lambda real: die)
+        replace_in(Caller, "send", lambda real: die)
     elif step == "after the send":
         replace_in(deliveries, "settle", lambda real: die)
     elif step == "after the settlement":
