@@ -204,7 +204,7 @@ def test_the_keys_of_an_issuer_are_read_seldom() -> None:
         (("--github", "acme"), "--github must be OWNER/REPO, not 'acme'"),
         ((), "a trust needs one of --github, --gitlab and --issuer"),
         (("--issuer", "http://x.example.com", "--claim", "a_id=1"), "--issuer must be an address with https"),
-        (("--issuer", "https://x.example.com", "--claim", "a"), "--claim must be NAME=VALUE, not 'a'"),
+        (("--issuer", "https://x.example.com", "--claim", "a"), "--claim 'a' is not NAME=VALUE"),
     ],
 )
 def test_a_trust_that_is_not_complete_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
 from crmctl.cli.service_data import opened, write
+from crmctl.cli.targets import named_value
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError
 
@@ -58,7 +59,7 @@ def add_trust(
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
     expected = _github(github, repository_id, workflow) if github else _gitlab(gitlab, project_id) if gitlab else {}
     expected |= {"environment": environment} if environment else {}
-    expected |= dict(_claim(text) for text in claims or ())
+    expected |= {claim: str(value) for claim, value, _ in (named_value("--claim", text) for text in claims or ())}
     address = _issuer(issuer or (GITHUB if github else GITLAB), dev=dev)
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.context import new_id
@@ -121,13 +122,6 @@ def _check_names(usage: str, path: str, id_option: str, number: str | None, addr
         raise UsageError(f"{option} must be {form}, not {path!r}")
     if not (number or "").isdigit():
         raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{address} shows the id")
-
-
-def _claim(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not name or not sign or not value:
-        raise UsageError(f"--claim must be NAME=VALUE, not {text!r}")
-    return name, value
 
 
 def _issuer(url: str, *, dev: bool) -> str:

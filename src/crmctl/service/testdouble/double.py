@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -102,7 +102,7 @@ MOST_WAIT = 600.0
 SHOWN_HEADERS = ("content-type", "user-agent", "if-match", "idempotency-key", "x-request-id")
 
 Apps = Callable[[Context], ASGIApp]
-Handler = Callable[["_Control"], Any]
+Handler = Callable[[Request], Any]
 """Returns the answer of a control, or an awaitable of it."""
 
 
@@ -157,12 +157,14 @@ class TestDouble:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request = Request(scope, receive)
         try:
-            body = await Request(scope, receive).body()
+            body = await request.body()
         except ClientDisconnect:
             return
         if scope["path"].startswith(f"{PREFIX}/"):
-            await self._control(scope, body, receive, send)
+            answer = await self._control(request)
+            await answer(scope, receive, send)
             return
         if is_page(scope["path"]):
             await self._app(scope, _replay(body, receive), send)
@@ -287,8 +289,8 @@ class TestDouble:
 
     # -- controls -----------------------------------------------------------------------------------------------------------------
 
-    async def _control(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"].removeprefix(PREFIX)
+    async def _control(self, request: Request) -> JsonAnswer:
+        method, path = request.method, request.scope["path"].removeprefix(PREFIX)
         try:
             name = path.removeprefix("/snapshots/")
             handler = self._snapshot(name) if name != path else self._controls().get(path)
@@ -298,11 +300,10 @@ class TestDouble:
                 message = f"{PREFIX}{path} takes {', '.join(handler)}, not {method}"
                 allowed = {"Allow": ", ".join(handler)}
                 raise Fault(message, error="method_not_allowed", status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
-            document = handler[method](_Control(scope, body))
-            answer = JsonAnswer(await document if isawaitable(document) else document)
+            document = handler[method](request)
+            return JsonAnswer(await document if isawaitable(document) else document)
         except Exception as error:
-            answer = answer_for(BadRequest(error.message) if isinstance(error, UsageError) else error)
-        await answer(scope, receive, send)
+            return answer_for(BadRequest(error.message) if isinstance(error, UsageError) else error)
 
     def _controls(self) -> dict[str, dict[str, Handler]]:
         return {
@@ -314,14 +315,14 @@ class TestDouble:
         }
 
     def _snapshot(self, name: str) -> dict[str, Handler]:
-        async def save(_: _Control) -> Json:
+        async def save(_: Request) -> Json:
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
                 raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
             await self._settle()
             self._states[name] = await asyncio.to_thread(self._save)
             return {"saved": name}
 
-        async def restore(_: _Control) -> Json:
+        async def restore(_: Request) -> Json:
             state = self._states.get(name)
             if state is None or not name:
                 known = ", ".join(sorted(filter(None, self._states))) or "none"
@@ -332,7 +333,7 @@ class TestDouble:
 
         return {"PUT": save, "POST": restore}
 
-    async def _reset(self, _: _Control) -> Json:
+    async def _reset(self, _: Request) -> Json:
         self.faults.reset()
         self._release()
         await self._settle()
@@ -343,27 +344,27 @@ class TestDouble:
         self._requests.clear()
         return {"reset": True}
 
-    def _add_fault(self, control: _Control) -> list[dict[str, str | int]]:
-        self.faults.add(control.text("rule"))
+    async def _add_fault(self, request: Request) -> list[dict[str, str | int]]:
+        self.faults.add(await _text(request, "rule"))
         return self.faults.wire()
 
-    def _clear_faults(self, _: _Control) -> list[dict[str, str | int]]:
+    def _clear_faults(self, _: Request) -> list[dict[str, str | int]]:
         self._release()
         return self.faults.clear()
 
-    def _show_clock(self, _: _Control) -> Json:
+    def _show_clock(self, _: Request) -> Json:
         return {"now": to_wire(to_micros(self.clock.now()))}
 
-    def _set_clock(self, control: _Control) -> Json:
-        self.clock.set(read_moment(control.text("now"), self.clock.now()).at.timestamp())
-        return self._show_clock(control)
+    async def _set_clock(self, request: Request) -> Json:
+        self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
+        return self._show_clock(request)
 
-    async def _show_deliveries(self, control: _Control) -> list[Json]:
-        count, seconds = control.number("count", 0, MOST_RECORDED), control.number("timeout", 0, MOST_WAIT)
+    async def _show_deliveries(self, request: Request) -> list[Json]:
+        count, seconds = _number(request, "count", MOST_RECORDED), _number(request, "timeout", MOST_WAIT)
         return await asyncio.to_thread(self._await_deliveries, int(count), seconds)
 
-    async def _add_endpoint(self, control: _Control) -> Json:
-        url = control.text("url")
+    async def _add_endpoint(self, request: Request) -> Json:
+        url = await _text(request, "url")
         if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url, re.ASCII):
             raise BadRequest(f"url must be an address such as http://127.0.0.1:3000/hooks, not {url!r}", {"field": "url"})
 
@@ -374,28 +375,24 @@ class TestDouble:
         return await asyncio.to_thread(lambda: self._engine.write(create))
 
 
-@dataclass(frozen=True)
-class _Control:
-    scope: Scope
-    body: bytes
+async def _text(request: Request, field: str) -> str:
+    """Return the only field of the JSON body. Raises BadRequest."""
+    try:
+        document = jsontext.loads(await request.body())
+    except ValueError:
+        document = None
+    value = document.get(field) if isinstance(document, dict) else None
+    if not isinstance(value, str) or len(document) != 1:
+        raise BadRequest(f'the body must be a JSON object with one text: {{"{field}": "..."}}', {"field": field})
+    return value
 
-    def text(self, field: str) -> str:
-        """Return a field of the JSON body. Raises BadRequest."""
-        try:
-            document = jsontext.loads(self.body)
-        except ValueError:
-            document = None
-        value = document.get(field) if isinstance(document, dict) else None
-        if not isinstance(value, str) or len(document) != 1:
-            raise BadRequest(f'the body must be a JSON object with one text: {{"{field}": "..."}}', {"field": field})
-        return value
 
-    def number(self, name: str, least: float, most: float) -> float:
-        """Return a parameter of the query, `least` without it. Raises BadRequest."""
-        text = QueryParams(self.scope["query_string"]).get(name, str(least))
-        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or not least <= float(text) <= most:
-            raise BadRequest(f"{name} must be a number from {least} to {most:g}, not {text!r}", {"field": name})
-        return float(text)
+def _number(request: Request, name: str, most: float) -> float:
+    """Return a parameter of the query, 0 without it. Raises BadRequest."""
+    text = request.query_params.get(name, "0")
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or float(text) > most:
+        raise BadRequest(f"{name} must be a number from 0 to {most:g}, not {text!r}", {"field": name})
+    return float(text)
 
 
 class _Answer:
