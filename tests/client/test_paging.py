@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.client.answers import Page, iterate
 from crmctl.errors import ServiceError
-from crmctl.models.resources import Record
+from crmctl.models.resources import Record, StoredFile
 
 
 def records(start: int, count: int) -> list[Record]:
@@ -40,6 +40,12 @@ def test_everything_once(size: int, counts: bool) -> None:
     service = Service(size, counts=counts)
     assert walk(service) == [f"r{number}" for number in range(size)]
     assert len(service.asked) <= size // 100 + 2
+
+
+def test_files_have_no_ids_and_come_once_each() -> None:
+    files = [StoredFile.parse({"bucket": "docs", "path": f"{number}.txt"}) for number in range(450)]
+    pages = iterate(lambda limit, offset: Page(files[offset : offset + limit], None, limit, offset))
+    assert [file for page in pages for file in page.items] == files
 
 
 def test_no_request_more_than_needed_when_the_service_counts() -> None:

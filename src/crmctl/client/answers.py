@@ -495,7 +495,7 @@ def iterate(
 
 
 def _digest(items: list[R]) -> int:
-    return hash(tuple(str(item.wire.get("id")) for item in items))
+    return hash(tuple(str(item.wire.get("id") or jsontext.dumps(item.wire)) for item in items))  # files have no id
 
 
 def _is_short(page: Page[R], wanted: int) -> bool:

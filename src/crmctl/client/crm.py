@@ -39,6 +39,7 @@ from crmctl.models.resources import (
     Record,
     Report,
     ReportRun,
+    StoredFile,
     UploadUrl,
     Webhooks,
     Workflow,
@@ -230,6 +231,11 @@ class Crm:
 
     def list_workflow_runs(self, workflow_id: str, *, limit: int = 20, offset: int = 0) -> Page[WorkflowRun]:
         return self._page(path_of("workflows", workflow_id, "runs"), WorkflowRun, limit, offset, key="runs")
+
+    def list_files(self, *, limit: int = 50, offset: int = 0) -> Page[StoredFile]:
+        """Return uploaded files, newest first. Only crmctl's own service lists them."""
+        query = [("limit", str(limit)), ("offset", str(offset))]
+        return read_page(self.extension("GET /files", query=query), "files", StoredFile, limit, offset)
 
     def upload_url(self, path: str, bucket: str) -> UploadUrl:
         """Return a signed address for an upload. The request stores nothing, so it may be repeated."""

@@ -87,11 +87,7 @@ def list_files(runtime: Runtime, **part: Any) -> None:
 
 
 def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
-    from crmctl.client.answers import read_page
-    from crmctl.models.resources import StoredFile
-
-    query = [("limit", str(limit)), ("offset", str(offset))]
-    return read_page(runtime.crm.extension("GET /files", query=query), "files", StoredFile, limit, offset)
+    return runtime.crm.list_files(limit=limit, offset=offset)
 
 
 @app.command(
