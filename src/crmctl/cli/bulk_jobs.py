@@ -108,10 +108,11 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
 
 def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> bool:
     """Undo the apply of a folder; return False for any other job."""
-    from crmctl.org.jobs import find_org_job, undo_apply
+    from crmctl.org.jobs import MODE, undo_apply
+    from crmctl.plan.resume import job_of_mode
 
     context = RuntimeContext(runtime)
-    job = find_org_job(context, reference)
+    job = job_of_mode(context, MODE, reference)
     if job is None:
         return False
     plan = undo_apply(context, job, dry_run=True)
@@ -294,9 +295,10 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
 
 def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = False) -> None:
     """Raise UsageError for the job of `org apply`, which compares everything when it runs again."""
-    from crmctl.org.jobs import find_org_job
+    from crmctl.org.jobs import MODE
+    from crmctl.plan.resume import job_of_mode
 
-    if (job := find_org_job(RuntimeContext(runtime), reference, last=last)) is not None:
+    if (job := job_of_mode(RuntimeContext(runtime), MODE, reference, last=last)) is not None:
         raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
 

@@ -299,10 +299,11 @@ def show_merges(runtime: Runtime, result: MergeResult) -> None:
 def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> bool:
     """Continue a merge job; return False for any other job."""
     from crmctl.plan.merge_records import resume_merges
-    from crmctl.plan.resume import merge_job
+    from crmctl.plan.merge_steps import MODE
+    from crmctl.plan.resume import job_of_mode
 
     context = RuntimeContext(runtime)
-    job = merge_job(context, reference, last=last)
+    job = job_of_mode(context, MODE, reference, last=last)
     if job is None:
         return False
     if runtime.dry_run:

@@ -15,10 +15,9 @@ from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import OrgComparison, service_compared
-from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of
-from crmctl.org.jobs import OrgJob, OrgStep, known_ids, raise_unfinished, settle, steps_of, unfinished
-from crmctl.org.pull import source_digest
-from crmctl.org.sections import read_sections, send_entry, takes_sections, to_send
+from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
+from crmctl.org.jobs import OrgStep, begin_apply, begin_step, known_ids, raise_unfinished, settle, steps_of, unfinished
+from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
 from crmctl.plan.import_records import import_records
@@ -27,10 +26,10 @@ from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import Present, read_service
 from crmctl.write.database import JobState, RowState
-from crmctl.write.journal import RowEntry
+from crmctl.write.journal import Journal, RowEntry
 
 LISTED = 100
-"""Most entries of a list in a result; the counts are exact."""
+"""Most entries of a list in an error; the result lists all."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class ApplyPlan:
     """The changes of an apply and their outcome.
 
     `others`: activities, and the sections of the folder that the service takes. `coverage`: the rows of the folder's table for content
-    that it lacks. `left`: the `count` things not applied, each with the reason.
+    that it lacks. `left`: what is not applied, each with the reason.
     """
 
     folder: Path
@@ -81,7 +80,6 @@ class ApplyPlan:
     others: dict[str, ObjectPlan] = field(default_factory=dict)
     job: str | None = None
     left: list[Json] = field(default_factory=list)
-    count: int = 0
 
     @property
     def schema_changes(self) -> list[SchemaChange]:
@@ -96,15 +94,12 @@ class ApplyPlan:
         return sum(plan.delete for plan in self.records.values())
 
     def leave(self, place: str, problem: str) -> None:
-        self.count += 1
-        if len(self.left) < LISTED:
-            self.left.append({"place": place, "problem": problem})
+        self.left.append({"place": place, "problem": problem})
 
     def raise_for_error(self) -> None:
-        if self.count:
-            first = self.left[0]
-            problem = f"{self.count:,} left, such as {first['place']}: {first['problem']}"
-            raise PartialError(f"not everything was applied: {problem}", details={"left": self.left})
+        if self.left:
+            problem = f"{len(self.left):,} left, such as {self.left[0]['place']}: {self.left[0]['problem']}"
+            raise PartialError(f"not everything was applied: {problem}", details={"left": self.left[:LISTED]})
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
@@ -117,7 +112,6 @@ class ApplyPlan:
             **{name: vars(plan) for name, plan in self.others.items()},
             "notContained": [row["content"] for row in self.coverage],
             "left": self.left,
-            "leftCount": self.count,
         }
 
 
@@ -132,9 +126,9 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
     store_of(context).prepare()
     known = _read_map(request.map_file)
     with ExitStack() as stack:
-        job: OrgJob | None = None
-        if not request.dry_run and (info := unfinished(context, request.folder)) is not None:
-            job = _held(stack, OrgJob(info.folder, context.clock))
+        job = None if request.dry_run else unfinished(context, request.folder)
+        if job is not None:
+            _hold(stack, job)
             settle(context, job, request.settle)
         compared, present = stack.enter_context(
             service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
@@ -142,24 +136,25 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         plan = plan_of(compared, request, takes_sections=takes_sections(context))
         approve(plan)
         if not request.dry_run and (plan.changes or job is not None):
-            job = job or _held(stack, OrgJob.begin(context, request.folder))
-            plan.job = job.id
+            if job is None:
+                job = begin_apply(context, request.folder)
+                _hold(stack, job)
+            plan.job = job.header.job
             try:
-                _Run(context, compared, present, job, plan).carry_out(request)
+                _Run(context, compared, present, job, plan, request.settle).carry_out(prune=request.prune)
             except CrmctlError as error:
                 error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
                 raise
-            job.journal.state = JobState.FINISHED
+            job.state = JobState.FINISHED
         if not request.dry_run and request.map_file is not None:
             with whole_file(request.map_file, mode=0o600) as file:
                 file.write(jsontext.dumps(dict(sorted((known | known_ids(context)).items())), indent=0) + "\n")
     return plan
 
 
-def _held(stack: ExitStack, job: OrgJob) -> OrgJob:
-    stack.enter_context(closing(job.journal))
-    stack.enter_context(job.journal.hold())
-    return job
+def _hold(stack: ExitStack, job: Journal) -> None:
+    stack.enter_context(closing(job))
+    stack.enter_context(job.hold())
 
 
 def _refuse_masked(folder: OrgFolder, request: ApplyFolderRequest, origin: str) -> None:
@@ -233,18 +228,17 @@ def object_order(folder: OrgFolder) -> list[str]:
     Raises RejectedError if required references form a cycle.
     """
     left, order = dict(folder.objects), list[str]()
+
+    def waits_for(slug: str) -> tuple[int, int]:
+        """Return how many required references and how many references lead to objects that are left."""
+        references = [each for each in references_of(left[slug]).values() if each.target in left and each.target != slug]
+        return sum(each.is_required for each in references), len(references)
+
     while left:
-
-        def waits_for(slug: str, *, required: bool) -> int:
-            references = references_of(folder.objects[slug]).values()
-            return sum(each.target in left and each.target != slug and (each.is_required or not required) for each in references)
-
-        free = [slug for slug in left if not waits_for(slug, required=True)]
-        if not free:
-            raise RejectedError(
-                f"required references form a cycle: {', '.join(left)}; no record of them can be created first", code="required_cycle"
-            )
-        chosen = min(free, key=lambda slug: waits_for(slug, required=False))
+        chosen = min(left, key=waits_for)
+        if waits_for(chosen)[0]:
+            problem = f"required references form a cycle: {', '.join(left)}; no record of them can be created first"
+            raise RejectedError(problem, code="required_cycle")
         order.append(chosen)
         del left[chosen]
     return order
@@ -252,33 +246,34 @@ def object_order(folder: OrgFolder) -> list[str]:
 
 @dataclass
 class _Run:
-    """The steps of an apply."""
+    """The steps of an apply. `settle`: seconds that a request with a lost answer is watched."""
 
     context: BulkContext
     compared: OrgComparison
     present: Present
-    job: OrgJob
+    job: Journal
     plan: ApplyPlan
+    settle: float
 
-    def carry_out(self, request: ApplyFolderRequest) -> None:
+    def carry_out(self, *, prune: bool) -> None:
         self._schema()
         order, tables = object_order(self.compared.right), self.compared.tables
         for slug in order:
-            self._create(slug, request.settle)
+            self._create(slug)
         for slug in order:
             changes = ((change.id, set_values(change.values)) for change in self.compared.changed(slug, strict=True))
             rows = ({"id": record_id, **values} for record_id, values in changes if values)
             if (first := next(rows, None)) is not None:
-                self._import(self.job.begin_step("update", slug), chain([first], rows), request.settle)
+                self._import(begin_step(self.job, "update", slug), chain([first], rows))
         for section in SECTIONS:
             self._send_entries(section)
         if "members" in self.plan.others and self.plan.others["members"].create:
             self.compared.match_users(read_sections(self.context, ("members",))[0]["members"].values())
         self._name_doubtful_activities()
         self._send_entries("activities")
-        for slug in reversed(order) if request.prune else ():
+        for slug in reversed(order) if prune else ():
             self._delete(slug)
-        for activity_id in tables.unpaired_ids(Side.LEFT, ACTIVITY_ROWS) if request.prune else ():
+        for activity_id in tables.unpaired_ids(Side.LEFT, ACTIVITY_ROWS) if prune else ():
             self.plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
         for slug, row_id, names in tables.cut_unpaired_links(inside=True):
             self.plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to was not created")
@@ -286,12 +281,12 @@ class _Run:
     def _schema(self) -> None:
         if changes := self.plan.schema_changes:
             made = [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]
-            self.job.begin_step("schema", "").note("", made=made)
+            begin_step(self.job, "schema", "").note("", made=made)
             folder, service = self.compared.right, self.context.service
             apply_schema(service, folder.schema, self.compared.schema, self.present, lambda _: None)
             self.present = read_service(service, list(folder.objects))
 
-    def _create(self, slug: str, settle: float) -> None:
+    def _create(self, slug: str) -> None:
         """Create the records of an object without references to records that do not exist yet: those follow as updates."""
         tables, deferred = self.compared.tables, set[str]()
         sources = tables.unpaired_ids(Side.RIGHT, slug)
@@ -305,18 +300,18 @@ class _Run:
                     deferred.add(source)
                 yield translated
 
-        step = self.job.begin_step("create", slug)
+        step = begin_step(self.job, "create", slug)
         step.write_sources(sources)
-        made = {sources[number - 1]: row.record_id for number, row in self._import(step, rows(), settle) if row.record_id is not None}
+        made = {sources[number - 1]: row.record_id for number, row in self._import(step, rows()) if row.record_id is not None}
         self.compared.pair(slug, made)
         for source in deferred & made.keys():
-            data, references = tables.data(Side.RIGHT, slug, source), tables.references.by_kind[slug]
+            data, references = tables.data(Side.RIGHT, slug, source), tables.references[slug]
             tables.add(Side.LEFT, OrgRow(slug, made[source], {name: value for name, value in data.items() if name not in references}))
 
-    def _import(self, step: OrgStep, rows: Iterable[Json], settle: float) -> list[tuple[int, RowEntry]]:
+    def _import(self, step: OrgStep, rows: Iterable[Json]) -> list[tuple[int, RowEntry]]:
         request = ImportRequest(
             object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
-            mirror="never", on_error="continue", capture_ids=True, settle=settle, keeps_overwritten=step.kind == "update",
+            mirror="never", on_error="continue", capture_ids=True, settle=self.settle, keeps_overwritten=step.kind == "update",
         )  # fmt: skip
         raise_unfinished(import_records(step.context(self.context), request), str(self.plan.folder))
         return self._conclude(step)
@@ -324,7 +319,7 @@ class _Run:
     def _delete(self, slug: str) -> None:
         ids = self.compared.tables.unpaired_ids(Side.LEFT, slug)
         if ids:
-            step = self.job.begin_step("delete", slug)
+            step = begin_step(self.job, "delete", slug)
             request = DeleteRequest(self.present.objects[slug].id, Selection(ids=ids, verb="delete"))
             deletion = delete(step.context(self.context), request, lambda _: None)
             with suppress(PartialError):
@@ -333,7 +328,7 @@ class _Run:
 
     def _conclude(self, step: OrgStep) -> list[tuple[int, RowEntry]]:
         """Count the rows of a step, name those that were not written, and return them."""
-        rows = self.job.count(step)
+        rows = step.conclude()
         for number, row in rows:
             if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
                 self.plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
@@ -347,7 +342,7 @@ class _Run:
         wanted += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
         if section not in self.plan.others or not wanted:
             return
-        step = self.job.begin_step("entries", section)
+        step = begin_step(self.job, "entries", section)
         for source, known in wanted:
             data, left_out = self.compared.translated(kind, tables.data(Side.RIGHT, kind, source), strict=True)
             for name in left_out:
@@ -368,21 +363,18 @@ class _Run:
         if "links" in data:
             pairs = [link.split("/", 1) for link in data["links"]]
             fields["linkedRecords"] = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
-        service, before = self.context.service, None
+        before = None if known is None else current_entry(self.context, "activities", known, fields)
         if known is None:
-            step.note(source, id=None, fields=list(fields))
-            wire = service.create_activity(fields).wire
-        else:
-            current = service.get_activity(known).wire
-            before = {name: current.get(name) for name in fields}
-            wire = service.update_activity(known, fields).wire
+            step.note(source, id=None, fields=list(fields), at=self.context.clock.now())
+        service = self.context.service
+        wire = (service.create_activity(fields) if known is None else service.update_activity(known, fields)).wire
         step.note(source, id=wire["id"], sent={name: wire.get(name) for name in fields}, before=before)
 
     def _name_doubtful_activities(self) -> None:
         """Note the ids of activities that an interrupted run created without hearing of it: they have been matched by their content."""
         pairs = self.compared.lefts(ACTIVITY_ROWS)
-        for step in steps_of(self.job.folder):
+        for step in steps_of(self.job):
             for source, note in step.notes().items() if step.object == "activities" else ():
                 if note["id"] is None and source in pairs:
-                    wire = self.context.service.get_activity(pairs[source]).wire
-                    step.note(source, id=pairs[source], sent={name: wire.get(name) for name in note["fields"]}, before=None)
+                    sent = current_entry(self.context, "activities", pairs[source], note["fields"])
+                    step.note(source, id=pairs[source], sent=sent, before=None)

@@ -20,7 +20,6 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType, Object
 from crmctl.org.folder import (
-    ACTIVITIES,
     ACTIVITY_ROWS,
     FILES,
     MEMBER_ROWS,
@@ -82,19 +81,16 @@ class OrgComparison:
         self.is_exact = False
         """Whether values that mean the same differ if they are written differently."""
         self._lefts: dict[str, dict[str, str]] = {}
-        self._attributes = {slug: {each.slug: attribute_of(each) for each in spec.attributes} for slug, spec in right.objects.items()}
-        self._attributes[MEMBER_ROWS] = {"email": EMAIL}
+        self._attributes = {**present_of(right.schema).attributes, MEMBER_ROWS: {"email": EMAIL}}
 
     def match(self, known: Mapping[str, str], members: Iterable[Json]) -> None:
         """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
-        self.tables.know(known)
         self.match_users(members)
+        self.tables.match(known)
         for slug in self.right.objects:
-            self.tables.match(slug)
-        self.tables.match_targets()
+            self.tables.match_keys(slug)
         self.tables.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
-        for kind in self.kinds:
-            self.tables.match(kind)
+        self.tables.match_keys(ACTIVITY_ROWS)
 
     def match_users(self, members: Iterable[Json]) -> None:
         """Pair users by the e-mail addresses of the members."""
@@ -124,7 +120,7 @@ class OrgComparison:
             left = next((found for each in kinds if (found := self.lefts(each).get(record_id)) is not None), None)
             return left if left is not None or strict else record_id
 
-        return self.tables.references.moved(kind, data, new)
+        return self.tables.moved(kind, data, new)
 
     def changed(self, kind: str, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield the pairs that differ. `strict` is that of `translated`."""
@@ -148,26 +144,14 @@ class OrgComparison:
             yield from self.changed(kind, strict=strict)
 
 
-def attribute_of(spec: AttributeSpec) -> Attribute:
-    """Return the attribute that a schema file describes; its target is named by slug."""
-    config = dict(spec.config or {})
-    if TARGET in config:
-        config["allowed_object_id"] = config.pop(TARGET)
-    return Attribute(
-        id=spec.slug, slug=spec.slug, name=spec.name, type=spec.type, is_required=spec.is_required, is_unique=spec.is_unique,
-        is_list=spec.is_list, config=config or None,
-    )  # fmt: skip
-
-
 def present_of(schema: SchemaDocument) -> Present:
     """Return a schema file as if a service had it, with slugs as ids."""
-    objects = {
-        spec.slug: Object(
-            id=spec.slug, slug=spec.slug, type=spec.type, singular_name=spec.singular_name, plural_name=spec.plural_name,
-            description=spec.description,
-        )
-        for spec in schema.objects
-    }  # fmt: skip
+
+    def attribute_of(spec: AttributeSpec) -> Attribute:
+        config = {"allowed_object_id" if name == TARGET else name: value for name, value in (spec.config or {}).items()}
+        return Attribute.parse({"id": spec.slug, **spec.model_dump(by_alias=True), "config": config})
+
+    objects = {spec.slug: Object.parse({"id": spec.slug, **spec.model_dump(by_alias=True)}) for spec in schema.objects}
     return Present(objects, {spec.slug: {each.slug: attribute_of(each) for each in spec.attributes} for spec in schema.objects})
 
 
@@ -175,19 +159,18 @@ def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
     """Return how to take the key of a record, from `matches` or the folder's settings. Raises UsageError for an unknown attribute."""
     if unknown := sorted(matches.keys() - folder.objects.keys()):
         raise UsageError(f"--match: {folder.path} has no object {unknown[0]}", hint=f"its objects are: {', '.join(folder.objects)}")
-    rules = {
-        slug: key_rule([key], [attribute_of(each) for each in folder.objects[slug].attributes], "--match")
-        for slug, key in {**folder.settings.keys, **matches}.items()
-        if slug in folder.objects
-    }
+    attributes, keys = present_of(folder.schema).attributes, {**folder.settings.keys, **matches}
+    rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items() if slug in attributes}
     return lambda row: rules[row.kind].key(row.data) if row.kind in rules else None
 
 
 # -- reading folders -----------------------------------------------------------------------------------------------------------------
 
 
-def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf) -> Iterator[tuple[str, str]]:
-    """Read a folder into the tables. Yield place and text of its problems: duplicate ids, references to missing records, wrong counts."""
+def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *, edited: bool) -> Iterator[tuple[str, str]]:
+    """Read a folder into the tables. Yield place and text of its problems. `edited`: files may differ from the manifest."""
+    if not edited:
+        yield from folder.checksum_problems()
     slugs = {slug: {attribute.slug for attribute in spec.attributes} for slug, spec in folder.objects.items()}
     for row in folder.rows():
         if unknown := sorted(row.data.keys() - slugs.get(row.kind, row.data.keys())):
@@ -202,27 +185,18 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf) ->
             yield row.place, f"{row.id} is not what its sha256 says: {FILES}/{path.name}"
     for place, name, target, row_id in tables.open_links(side):
         yield place, f"{name} refers to {target} {row_id}, which the folder does not hold"
-
-
-def count_problems(tables: OrgTables, side: Side, folder: OrgFolder) -> Iterator[tuple[str, str]]:
-    told: Json = {slug: folder.manifest.get("records", {}).get(slug, 0) for slug in folder.objects}
-    for name, count in {**told, ACTIVITIES: folder.manifest.get("activities", 0)}.items():
-        rows = tables.count(side, ACTIVITY_ROWS if name == ACTIVITIES else name)
-        if rows != count:
-            yield name, f"holds {rows:,} rows, the manifest says {count:,}"
+    told = folder.manifest.get("records", {}) | {ACTIVITY_ROWS: folder.manifest.get("activities", 0)}
+    for kind in () if edited else (*folder.objects, ACTIVITY_ROWS):
+        if (count := tables.count(side, kind)) != told.get(kind, 0):
+            yield kind.strip(), f"holds {count:,} rows, the manifest says {told.get(kind, 0):,}"
 
 
 def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> list[Json]:
-    """Read a folder into the tables and return its first problems. `edited`: files may differ from the manifest."""
-
-    def every() -> Iterator[tuple[str, str]]:
-        yield from () if edited else folder.checksum_problems()
-        yield from load_folder(tables, side, folder, key)
-        yield from () if edited else count_problems(tables, side, folder)
-
+    """Read a folder into the tables and return its first problems. `edited` is that of `load_folder`."""
     problems = list[Json]()
     try:
-        problems.extend({"place": place, "problem": text} for place, text in islice(every(), MOST_PROBLEMS))
+        found = load_folder(tables, side, folder, key, edited=edited)
+        problems.extend({"place": place, "problem": text} for place, text in islice(found, MOST_PROBLEMS))
     except RejectedError as error:
         problems += error.details or [{"place": str(folder.path), "problem": error.message}]
     return problems
@@ -280,8 +254,9 @@ def service_compared(
         organization = _read_service(context, folder)
         stack.enter_context(organization.copy)
         _refuse_excluded(organization, folder)
+        files = {*tables.unpaired_ids(Side.RIGHT, FILE_ROWS)}
         for row in organization.rows():
-            if row.kind == FILE_ROWS and tables.has(Side.RIGHT, FILE_ROWS, row.id):
+            if row.kind == FILE_ROWS and row.id in files:
                 row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
             tables.add(Side.LEFT, row, key(row))
         kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
@@ -299,11 +274,10 @@ def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
 
 
 def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
-    for one in organization.objects:
-        state, spec = organization.copy.state(one.id), folder.objects.get(one.slug or "")
-        excluded = {each.slug for each in spec.attributes} & set(state.excluded) if spec is not None and state is not None else set()
-        if excluded:
-            problem = f"the mirror of the service excludes {one.slug}.{min(excluded)}, so crmctl cannot compare it"
+    pairs = [(one, each.slug) for one in organization.objects if one.slug in folder.objects for each in folder.objects[one.slug].attributes]
+    for one, name in pairs:
+        if not organization.copy.holds(one.id, [name]):
+            problem = f"the mirror of the service excludes {one.slug}.{name}, so crmctl cannot compare it"
             raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
 
 

@@ -17,7 +17,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.models.resources import AttributeType
-from crmctl.org.replacement import finish_replacement
+from crmctl.org.replacement import finish_replacement, replace_content
 from crmctl.schema.schema_document import SchemaDocument, problems_of, read_schema
 from crmctl.values import yaml_text
 from crmctl.values.folded_text import fold
@@ -86,18 +86,14 @@ class OrgRow(NamedTuple):
     """File and line."""
 
 
-class MaskSettings(SpecPart):
-    keep: tuple[str, ...] = ()
-
-
 class OrgSettings(SpecPart):
-    """The content of `org.toml`. `objects` is empty for all. `mask.keep` names attributes that a mask leaves alone."""
+    """The content of `org.toml`. `objects` is empty for all. `keep` under `mask` names attributes that a mask leaves alone."""
 
     format: int = FORMAT
     objects: tuple[str, ...] = ()
     parts: tuple[Part, ...] = Field(tuple(part for part in get_args(Part) if part != FILES), alias="with")
     keys: Mapping[str, str] = Field(default_factory=dict)
-    mask: MaskSettings = MaskSettings()
+    mask: Mapping[Literal["keep"], tuple[str, ...]] = Field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -121,7 +117,7 @@ class OrgSettings(SpecPart):
         keys = "".join(f"{jsontext.quote(slug)} = {jsontext.quote(key)}\n" for slug, key in sorted(self.keys.items()))
         return _SETTINGS_TEXT.format(
             format=FORMAT, every_part=", ".join(PARTS), objects=listed(self.objects), parts=listed(self.parts), keys=keys,
-            keep=listed(self.mask.keep),
+            keep=listed(self.mask.get("keep", ())),
         )  # fmt: skip
 
 
@@ -266,15 +262,39 @@ class OrgFolder:
 def refuse_foreign(path: Path, *, is_start: bool = False) -> None:
     """Raise UsageError if the folder has other files than those of an organization. `is_start`: settings without data are fine."""
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".") and entry.name not in FREE_NAMES}
-    folded: dict[str, str] = {}
-    for name in sorted(names):
-        if (other := folded.setdefault(name.lower(), name)) != name:
-            refuse_folder(path, f"has both {other} and {name}, one name where case does not count")
-    foreign = sorted(names - {*DATA_NAMES, SETTINGS})
-    if foreign:
+    if foreign := sorted(names - {*DATA_NAMES, SETTINGS}):
         refuse_folder(path, f"holds files that are not crmctl's: {', '.join(foreign[:5])}", "choose a folder of its own")
     if MANIFEST not in names and (not is_start or names - {SETTINGS}):
         refuse_folder(path, "is no folder of crmctl org", "crmctl org pull DIR makes one")
+
+
+def check_start(path: Path, *, is_masked: bool) -> None:
+    """Raise UsageError unless the folder is new, empty, or one of crmctl that a pull may replace. Completes an interrupted pull."""
+    finish_replacement(path)
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        refuse_folder(path, "is no folder")
+    if not path.resolve().parent.is_dir():
+        refuse_folder(path, "cannot be made: its parent folder does not exist")
+    if path.exists():
+        refuse_foreign(path, is_start=True)
+        if not is_masked and (path / MANIFEST).exists() and OrgFolder(path).is_masked:
+            refuse_folder(path, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
+
+
+def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
+    """Move new content from `place` into the folder; return False if it holds exactly that already. Settings are written only once."""
+    names = list(DATA_NAMES)
+    if not (path / SETTINGS).exists():
+        (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
+        names.insert(0, SETTINGS)
+    elif (path / MANIFEST).exists():
+        old = OrgFolder(path)
+        same = ("files", "masked", "subset", "source")
+        if all(old.manifest.get(name) == manifest[name] for name in same) and not list(old.checksum_problems()):
+            return False
+    (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    replace_content(path, names)
+    return True
 
 
 def entry_id(section: str, entry: Json) -> str:
@@ -304,6 +324,16 @@ def data_files(path: Path) -> list[str]:
     tops = [path / name for name in DATA_NAMES if name != MANIFEST]
     files = [file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file() or file.is_symlink()]
     return sorted(file.relative_to(path).as_posix() for file in files)
+
+
+def digest_of(text: str) -> str:
+    """Return a text of 16 characters that looks random and is always the same."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def source_digest(origin: str) -> str:
+    """Return a digest that identifies a service without naming it."""
+    return digest_of(f"crmctl org {origin}")
 
 
 def file_facts(path: Path) -> Json:

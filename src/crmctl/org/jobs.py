@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from crmctl.bulk_context import BulkContext
-from crmctl.clock import Clock
-from crmctl.errors import NotFoundError, PartialError, RejectedError, UsageError
-from crmctl.models import jsontext
+from crmctl.errors import PartialError, RejectedError, UsageError
 from crmctl.models.jsontext import Json
 from crmctl.org.sections import take_back
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
-from crmctl.plan.resume import ResumeRequest, check_service, choose_job, resume
+from crmctl.plan.resume import ResumeRequest, check_service, resume
 from crmctl.plan.undo import UndoRequest, undo
 from crmctl.schema.schema_document import read_service
 from crmctl.values.filters import Condition
@@ -31,8 +27,6 @@ from crmctl.write.journal import UNDONE, Header, Journal, RowEntry
 MODE = "org"
 """Mode of an apply in its header."""
 
-STEPS, SOURCES, NOTES = "steps", "sources.txt", "notes.jsonl"
-CHUNK = 500
 COUNTED = ("records", "activities", "entries", "schema")
 
 
@@ -49,8 +43,12 @@ class _StepContext:
 
 @dataclass(frozen=True)
 class OrgStep:
-    """A step of an apply. `kind`: schema, create, update, delete, or entries. `object` is a slug, `activities`, or a section."""
+    """A step of an apply. `kind`: schema, create, update, delete, or entries. `object` is a slug, `activities`, or a section.
 
+    `apply` is the journal of the apply; it keeps the notes of the step. The step's own job lives in `folder`.
+    """
+
+    apply: Journal
     folder: Path
     kind: str
     object: str
@@ -59,86 +57,65 @@ class OrgStep:
         """Return the context for the step's job."""
         return cast(BulkContext, _StepContext(context, self.folder))
 
-    def job(self, clock: Clock) -> JobInfo | None:
+    def job(self) -> JobInfo | None:
         """Return the step's job, if it has begun."""
-        return next(iter(JobStore(self.folder, clock).list()), None)
+        return next(iter(JobStore(self.folder, self.apply.clock).list()), None)
 
-    def rows(self, clock: Clock) -> Iterator[tuple[int, RowEntry]]:
-        """Yield number and outcome of the rows of the step's job, without those that were undone."""
-        if (job := self.job(clock)) is None:
-            return
-        with closing(Journal(job.folder, clock)) as journal:
-            undone = journal.kept(UNDONE)
-            for first in range(1, sum(job.counts.values()) + 1, CHUNK):
-                for number, row in sorted(journal.rows(first, first + CHUNK - 1).items()):
-                    if row.record_id is None or row.record_id.lower() not in undone:
-                        yield number, row
+    def rows(self) -> list[tuple[int, RowEntry]]:
+        """Return number and outcome of the rows of the step's job, without those that were undone."""
+        if (job := self.job()) is None:
+            return []
+        with closing(Journal(job.folder, self.apply.clock)) as journal:
+            undone, rows = journal.kept(UNDONE), journal.rows(1, sum(job.counts.values()))
+        return [(number, row) for number, row in sorted(rows.items()) if (row.record_id or "").lower() not in undone]
 
-    def write_sources(self, sources: Iterable[str]) -> None:
-        """Write the ids that the rows of the step have in the folder, in their order."""
-        self._append(SOURCES, "".join(f"{source}\n" for source in sources))
-
-    def new_ids(self, clock: Clock) -> Iterator[tuple[str, str]]:
-        """Yield the id in the folder and the id in the service of each record that the step created."""
-        sources = self._lines(SOURCES)
-        return ((sources[number - 1], row.record_id) for number, row in self.rows(clock) if sources and row.record_id is not None)
+    def conclude(self) -> list[tuple[int, RowEntry]]:
+        """Add the outcome of the finished step to the rows of the apply, which lists show, and return the step's rows."""
+        offset, rows = sum(self.apply.counts().values()), self.rows()
+        self.apply.conclude(((offset + number, row.state, row.record_id, row.error) for number, row in rows), len(rows))
+        return rows
 
     def note(self, source: str, **facts: Any) -> None:
         """Write to disk at once what the step does with an entry. Notes may hold secrets, such as headers of requests."""
-        self._append(NOTES, jsontext.dumps({"source": source, **facts}) + "\n")
+        self.apply.remember(f"{self.folder.name} {source}", facts)
 
     def notes(self) -> dict[str, Json]:
         """Return the last note about each entry."""
-        return {note["source"]: note for note in map(jsontext.loads, self._lines(NOTES))}
+        start = f"{self.folder.name} "
+        return {name.removeprefix(start): facts for name, facts in self.apply.kept("", start, f"{start}\U0010ffff").items()}
 
-    def _append(self, name: str, text: str) -> None:
-        (self.folder / name).touch(mode=0o600)
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+    def write_sources(self, sources: list[str]) -> None:
+        """Store the ids that the rows of the step have in the folder, in their order."""
+        self.apply.remember(self.folder.name, sources)
 
-    def _lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        return path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-
-
-class OrgJob:
-    """The open job of an apply. Its folder holds a folder for each step, such as `steps/0002-create-people`."""
-
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self.folder = folder
-        self.id = folder.name
-        self._clock = clock
-        self.journal = Journal(folder, clock)
-
-    @classmethod
-    def begin(cls, context: BulkContext, path: Path) -> OrgJob:
-        """Create the job of a folder."""
-        folder = store_of(context).new_folder()
-        header = Header(
-            job=folder.name, object="organization", object_id="", origin=context.origin, mode=MODE, input=str(path),
-            path=str(path.resolve()), sha256="", size=0, mapping="", schema="", created_at=context.clock.now(), version=__version__,
-        )  # fmt: skip
-        Journal.create(folder, header, context.clock).close()
-        job = cls(folder, context.clock)
-        job.journal.state = JobState.OPEN
-        return job
-
-    def begin_step(self, kind: str, slug: str) -> OrgStep:
-        folder = self.folder / STEPS / f"{len(steps_of(self.folder)) + 1:04}-{kind}-{slug}"
-        folder.mkdir(parents=True, mode=0o700)
-        return OrgStep(folder, kind, slug)
-
-    def count(self, step: OrgStep) -> list[tuple[int, RowEntry]]:
-        """Add the outcome of a finished step to the job's own rows, which lists show, and return its rows."""
-        offset, rows = sum(self.journal.counts().values()), list(step.rows(self._clock))
-        self.journal.conclude(((offset + number, row.state, row.record_id, row.error) for number, row in rows), len(rows))
-        return rows
+    def new_ids(self) -> dict[str, str]:
+        """Map the id in the folder to the id in the service of each record and activity that the step created."""
+        if self.object == "activities":
+            return {source: note["id"] for source, note in self.notes().items() if note["id"] is not None}
+        sources = self.apply.recall(self.folder.name) or ()
+        return {sources[number - 1]: row.record_id for number, row in self.rows() if sources and row.record_id is not None}
 
 
-def steps_of(folder: Path) -> list[OrgStep]:
-    return [OrgStep(place, *place.name.split("-", 2)[1:]) for place in sorted((folder / STEPS).glob("*"))]
+def begin_apply(context: BulkContext, path: Path) -> Journal:
+    """Create the job of a folder. Its own folder holds one for each step, such as `steps/0002-create-people`."""
+    folder = store_of(context).new_folder()
+    header = Header(
+        job=folder.name, object="organization", object_id="", origin=context.origin, mode=MODE, input=str(path),
+        path=str(path.resolve()), sha256="", size=0, mapping="", schema="", created_at=context.clock.now(), version=__version__,
+    )  # fmt: skip
+    journal = Journal.create(folder, header, context.clock)
+    journal.state = JobState.OPEN
+    return journal
+
+
+def begin_step(apply: Journal, kind: str, slug: str) -> OrgStep:
+    folder = apply.folder / "steps" / f"{len(steps_of(apply)) + 1:04}-{kind}-{slug}"
+    folder.mkdir(parents=True, mode=0o700)
+    return OrgStep(apply, folder, kind, slug)
+
+
+def steps_of(apply: Journal) -> list[OrgStep]:
+    return [OrgStep(apply, place, *place.name.split("-", 2)[1:]) for place in sorted((apply.folder / "steps").glob("*"))]
 
 
 def org_jobs(context: BulkContext) -> list[JobInfo]:
@@ -147,50 +124,41 @@ def org_jobs(context: BulkContext) -> list[JobInfo]:
     return [job for job in jobs if job.header.mode == MODE and job.header.origin == context.origin]
 
 
-def find_org_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
-    """Return the named job, or the one that a resume would choose, if it is an apply."""
-    try:
-        job = choose_job(store_of(context), reference, last=last)
-    except (NotFoundError, UsageError):
-        return None
-    return job if job.header.mode == MODE else None
-
-
-def unfinished(context: BulkContext, path: Path) -> JobInfo | None:
+def unfinished(context: BulkContext, path: Path) -> Journal | None:
     """Return the newest unfinished apply of this folder to this service. Raises UsageError if it is running."""
     jobs = [job for job in org_jobs(context) if job.state is JobState.OPEN and job.header.path == str(path.resolve())]
-    if jobs:
-        refuse_running(jobs[-1])
-    return jobs[-1] if jobs else None
+    if not jobs:
+        return None
+    refuse_running(jobs[-1])
+    return Journal(jobs[-1].folder, context.clock)
 
 
 def known_ids(context: BulkContext) -> dict[str, str]:
     """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
     known: dict[str, str] = {}
     for job in org_jobs(context):
-        for step in steps_of(job.folder):
-            known.update(step.new_ids(context.clock))
-            if step.object == "activities":
-                known.update((source, note["id"]) for source, note in step.notes().items() if note["id"] is not None)
+        with closing(Journal(job.folder, context.clock)) as apply:
+            for step in steps_of(apply):
+                known |= step.new_ids()
     return known
 
 
-def settle(context: BulkContext, job: OrgJob, seconds: float) -> None:
+def settle(context: BulkContext, apply: Journal, seconds: float) -> None:
     """Continue the step that an interrupted apply left; watch requests with a lost answer for so many seconds.
 
     Raises the error that ends it early.
     """
-    for step in steps_of(job.folder):
-        if step.object == "activities" and any(note["id"] is None for note in step.notes().values()):
-            wait = (step.folder / NOTES).stat().st_mtime + seconds - context.clock.now()
-            if wait > 0:
-                context.listener.note(f"an activity may still arrive: waiting {wait:.0f} s")
-                context.clock.sleep(wait)
-        info = step.job(context.clock)
+    for step in steps_of(apply):
+        doubtful = [note["at"] for note in step.notes().values() if step.object == "activities" and note["id"] is None]
+        wait = max(doubtful, default=0.0) + seconds - context.clock.now()
+        if wait > 0:
+            context.listener.note(f"an activity may still arrive: waiting {wait:.0f} s")
+            context.clock.sleep(wait)
+        info = step.job()
         if info is not None and info.is_resumable:
             result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
-            raise_unfinished(result, job.journal.header.input)
-            job.count(step)
+            raise_unfinished(result, apply.header.input)
+            step.conclude()
 
 
 def raise_unfinished(result: ImportResult, folder: str) -> None:
@@ -229,44 +197,41 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
     refuse_running(job)
     check_service(job.header, context.origin)
     result = OrgUndo(job.id)
-    with closing(Journal(job.folder, context.clock)) as journal, journal.hold():
-        for step in reversed(steps_of(job.folder)):
+    with closing(Journal(job.folder, context.clock)) as apply, apply.hold():
+        for step in reversed(steps_of(apply)):
             if step.kind == "schema":
                 _undo_schema(context, step, result, dry_run=dry_run)
             elif step.kind == "entries":
                 _undo_entries(context, step, result, dry_run=dry_run)
-            else:
-                _undo_records(context, step, result, dry_run=dry_run, include_changed=include_changed)
+            elif (info := step.job()) is not None and info.state is not JobState.UNDONE:
+                result.counts["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
+                if not dry_run:
+                    request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
+                    _undo_records(step.context(context), step.object, request, result)
         if not dry_run:
-            journal.state = JobState.FINISHED if result.left else JobState.UNDONE
+            apply.state = JobState.FINISHED if result.left else JobState.UNDONE
     return result
 
 
-def _undo_records(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool, include_changed: bool) -> None:
-    info = step.job(context.clock)
-    if info is None or info.state is JobState.UNDONE:
-        return
-    result.counts["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
-    if dry_run:
-        return
-    request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
+def _undo_records(context: BulkContext, slug: str, request: UndoRequest, result: OrgUndo) -> None:
     try:
-        plan = undo(step.context(context), request, lambda _: None)
+        plan = undo(context, request, lambda _: None)
         result.steps.append(plan.to_document())
         plan.raise_for_error()
     except UsageError as error:
         if error.code != "nothing_to_undo":
             raise
     except PartialError as error:
-        result.left.append(f"{step.object}: {error.message}")
+        result.left.append(f"{slug}: {error.message}")
 
 
 def _undo_entries(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
     """Delete created activities and entries and restore changed ones, unless somebody changed them since."""
-    for source, note in reversed([item for item in step.notes().items() if item[1]["id"] is not None]):
-        result.counts["activities" if step.object == "activities" else "entries"] += 1
-        if not dry_run and (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
-            result.left.append(f"{step.object} {source}: {why}")
+    for source, note in step.notes().items():
+        if note["id"] is not None:
+            result.counts["activities" if step.object == "activities" else "entries"] += 1
+            if not dry_run and (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
+                result.left.append(f"{step.object} {source}: {why}")
 
 
 def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:

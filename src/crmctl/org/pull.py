@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
@@ -25,28 +24,27 @@ from crmctl.models.resources import Activity, Attribute, AttributeType, Object
 from crmctl.org.folder import (
     ACTIVITIES,
     ACTIVITY_ROWS,
-    DATA_NAMES,
     ENTRY_FILES,
     FILES,
     FORMAT,
-    MANIFEST,
     MEMBER_ROWS,
     PARTS,
     RECORDS,
     SCHEMA,
-    SECTIONS,
     SETTINGS,
     OrgFolder,
     OrgRow,
     OrgSettings,
+    check_start,
     data_files,
+    digest_of,
     file_facts,
-    refuse_folder,
-    refuse_foreign,
+    source_digest,
+    store_content,
 )
 from crmctl.org.mask import Mask, read_key
-from crmctl.org.replacement import finish_replacement, new_content, replace_content
-from crmctl.org.sections import Entries, coverage, fetch_file, portable, read_sections, write_section
+from crmctl.org.replacement import new_content
+from crmctl.org.sections import DISABLED, Entries, coverage, fetch_file, portable, read_sections, write_section
 from crmctl.org.tables import OrgTables, Side
 from crmctl.plan.job_run import requests_made
 from crmctl.schema.schema_document import Present, SchemaDocument, to_document
@@ -137,46 +135,27 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
     Raises UsageError for a foreign folder, ServiceError for an unproven mirror.
     """
     folder = request.folder
-    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    with writing_turn(context.state / LOCKS / digest, context.clock, context.listener.note):
-        finish_replacement(folder)
+    with writing_turn(context.state / LOCKS / digest_of(str(folder.resolve())), context.clock, context.listener.note):
         check_start(folder, is_masked=request.mask)
         settings = _settings(request)
         key = read_key(request.mask_key) if request.mask else None
         organization = read_organization(context, settings)
         with organization.copy, OrgTables(organization.schema.objects) as tables:
             organization.copy.hold_still()
-            mask = None if key is None else Mask(key, organization.attributes, settings.mask.keep)
+            mask = None if key is None else Mask(key, organization.attributes, settings.mask.get("keep", ()))
             for row in organization.rows():
                 tables.add(Side.LEFT, row)
             added = _restrict(tables, organization, request)
             is_subset = bool(request.where or request.sample)
             lost = tables.cut_open_links(Side.LEFT, is_subset=is_subset)
+            facts = {"masked": request.mask, "subset": is_subset, "source": source_digest(context.origin)}
             with new_content(folder) as place:
-                writing = _Writing(organization, tables, mask, is_subset, place)
-                manifest = writing.write(context, lost) | {"source": source_digest(context.origin)}
-                is_changed = _store(folder, place, manifest, _proposed(settings, organization))
+                manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
+                is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
     manifest = OrgFolder(folder).manifest
     names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
     contents = {name: manifest.get(name) for name in names}
     return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
-
-
-def check_start(folder: Path, *, is_masked: bool) -> None:
-    """Raise UsageError unless the folder is new, empty, or one of crmctl."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        refuse_folder(folder, "is no folder")
-    if not folder.resolve().parent.is_dir():
-        refuse_folder(folder, "cannot be made: its parent folder does not exist")
-    if folder.exists() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
-        refuse_foreign(folder, is_start=True)
-        if not is_masked and (folder / MANIFEST).exists() and OrgFolder(folder).is_masked:
-            refuse_folder(folder, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
-
-
-def source_digest(origin: str) -> str:
-    """Return a digest that identifies a service without naming it."""
-    return hashlib.sha256(f"crmctl org {origin}".encode()).hexdigest()[:16]
 
 
 def _settings(request: PullRequest) -> OrgSettings:
@@ -230,49 +209,30 @@ def _restrict(tables: OrgTables, organization: Organization, request: PullReques
             problem = f"the folder would hold {records:,} records or more, --max-records says {request.max_records:,}"
             raise RejectedError(problem, code="too_many_records")
 
-    tests, sizes = _tests(organization.attributes, request.where), _sizes(organization.attributes, request.sample)
+    attributes, tests, sizes = organization.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
+    for text in request.where:
+        slug, condition = _parted(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
+        tests[slug].append(_test(slug, attributes[slug], condition))
+    form = "--sample OBJECT=N, for example people=500"
+    for text in request.sample:
+        slug, number = _parted(attributes, text, "=", form)
+        if not number.isdecimal():
+            raise UsageError(f"{text!r} is not {form}")
+        sizes[slug] = int(number)
     if not tests and not sizes:
-        check(sum(tables.count(Side.LEFT, slug) for slug in organization.attributes))
+        check(sum(tables.count(Side.LEFT, slug) for slug in attributes))
         return Counter()
 
     def roots() -> Iterator[tuple[str, str]]:
         for slug in {*tests, *sizes}:
-            matching = (row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests.get(slug, ())))
-            yield from ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=_order) if slug in sizes else matching))
+            matching = (row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests[slug]))
+            yield from ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=digest_of) if slug in sizes else matching))
 
     organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
     return tables.keep_only(list(roots()), check)
 
 
-def _order(record_id: str) -> str:
-    """Return a text that orders ids at random, and always in the same way."""
-    return hashlib.sha256(record_id.encode()).hexdigest()
-
-
-def _tests(objects: Mapping[str, Sequence[Attribute]], where: Sequence[str]) -> dict[str, list[Callable[[Json], bool]]]:
-    tests: dict[str, list[Callable[[Json], bool]]] = {}
-    for text in where:
-        slug, condition_text = _parted(objects, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
-        condition, attributes = parse_condition(condition_text), {each.slug: each for each in objects[slug]}
-        if condition.slug not in attributes:
-            hint = suggestion(condition.slug, attributes, f"it has {', '.join(attributes)}")
-            raise UsageError(f"--where {text!r}: {slug} has no attribute {condition.slug}", hint=hint, code="unknown_attribute")
-        meets, name = value_test(attributes[condition.slug], condition.operator, condition.value), condition.slug
-        tests.setdefault(slug, []).append(lambda data, meets=meets, name=name: meets(data.get(name)))  # type: ignore[misc]
-    return tests
-
-
-def _sizes(objects: Mapping[str, Sequence[Attribute]], sample: Sequence[str]) -> dict[str, int]:
-    sizes, form = dict[str, int](), "--sample OBJECT=N, for example people=500"
-    for text in sample:
-        slug, number = _parted(objects, text, "=", form)
-        if not number.isdecimal():
-            raise UsageError(f"{text!r} is not {form}")
-        sizes[slug] = int(number)
-    return sizes
-
-
-def _parted(objects: Mapping[str, object], text: str, sign: str, form: str) -> tuple[str, str]:
+def _parted(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
     """Return the object that an option names, and the rest. Raises UsageError."""
     slug, found, rest = text.partition(sign)
     if not found:
@@ -280,6 +240,17 @@ def _parted(objects: Mapping[str, object], text: str, sign: str, form: str) -> t
     if slug not in objects:
         raise UsageError(f"{text!r}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
     return slug, rest
+
+
+def _test(slug: str, attributes: Sequence[Attribute], text: str) -> Callable[[Json], bool]:
+    """Return the test of a record's values that a condition describes. Raises UsageError, and RejectedError for an unusable value."""
+    condition, by_slug = parse_condition(text), {each.slug: each for each in attributes}
+    name = condition.slug
+    if name not in by_slug:
+        hint = suggestion(name, by_slug, f"it has {', '.join(by_slug)}")
+        raise UsageError(f"--where {text!r}: {slug} has no attribute {name}", hint=hint, code="unknown_attribute")
+    meets = value_test(by_slug[name], condition.operator, condition.value)
+    return lambda data: meets(data.get(name))
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------------------
@@ -292,53 +263,42 @@ class _Writing:
     organization: Organization
     tables: OrgTables
     mask: Mask | None
-    is_subset: bool
     place: Path
 
     def write(self, context: BulkContext, lost: Counter[str]) -> Json:
-        """Write every data file and return the manifest. `lost`: the number of references to missing records by kind of row."""
+        """Write every data file and return what the manifest says of them. `lost`: the number of references left out by kind of row."""
         organization, place = self.organization, self.place
         if self.mask is not None:
             kinds = [*organization.attributes, ACTIVITY_ROWS, MEMBER_ROWS]
             self.mask.see((kind, data) for kind in kinds for _, data in self.tables.rows(Side.LEFT, kind))
         (place / SCHEMA).write_text(yaml_text.dumps(organization.schema.wire()), encoding="utf-8")
         (place / RECORDS).mkdir()
-        rows, counts = list[Json](), dict[str, int]()
+        records, activities = dict[str, int](), dict[str, int]()
         for slug in organization.attributes:
             path = place / RECORDS / f"{slug}.jsonl"
-            counts[slug] = _write_lines(path, ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
+            records[slug] = _write_lines(path, ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
             split_lines(path)
-            rows.append(coverage(slug, counts[slug]))
-        activities = 0
         if organization.has_activities:
-            activities = _write_lines(place / ACTIVITIES, ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS)))
-        rows.append(coverage("activities", *((activities,) if organization.has_activities else (None, "not chosen"))))
-        sections = {section: self._section(context, section, rows) for section in organization.entries}
-        rows += [
-            coverage(section, None, "not chosen")
-            for section in SECTIONS
-            if section not in {row["content"] for row in organization.notes + rows}
-        ]
-        rows += [
-            *self._left_out(),
-            *(
-                coverage(f"{kind.strip()}: references to deleted records", None, f"{lost[kind]:,} left out")
-                for kind in lost
-                if kind in counts
-            ),
-        ]
+            rows = ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS))
+            activities["activities"] = _write_lines(place / ACTIVITIES, rows)
+        chosen = [section for section in organization.entries if self.mask is None or section == "members"]
+        sections = {section: self._section(context, section) for section in chosen}
+        contained = records | activities | sections
         states = [state for one in organization.objects if (state := organization.copy.state(one.id)) is not None]
         return {
             "format": FORMAT,
             "asOf": to_timestamp(min((state.as_of for state in states), default=0)),
-            "masked": self.mask is not None,
-            "subset": self.is_subset,
-            "records": counts,
-            "activities": activities,
-            "members": sections.get("members") or 0,
-            "sections": {section: count for section, count in sections.items() if count is not None},
+            "records": records,
+            "activities": activities.get("activities", 0),
+            "members": sections.get("members", 0),
+            "sections": sections,
             "proof": {state.slug: state.proof for state in states},
-            "coverage": [*rows, *organization.notes, *NEVER_CONTAINED],
+            "coverage": [
+                *(coverage(name, count, "they arrive disabled" if name in DISABLED else "") for name, count in contained.items()),
+                *self._not_contained(contained, lost),
+                *organization.notes,
+                *NEVER_CONTAINED,
+            ],
             "files": {name: file_facts(place / name) for name in data_files(place)},
         }
 
@@ -347,37 +307,37 @@ class _Writing:
         for row_id, data in self.tables.rows(Side.LEFT, kind):
             yield row_id, data if self.mask is None else self.mask.row(kind, row_id, data)
 
-    def _section(self, context: BulkContext, section: str, rows: list[Json]) -> int | None:
-        """Write a section and add its rows of coverage; return the number of its entries, None if it is left out."""
-        if self.mask is not None and section != "members":
-            rows.append(coverage(section, None, "left out of a masked folder"))
-            return None
-        known, entries = self.organization.entries[section], [*self._rows(f" {section}")]
+    def _section(self, context: BulkContext, section: str) -> int:
+        """Write a section; return the number of its entries."""
+        known, entries = self.organization.entries[section], dict(self._rows(f" {section}"))
         if section == FILES:
             (self.place / FILES).mkdir()
-            entries = [(name, fetch_file(context, known[name], self.place / FILES)) for name, _ in entries]
+            entries = {name: fetch_file(context, known[name], self.place / FILES) for name in entries}
         if section == "members":
-            entries = [(name, data | {"userId": known[name]["userId"]}) for name, data in entries]
-        write_section(section, [data for _, data in entries], self.place)
-        rows.append(coverage(section, len(entries), "they arrive disabled" if section in ("workflows", "webhooks") else ""))
-        if section == "workflows" and any("headers" in action for entry in known.values() for action in entry["actions"]):
-            rows.append(coverage("headers of callUrl actions", None, "they may hold secrets"))
+            entries = {name: data | {"userId": known[name]["userId"]} for name, data in entries.items()}
+        write_section(section, [*entries.values()], self.place)
         return len(entries)
 
-    def _left_out(self) -> Iterator[Json]:
-        """Yield the coverage rows of attributes that the service has and the folder has not."""
-        copy = self.organization.copy
-        for one in self.organization.objects:
+    def _not_contained(self, contained: Collection[str], lost: Counter[str]) -> Iterator[Json]:
+        """Yield the coverage rows of what the service shows and the folder lacks."""
+        organization, copy = self.organization, self.organization.copy
+        named = {*contained, *(row["content"] for row in organization.notes)}
+        for part in [part for part in PARTS if part not in named]:
+            yield coverage(part, None, "left out of a masked folder" if part in organization.entries else "not chosen")
+        if any("headers" in action for entry in organization.entries.get("workflows", {}).values() for action in entry["actions"]):
+            yield coverage("headers of callUrl actions", None, "they may hold secrets")
+        ids = {one.id for one in organization.objects}
+        for one in organization.objects:
             slug, state = one.slug or one.id, copy.state(one.id)
             for excluded in state.excluded if state is not None else ():
                 yield coverage(f"{slug}.{excluded}", None, "excluded from the mirror")
-            for attribute in copy.attributes(one.id):
-                if attribute.is_active is False:
-                    yield coverage(f"{slug}.{attribute.slug}", None, "the attribute is inactive")
-                elif attribute.type == AttributeType.REFERENCE and attribute.target_object_id not in {
-                    each.id for each in self.organization.objects
-                }:
-                    yield coverage(f"{slug}.{attribute.slug}", None, "the ids are contained, the records they name are not")
+            for each in copy.attributes(one.id):
+                if each.is_active is False:
+                    yield coverage(f"{slug}.{each.slug}", None, "the attribute is inactive")
+                elif each.type == AttributeType.REFERENCE and each.target_object_id not in ids:
+                    yield coverage(f"{slug}.{each.slug}", None, "the ids are contained, the records they name are not")
+            if lost[slug]:
+                yield coverage(f"{slug}: references to deleted records", None, f"{lost[slug]:,} left out")
 
 
 def _write_lines(path: Path, documents: Iterable[Json]) -> int:
@@ -419,19 +379,3 @@ def _proposed(settings: OrgSettings, organization: Organization) -> OrgSettings:
         if each.is_unique and each.type in KEY_TYPES and not each.is_list
     }
     return settings.model_copy(update={"keys": keys})
-
-
-def _store(folder: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
-    """Move the new content into the folder; return False if it holds exactly that already. Settings are written only once."""
-    names = list(DATA_NAMES)
-    if not (folder / SETTINGS).exists():
-        (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
-        names.insert(0, SETTINGS)
-    elif (folder / MANIFEST).exists():
-        old = OrgFolder(folder)
-        same = ("files", "masked", "subset", "source")
-        if all(old.manifest.get(name) == manifest[name] for name in same) and not list(old.checksum_problems()):
-            return False
-    (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    replace_content(folder, names)
-    return True

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.answers import read_page
+from crmctl.client.answers import iterate
 from crmctl.client.uploads import LocalFile, Uploader, download
 from crmctl.errors import DeniedError, NotFoundError, RejectedError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import PAGE_LIMIT, StoredFile
-from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, entry_id
+from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, digest_of
 from crmctl.values import yaml_text
+from crmctl.values.folded_text import fold
 
 READ, WRITE = "GET /definitions", "POST /definitions"
 DOWNLOAD_SECONDS = 600.0
-OMITTED = {"members": ("userId", "image"), "workflows": ("enabled",), "webhooks": ("enabled",), FILES: ("size", "url")}
+DISABLED = ("workflows", "webhooks")
+"""Sections whose entries arrive disabled."""
+
+OMITTED = {"members": ("userId", "image"), **dict.fromkeys(DISABLED, ("enabled",)), FILES: ("url",)}
 """Fields of an entry that belong to one service."""
 
 Entries = dict[str, dict[str, Json]]
@@ -69,7 +72,10 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
     notes: list[Json] = []
     if "members" in parts:
         try:
-            found["members"] = {entry_id("members", entry): entry for entry in _members(context) if entry["email"]}
+            users = [(member.role, user) for member in context.service.list_members() if (user := member.user) is not None and user.email]
+            found["members"] = {
+                fold(user.email or ""): {"email": user.email, "name": user.name, "role": role, "userId": user.id} for role, user in users
+            }
         except DeniedError as error:
             notes.append(coverage("members", None, error.message))
     others = [section for section in SECTIONS if section in parts and section != "members"]
@@ -91,37 +97,21 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
     return found, notes
 
 
-def _members(context: BulkContext) -> Iterator[Json]:
-    for member in context.service.list_members():
-        if (user := member.user) is not None:
-            yield {"email": user.email or "", "name": user.name, "role": member.role, "userId": user.id}
-
-
 def _files(context: BulkContext) -> Iterator[Json]:
-    offset = 0
-    while True:
-        answer = context.service.session.request("GET", "/files", query=[("limit", str(PAGE_LIMIT)), ("offset", str(offset))])
-        page = read_page(answer, FILES, StoredFile, PAGE_LIMIT, offset)
+    for page in iterate(lambda limit, offset: context.service.list_files(limit=limit, offset=offset)):
         for file in page.items:
-            yield {"path": f"{file.bucket}/{file.path}", "contentType": file.content_type, "size": file.size, "url": file.public_url}
-        if len(page.items) < PAGE_LIMIT:
-            return
-        offset += PAGE_LIMIT
+            yield {"path": f"{file.bucket}/{file.path}", "contentType": file.content_type, "url": file.public_url}
 
 
 def fetch_file(context: BulkContext, entry: Json, folder: Path | None = None) -> Json:
     """Download a file, into a folder if one is given; return the entry with the checksum."""
-    digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder, delete=folder is None) as file:
-
-        def take(piece: bytes) -> None:
-            digest.update(piece)
-            file.write(piece)
-
-        download(context.service.session, entry["url"], take, DOWNLOAD_SECONDS)
+        download(context.service.session, entry["url"], file.write, DOWNLOAD_SECONDS)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if folder is not None:
-        Path(file.name).replace(folder / digest.hexdigest())
-    return {"path": entry["path"], "contentType": entry["contentType"], "sha256": digest.hexdigest()}
+        Path(file.name).replace(folder / digest)
+    return portable(FILES, entry) | {"sha256": digest}
 
 
 def write_section(section: str, entries: Sequence[Json], place: Path) -> None:
@@ -133,7 +123,7 @@ def write_section(section: str, entries: Sequence[Json], place: Path) -> None:
     names = [_file_name(entry["name"]) for entry in entries]
     for entry, name in zip(entries, names, strict=True):
         if not name or names.count(name) > 1:  # names that look alike get a checksum
-            name = f"{name or 'entry'}-{hashlib.sha256(entry['name'].encode()).hexdigest()[:12]}"
+            name = f"{name or 'entry'}-{digest_of(entry['name'])}"
         (place / section / f"{name}.yaml").write_text(yaml_text.dumps(entry), encoding="utf-8")
 
 
@@ -148,7 +138,7 @@ def to_send(section: str, entry: Json, current: Json | None) -> Json:
         return {"name": entry.get("name", there.get("name", "")), "email": there["email"], "role": entry.get("role", there["role"])}
     if current is not None and section != FILES:
         entry = portable(section, current) | entry
-    if "enabled" in OMITTED.get(section, ()):
+    if section in DISABLED:
         entry = entry | {"enabled": current is not None and current.get("enabled", True)}
     if current is not None and section == "workflows":
         headers: dict[str, list[Json]] = {}  # of the actions of the service, by URL and in their order
@@ -184,16 +174,21 @@ def takes_sections(context: BulkContext) -> bool:
     return offered is not None and WRITE in offered.extensions
 
 
+def current_entry(context: BulkContext, section: str, name: str, fields: Iterable[str]) -> Json | None:
+    """Return an entry of the service, or these fields of an activity."""
+    if section != "activities":
+        return read_sections(context, (section,))[0].get(section, {}).get(name)
+    wire = context.service.get_activity(name).wire
+    return {field: wire.get(field) for field in fields}
+
+
 def take_back(context: BulkContext, section: str, name: str, sent: Json, before: Json | None) -> str | None:
     """Restore the former activity or entry, or delete a new one; return why it stays instead."""
     if section == FILES:
         return "the interface deletes no files"
     service = context.service
     try:
-        if section == "activities":
-            current: Json | None = {field: service.get_activity(name).wire.get(field) for field in sent}
-        else:
-            current = read_sections(context, (section,))[0].get(section, {}).get(name)
+        current = current_entry(context, section, name, sent)
         if current is None or (before is not None and _facts(current) == _facts(before)):
             return None
         if not _facts(sent).items() <= _facts(current).items():

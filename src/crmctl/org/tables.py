@@ -24,32 +24,6 @@ NewId = Callable[[str, str, str], str | None]
 """Returns the new id for the name of a reference, its target and its id; None leaves the reference out."""
 
 
-class References:
-    """The references in the rows of these objects, in activities and in entries."""
-
-    def __init__(self, objects: Iterable[ObjectSpec]) -> None:
-        self.by_kind = {spec.slug: {name: each.target or "" for name, each in references_of(spec).items()} for spec in objects}
-
-    def moved(self, kind: str, data: Json, new: NewId) -> tuple[Json, list[str]]:
-        """Return a row with plain new ids, and what was left out: names of attributes, links and participants of activities."""
-        if kind == ACTIVITY_ROWS:
-            return _moved_activity(data, new)
-        if kind not in self.by_kind:  # entries name records anywhere in their texts
-            return jsontext.loads(UUID.sub(lambda found: new("", ANY, found[0]) or found[0], jsontext.dumps(data))), []
-        moved, lost = dict(data), []
-        for name, target in self.by_kind[kind].items():
-            if (value := ids_only(data.get(name))) is None:
-                continue
-            listed = value if isinstance(value, list) else [value]
-            kept = [found for each in listed if (found := new(name, target, str(each))) is not None]
-            if len(kept) < len(listed):
-                lost.append(name)
-            moved[name] = kept if isinstance(value, list) and (kept or not listed) else kept[0] if kept else None
-            if moved[name] is None:
-                del moved[name]
-        return moved, lost
-
-
 def _moved_activity(data: Json, new: NewId) -> tuple[Json, list[str]]:
     links, participants, lost = list[str](), list[Json](), list[str]()
     for link in data.get("links", ()):
@@ -91,13 +65,34 @@ class OrgTables(Spill):
     CACHE_KIB = 16_000
 
     def __init__(self, objects: Iterable[ObjectSpec]) -> None:
+        """`objects`: those of the folder, or those to pull. Only their references count, and those of activities and entries."""
         super().__init__()
-        self.references = References(objects)
+        self.references = {spec.slug: {name: each.target or "" for name, each in references_of(spec).items()} for spec in objects}
+        self._objects = jsontext.dumps([*self.references])
+
+    def moved(self, kind: str, data: Json, new: NewId) -> tuple[Json, list[str]]:
+        """Return a row with plain new ids, and what was left out: names of attributes, links and participants of activities."""
+        if kind == ACTIVITY_ROWS:
+            return _moved_activity(data, new)
+        if kind not in self.references:  # entries name records anywhere in their texts
+            return jsontext.loads(UUID.sub(lambda found: new("", ANY, found[0]) or found[0], jsontext.dumps(data))), []
+        moved, lost = dict(data), []
+        for name, target in self.references[kind].items():
+            if (value := ids_only(data.get(name))) is None:
+                continue
+            listed = value if isinstance(value, list) else [value]
+            kept = [found for each in listed if (found := new(name, target, str(each))) is not None]
+            if len(kept) < len(listed):
+                lost.append(name)
+            moved[name] = kept if isinstance(value, list) and (kept or not listed) else kept[0] if kept else None
+            if moved[name] is None:
+                del moved[name]
+        return moved, lost
 
     def add(self, side: Side, row: OrgRow, key: str | None = None) -> str | None:
         """Add a row with its references; return the place of the row that already has its id."""
         links = list[tuple[str, str, str]]()
-        data, _ = self.references.moved(row.kind, row.data, lambda *link: links.append(link) or link[2])  # type: ignore[func-returns-value]
+        data, _ = self.moved(row.kind, row.data, lambda *link: links.append(link) or link[2])  # type: ignore[func-returns-value]
         values = (side, row.kind, row.id, row.place, jsontext.dumps(data), key)
         if not self._db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?, ?)", values).rowcount:
             return str(self._db.execute("SELECT place FROM item WHERE side = ? AND kind = ? AND id = ?", values[:3]).fetchone()[0])
@@ -107,10 +102,6 @@ class OrgTables(Spill):
     def rows(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         for row_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND kind = ? ORDER BY id", (side, kind)):
             yield row_id, jsontext.loads(data)
-
-    def has(self, side: Side, kind: str, row_id: str) -> bool:
-        query = "SELECT 1 FROM item WHERE side = ? AND kind = ? AND id = ?"
-        return self._db.execute(query, (side, kind, row_id)).fetchone() is not None
 
     def data(self, side: Side, kind: str, row_id: str) -> Json:
         query = "SELECT data FROM item WHERE side = ? AND kind = ? AND id = ?"
@@ -124,14 +115,13 @@ class OrgTables(Spill):
 
     def open_links(self, side: Side) -> Iterator[tuple[str, str, str, str]]:
         """Yield place, name, target and id of each reference to a record that the side lacks, although it has the object."""
-        targets = jsontext.dumps([*self.references.by_kind])
         origin = "link l JOIN item o ON o.side = l.side AND o.kind = l.kind AND o.id = l.item"
-        yield from self._db.execute(f"SELECT place, name, target, l.id FROM {origin} WHERE {_OPEN} ORDER BY target", (side, targets))
+        yield from self._db.execute(f"SELECT place, name, target, l.id FROM {origin} WHERE {_OPEN} ORDER BY target", (side, self._objects))
 
     def cut_open_links(self, side: Side, *, is_subset: bool) -> Counter[str]:
         """Leave out those references, in a subset also its unknown participants; return their number by kind of row."""
         condition = f"{_OPEN} OR {_UNKNOWN_PERSON}" if is_subset else _OPEN
-        return Counter(kind for kind, _, names in self._cut(condition, (side, jsontext.dumps([*self.references.by_kind]))) for _ in names)
+        return Counter(kind for kind, _, names in self._cut(condition, side) for _ in names)
 
     def cut_unpaired_links(self, *, inside: bool = False) -> Iterator[tuple[str, str, list[str]]]:
         """Leave out references of records in the folder that the other side does not have; yield kind, id and names of the references.
@@ -140,15 +130,15 @@ class OrgTables(Spill):
         """
         unpaired = "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.target AND p.right = l.id)"
         condition = f"l.side = ?1 AND l.kind IN {_OBJECTS} AND l.target {'IN' if inside else 'NOT IN'} {_OBJECTS} AND {unpaired}"
-        return self._cut(condition, (Side.RIGHT, jsontext.dumps([*self.references.by_kind])))
+        return self._cut(condition, Side.RIGHT)
 
-    def _cut(self, condition: str, values: tuple[Side, str]) -> Iterator[tuple[str, str, list[str]]]:
+    def _cut(self, condition: str, side: Side) -> Iterator[tuple[str, str, list[str]]]:
         query = f"SELECT l.kind, l.item, l.name, l.target, l.id FROM link l WHERE {condition} ORDER BY l.kind, l.item"
-        for (kind, row_id), links in groupby(self._db.execute(query, values).fetchall(), lambda link: (link[0], link[1])):
+        for (kind, row_id), links in groupby(self._db.execute(query, (side, self._objects)).fetchall(), lambda link: (link[0], link[1])):
             gone = {link[2:] for link in links}
-            found = self.data(values[0], kind, row_id)
-            data, _ = self.references.moved(kind, found, lambda *link, gone=gone: None if link in gone else link[2])
-            what = (jsontext.dumps(data), values[0], kind, row_id)
+            found = self.data(side, kind, row_id)
+            data, _ = self.moved(kind, found, lambda *link, gone=gone: None if link in gone else link[2])
+            what = (jsontext.dumps(data), side, kind, row_id)
             self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", what)
             yield kind, row_id, sorted(name for name, _, _ in gone)
 
@@ -170,7 +160,7 @@ class OrgTables(Spill):
         while grows:
             check(self._db.execute("SELECT COUNT(*) FROM chosen").fetchone()[0])
             grows = False
-            for kind, names in self.references.by_kind.items():
+            for kind, names in self.references.items():
                 for name in names:
                     count = self._db.execute(follow, (number, kind, name)).rowcount
                     added[f"{kind}.{name}"] += count
@@ -186,20 +176,21 @@ class OrgTables(Spill):
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
 
-    def know(self, pairs: Mapping[str, str]) -> None:
-        """Remember known pairs of ids: left ids by right ids."""
-        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", pairs.items())
+    def match(self, known: Mapping[str, str]) -> None:
+        """Pair rows, and records that only references name: by id, else by known pairs (left ids by right ids)."""
+        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", known.items())
+        outside = "SELECT target, id FROM link WHERE side = 1 AND target NOT IN (SELECT value FROM json_each(?))"
+        named = f"(SELECT kind, id FROM item WHERE side = 1 UNION {outside}) r ON r.kind = l.kind AND r.id"
+        for query in (f"item l JOIN {named} = l.id", f"item l JOIN known k ON k.left = l.id JOIN {named} = k.right"):
+            self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.kind, l.id, r.id FROM {query} WHERE l.side = 0", (self._objects,))
 
-    def match(self, kind: str) -> None:
-        """Pair the rows of a kind: by id, else by a known pair, else by key. Raises RejectedError for a key that several rows have."""
+    def match_keys(self, kind: str) -> None:
+        """Pair the other rows of a kind by their keys. Raises RejectedError for a key that several rows have."""
         same = "l.kind = r.kind AND l.kind = ? AND l.side = 0 AND r.side = 1"
         free = (
             "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.kind AND p.left = l.id) AND "
             "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = r.kind AND p.right = r.id)"
         )
-        self._db.execute(f"INSERT INTO pair SELECT l.kind, l.id, r.id FROM item l JOIN item r ON {same} AND l.id = r.id", (kind,))
-        known = f"item l JOIN known k ON k.left = l.id JOIN item r ON {same} AND r.id = k.right"
-        self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.kind, l.id, r.id FROM {known} WHERE {free}", (kind,))
         by_key = f"item l JOIN item r ON {same} AND l.key = r.key WHERE {free}"
         for one, other in (("r", "the service"), ("l", "the folder")):
             query = f"SELECT {one}.place, COUNT(*) FROM {by_key} GROUP BY {one}.id HAVING COUNT(*) > 1 LIMIT 1"
@@ -210,13 +201,6 @@ class OrgTables(Spill):
                     code="ambiguous_key",
                 )
         self._db.execute(f"INSERT INTO pair SELECT l.kind, l.id, r.id FROM {by_key}", (kind,))
-
-    def match_targets(self) -> None:
-        """Pair references to objects that the folder does not hold: by id, else by a known pair."""
-        there = "SELECT l.kind, l.id, {} FROM item l JOIN {} WHERE l.side = 0 AND l.kind NOT IN (SELECT kind FROM item WHERE side = 1)"
-        same = there.format("l.id", "link k ON k.side = 1 AND k.target = l.kind AND k.id = l.id")
-        for query in (same, there.format("k.right", "known k ON k.left = l.id")):
-            self._db.execute(f"INSERT OR IGNORE INTO pair {query}")
 
     def key_activities(self, translate: Callable[[Json], Json]) -> None:
         """Set the content of each activity as its key, with its number among equal ones."""

@@ -22,7 +22,6 @@ from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, UpdateHooks, agree, kept_text
 from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
 from crmctl.plan.job_start import ImportJob
-from crmctl.plan.merge_steps import MODE
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
 from crmctl.plan.results import ImportResult, lacks_files, result_of, write_results
 from crmctl.read.read_back import Reader
@@ -228,11 +227,10 @@ def _changed(header: Header, what: str, hint: str | None = None) -> UsageError:
     return UsageError(f"job {header.job} cannot go on: {what}", hint=hint, code="job_changed")
 
 
-def merge_job(context: BulkContext, reference: str | None, *, last: bool = False) -> JobInfo | None:
-    """Return the chosen job if it is a merge job, else None. Raises the errors of `choose_job`."""
-    store = store_of(context)
-    job = store.find(reference) if reference is not None else choose_job(store, None, last=last)
-    return job if job.header.mode == MODE else None
+def job_of_mode(context: BulkContext, mode: str, reference: str | None, *, last: bool = False) -> JobInfo | None:
+    """Return the chosen job if it has this mode, else None. Raises the errors of `choose_job`."""
+    job = choose_job(store_of(context), reference, last=last)
+    return job if job.header.mode == mode else None
 
 
 def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> str:

@@ -24,7 +24,8 @@ from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import deliver, rows_of
 from crmctl.plan.job_run import requests_made
 from crmctl.plan.job_start import ImportJob
-from crmctl.plan.resume import merge_job, reopen_finished
+from crmctl.plan.merge_steps import MODE
+from crmctl.plan.resume import job_of_mode, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader
@@ -186,7 +187,7 @@ def undo(
 def _undo(
     context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None]
 ) -> Undo | Recreation | Separation:
-    if (merge := merge_job(context, request.job)) is not None:
+    if (merge := job_of_mode(context, MODE, request.job)) is not None:
         from crmctl.plan.unmerge import separate_records
 
         return separate_records(context, merge, approve, dry_run=request.dry_run, include_changed=request.include_changed)

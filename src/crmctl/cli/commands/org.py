@@ -10,11 +10,10 @@ import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
-from crmctl.cli.runtime import counted
+from crmctl.cli.runtime import Runtime, counted
 from crmctl.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.org.apply import ApplyPlan
     from crmctl.org.folder import OrgFolder
@@ -37,7 +36,7 @@ MatchOption = Annotated[
     ],
 )
 def pull_org(
-    ctx: typer.Context,
+    runtime: Runtime,
     folder: FolderArgument,
     objects: Annotated[
         str | None, typer.Option("--objects", metavar="A,B", help="Only these objects; by default those of org.toml.")
@@ -67,13 +66,10 @@ def pull_org(
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.pull import PullRequest, pull
 
-    runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
-    context = RuntimeContext(runtime, logs_bodies=False)
-    chosen = None if parts is None else _names(parts)
-    key = Path(mask_key) if mask_key else None
+    chosen, key = None if parts is None else _names(parts), Path(mask_key) if mask_key else None
     request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
-    report = pull(context, request)
+    report = pull(RuntimeContext(runtime, logs_bodies=False), request)
     if runtime.output_format == "table":
         runtime.emitter.emit_rows(report["coverage"], "coverage")
         for reference, count in report["added"].items():
@@ -85,7 +81,7 @@ def pull_org(
 
 @app.command("verify", local=True, examples=["crmctl org verify crm", "crmctl org verify crm --drill || echo 'cannot be restored'"])
 def verify_org(
-    ctx: typer.Context,
+    runtime: Runtime,
     folder: FolderArgument,
     drill: Annotated[bool, typer.Option("--drill", help="Also restore the folder to a throw-away service, and compare.")] = False,
     ping: PingOption = None,
@@ -96,7 +92,6 @@ def verify_org(
     """
     from crmctl.org.compare import verify
 
-    runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
     opened, problems = verify(Path(folder))
     if drill and not problems:
@@ -144,7 +139,7 @@ def _names(text: str | None) -> list[str]:
     ],
 )
 def diff_org(
-    ctx: typer.Context,
+    runtime: Runtime,
     folder: FolderArgument,
     other: Annotated[str | None, typer.Argument(metavar="DIR2", help="Compare with this folder, not with the service.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
@@ -163,7 +158,6 @@ def diff_org(
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import known_ids
 
-    runtime: Runtime = ctx.obj
     if report is not None:
         check_choice("--report", report, ("markdown", "json"))
     with ExitStack() as stack:
@@ -207,7 +201,7 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
     examples=["crmctl org apply crm --dry-run", "crmctl org apply crm", "crmctl org apply crm --prune --max-changes 100"],
 )
 def apply_org(
-    ctx: typer.Context,
+    runtime: Runtime,
     folder: FolderArgument,
     prune: Annotated[bool, typer.Option("--prune", help="Also delete records of the folder's objects that the folder lacks.")] = False,
     max_changes: Annotated[int | None, typer.Option("--max-changes", metavar="N", min=0, help="Refuse more changes than N.")] = None,
@@ -227,7 +221,6 @@ def apply_org(
     from crmctl.cli.bulk_output import RuntimeContext, show
     from crmctl.org.apply import ApplyFolderRequest, apply
 
-    runtime: Runtime = ctx.obj
     context = RuntimeContext(runtime, logs_bodies=False)
     request = ApplyFolderRequest(
         Path(folder), runtime.dry_run, prune, max_changes, _pairs(match), Path(map_file) if map_file else None, new, edited,
@@ -258,10 +251,7 @@ def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
     for change in plan.schema_changes:
         yield f"{change.action} {change.place}: {change.summary}"
     for name, part in (*plan.records.items(), *plan.others.items()):
-        said = [
-            f"{count:,} to {word}" for word, count in (("create", part.create), ("update", part.update), ("delete", part.delete)) if count
-        ]
-        if said:
+        if said := [f"{count:,} to {word}" for word, count in vars(part).items() if count and word != "unchanged"]:
             yield f"{name}: {', '.join(said)}, {part.unchanged:,} unchanged"
     if plan.coverage:
         yield f"not in the folder: {', '.join(str(row['content']) for row in plan.coverage)}"
