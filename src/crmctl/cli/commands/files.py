@@ -18,10 +18,8 @@ from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
 if TYPE_CHECKING:
-    from crmctl.client.answers import Page
     from crmctl.client.uploads import LocalFile, UploadOutcome
     from crmctl.models.jsontext import Json
-    from crmctl.models.resources import StoredFile
 
 
 app = CommandApp("Upload, list and download files.")
@@ -83,11 +81,7 @@ def list_files(runtime: Runtime, **part: Any) -> None:
     from crmctl.cli.list_window import show_pages, window
     from crmctl.output.views import FILES
 
-    show_pages(runtime, lambda limit, offset: _list_page(runtime, limit, offset), window(**part), lambda _: FILES)
-
-
-def _list_page(runtime: Runtime, limit: int, offset: int) -> Page[StoredFile]:
-    return runtime.crm.list_files(limit=limit, offset=offset)
+    show_pages(runtime, lambda limit, offset: runtime.crm.list_files(limit=limit, offset=offset), window(**part), lambda _: FILES)
 
 
 @app.command(
@@ -128,8 +122,7 @@ def download_file(
 
 def _public_address(runtime: Runtime, name: str) -> str:
     """Return the address of BUCKET/PATH, which differs from that of any other file only behind the storage's."""
-    answer = _list_page(runtime, 1, 0)
-    for stored in answer.items:
+    for stored in runtime.crm.list_files(limit=1).items:
         place = quote(f"{stored.bucket}/{stored.path}")
         if stored.public_url and stored.public_url.endswith(place):
             return stored.public_url.removesuffix(place) + quote(name.removeprefix("/"))
