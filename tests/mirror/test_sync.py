@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.errors import NetworkError, PendingError, UsageError
+from crmctl.errors import NetworkError, PendingError, ServiceError, UsageError
 from crmctl.mirror.file import writing_turn
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
@@ -113,6 +113,24 @@ def test_a_backup_put_back_is_read_anew(tmp_path: Path) -> None:
     [result] = sync(service, context).results
     assert result.how == "everything"
     assert "backup" in result.reason
+
+
+@pytest.mark.parametrize("count", [50, 1500])
+@pytest.mark.parametrize("full", [False, True])
+def test_lists_older_than_the_mirror_delete_nothing(count: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that stands still lacks what the mirror knows, as if it had been deleted; each record by itself is there."""
+    service, context = filled(count, tmp_path)
+    old = dict(service.rows)
+    service.create(20)
+    sync(service, context)
+    service.advance(DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "_in_order", lambda by_change, sign: service._sorted(old, by_change, sign))
+        with pytest.raises(ServiceError) as caught:
+            sync(service, context, full=full)
+    assert (caught.value.code, caught.value.retryable) == ("stale_lists", True)
+    [result] = sync(service, context).results
+    assert (result.how, result.written.created, result.written.deleted, result.state.records) == ("changes", 0, 0, count + 20)
 
 
 def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(tmp_path: Path) -> None:

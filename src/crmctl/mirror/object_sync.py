@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +10,7 @@ from crmctl.bulk_context import Progress, showing
 from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.clock import Clock
-from crmctl.errors import NotFoundError, RejectedError
+from crmctl.errors import NotFoundError, RejectedError, ServiceError
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
 from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
 from crmctl.mirror.proof import (
@@ -276,6 +276,7 @@ class ObjectSync:
             self.prepare_table()
             there = {record.id for record in page.items}
             gone = [record_id for record_id in self.table.ids() if record_id not in there]
+            self._refuse_older_list(gone)
             written = self.table.write(page.items)
             written.deleted_ids = gone
             self.table.delete(gone)
@@ -297,9 +298,28 @@ class ObjectSync:
             written.updated += done.updated
         gone = db.execute(f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)").fetchall()
         written.deleted_ids = [row[0] for row in gone]
+        self._refuse_older_list(written.deleted_ids)
         self.table.delete(written.deleted_ids)
         db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
+
+    def _refuse_older_list(self, gone: Iterable[str]) -> None:
+        """Raise ServiceError if the record changed last, among those a full list lacks, exists unchanged: the list is older."""
+        known = (each for each in map(self.table.known, gone) if each is not None)
+        newest = max(known, key=lambda each: each.updated, default=None)
+        if newest is None:
+            return
+        try:
+            record = self.lister.get_record(self.state.object_id, newest.id)
+        except NotFoundError:
+            return
+        if (micros_of(record.updated_at) or 0) == newest.updated:
+            raise ServiceError(
+                f"the lists of the service are older than the mirror: they lack the record {newest.id}, which exists",
+                code="stale_lists",
+                hint="crmctl mirror sync, once the lists are current again",
+                retryable=True,
+            )
 
     def _prove(self, scan: FullRead, written: Written) -> None:
         """Record what a full read proves: its start at least, and with changes and count the present."""
