@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import Request, Response, UploadBody
+from crmctl.client.transport import Request, Response
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data
@@ -43,7 +43,7 @@ class AppTransport:
     def send(self, request: Request) -> Response:
         return self.loop.run_until_complete(self._answer(request))
 
-    def upload(self, upload: UploadBody) -> Response:
+    def upload(self, *upload: object) -> Response:
         raise NotImplementedError
 
     def close(self) -> None:

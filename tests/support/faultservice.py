@@ -19,7 +19,7 @@ from email.utils import formatdate
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from crmctl.client.transport import Request, Response, UploadBody
+from crmctl.client.transport import Request, Response
 from crmctl.clock import Clock
 from crmctl.errors import NetworkError
 from tests.support.bulkserver import FILTER, OBJECT_ID, OPERATORS
@@ -140,7 +140,7 @@ class FaultService:
         except Lost:
             raise NetworkError("the connection was lost", outcome_unknown=True, retryable=True) from None
 
-    def upload(self, upload: UploadBody) -> Response:
+    def upload(self, *upload: object) -> Response:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl.client.answers import Answer, refusal
 from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
-from crmctl.client.transport import USER_AGENT, HttpTransport, Request, Response, UploadBody
+from crmctl.client.transport import USER_AGENT, HttpTransport, Request, Response
 from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
@@ -262,14 +262,14 @@ class Session:
         """Like `request`, but return the last answer whatever its status."""
         return self._answer(self._call(method, path, query, body, headers))[0]
 
-    def upload(self, upload: UploadBody) -> Answer:
+    def upload(self, url: str, content: Iterable[bytes], length: int, content_type: str, timeout: float = 60.0) -> Answer:
         """PUT a file to a signed URL, once, without the key and outside the rate limit; return the answer whatever its status. Raises
         NetworkError, ServiceError."""
         started = self.clock.monotonic()
         # everything behind the host of a signed address may be secret
-        self._debug(f"> PUT {urljoin(upload.url, '/')}{HIDDEN} ({upload.length} bytes)")
+        self._debug(f"> PUT {urljoin(url, '/')}{HIDDEN} ({length} bytes)")
         self._sent.append(None)
-        response = self.transport.upload(upload)
+        response = self.transport.upload(url, content, (("Content-Type", content_type), ("Content-Length", str(length))), timeout)
         self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
         return Answer(response.status, response.headers, response.body, wrote=True)
 

@@ -145,18 +145,6 @@ class Response:
     body: bytes = b""
 
 
-@dataclass(frozen=True)
-class UploadBody:
-    """The bytes of one file for a signed URL. `progress` is called with the number of bytes just sent."""
-
-    url: str
-    content: Iterable[bytes]
-    length: int
-    content_type: str
-    timeout: float = 60.0
-    progress: Callable[[int], None] | None = None
-
-
 USER_AGENT = f"crmctl/{__version__}"
 _ANONYMOUS = (("User-Agent", USER_AGENT), ("Accept", "*/*"))
 """Headers of requests to other addresses than the service's."""
@@ -186,10 +174,9 @@ class HttpTransport:
         with self._exchanged(request, body) as (content, head):
             return replace(head, body=read_body(content, head.headers, self._bound, head.status))
 
-    def upload(self, upload: UploadBody) -> Response:
-        """PUT a file to a signed URL, without the API key or redirects."""
-        headers = (*_ANONYMOUS, ("Content-Type", upload.content_type), ("Content-Length", str(upload.length)))
-        return self.send(Request("PUT", upload.url, headers, timeout=upload.timeout), _reported(upload.content, upload.progress))
+    def upload(self, url: str, content: Iterable[bytes], headers: tuple[tuple[str, str], ...], timeout: float) -> Response:
+        """PUT a file to a signed URL, without the API key or redirects. The headers state its type and length."""
+        return self.send(Request("PUT", url, _ANONYMOUS + headers, timeout=timeout), iter(content))
 
     def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
         """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
@@ -221,10 +208,3 @@ class HttpTransport:
                 client = self._clients[scheme] = http_exchange.open_client(authorities)
         with http_exchange.exchange(client, request, body) as answer:
             yield answer.iter_stream(), Response(answer.status, http_exchange.headers_of(answer))
-
-
-def _reported(content: Iterable[bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:
-    for chunk in content:
-        yield chunk
-        if progress is not None:
-            progress(len(chunk))

@@ -16,7 +16,6 @@ from urllib.parse import urljoin, urlsplit
 from crmctl.client.answers import Answer, explanation
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import UploadBody
 from crmctl.clock import Backoff, Clock, retry_after
 from crmctl.config.settings import is_loopback
 from crmctl.errors import (
@@ -136,29 +135,26 @@ class Uploader:
         raise AssertionError("every try returns or raises")
 
     def _put(self, file: LocalFile, address: str) -> tuple[int, Answer]:
-        sent = 0
-
-        def count(length: int) -> None:
-            nonlocal sent
-            sent += length
-            self._advance(length)
-
+        sent: list[int] = []
         done = False
         try:
             with file.source.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
-                content = self._content(file, stream.fileno(), size)
-                answer = self._crm.session.upload(UploadBody(address, content, size, file.content_type, self._timeout, count))
+                content = self._content(file, stream.fileno(), size, sent)
+                answer = self._crm.session.upload(address, content, size, file.content_type, self._timeout)
             done = answer.ok
             return size, answer
         except OSError as error:
             raise RejectedError(f"{file.source} cannot be read: {reason(error)}", code="unreadable_file") from error
         finally:
             if not done:
-                self._advance(-sent)
+                self._advance(-sum(sent))
 
-    def _content(self, file: LocalFile, descriptor: int, size: int) -> Iterator[bytes]:
-        """Yield the bytes of the file. A change meanwhile is noticed before the last byte is sent, so that no mixture is stored."""
+    def _content(self, file: LocalFile, descriptor: int, size: int, sent: list[int]) -> Iterator[bytes]:
+        """Yield the bytes of the file, and count them in `sent`.
+
+        A change meanwhile is noticed before the last byte is sent, so that no mixture is stored.
+        """
         before = os.fstat(descriptor)
         left = size
         while left:
@@ -170,6 +166,8 @@ class Uploader:
             if self._ended is not None:
                 raise self._ended
             yield chunk
+            sent.append(len(chunk))
+            self._advance(len(chunk))
 
     def _address(self, signed: str) -> str:
         address = urljoin(f"{self._crm.session.base_url}/", signed)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
@@ -202,15 +202,8 @@ def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     return replacements
 
 
-class MapFile(NamedTuple):
-    """Targets by column, and values and what replaces them by column."""
-
-    targets: dict[str, str]
-    replacements: dict[str, dict[str, str]]
-
-
-def read_map_file(path: Path) -> MapFile:
-    """Read a JSON or YAML object. Raises UsageError.
+def read_map_file(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return targets by column, and values with their replacements by column, of a JSON or YAML file. Raises UsageError.
 
     An entry is a slug, or an object with `to` and `values`.
     """
@@ -228,7 +221,7 @@ def read_map_file(path: Path) -> MapFile:
         targets[column] = (target or "").strip()
         if values:
             replacements[column] = values
-    return MapFile(targets, replacements)
+    return targets, replacements
 
 
 def _map_entries(path: Path) -> list[tuple[Any, Any]]:

@@ -56,7 +56,7 @@ class MappingOptions:
 
     def declared(self) -> dict[str, str]:
         """Return the targets of the map file and of `--map`, which wins. Raises UsageError."""
-        targets = read_map_file(self.map_file).targets if self.map_file else {}
+        targets = read_map_file(self.map_file)[0] if self.map_file else {}
         return targets | parse_pairs(self.map_pairs)
 
 

@@ -187,7 +187,7 @@ class ImportRequest(RunRequest, ReadRequest):
         )
 
     def _replacements(self) -> dict[str, dict[str, str]]:
-        replacements = read_map_file(Path(self.map_file)).replacements if self.map_file else {}
+        replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
         return replacements
