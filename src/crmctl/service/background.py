@@ -6,7 +6,8 @@ import ipaddress
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from itertools import zip_longest
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
@@ -64,15 +65,6 @@ def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> 
     return last_chance if now + gap / 2 < last_chance else None
 
 
-@dataclass
-class _Place:
-    """A thread's finished try: whether it is written, and the next delivery for the thread."""
-
-    ended: EndedTry
-    following: Due | None = None
-    is_free: bool = False
-
-
 class Settlement:
     """Writes finished tries; thread-safe. Those that arrive during a write are written together after it."""
 
@@ -80,41 +72,39 @@ class Settlement:
         self._context = context
         self._lane = lane
         self._changed = threading.Condition()
-        self._waiting: list[_Place] = []
+        self._waiting: list[tuple[EndedTry, Future[Due | None]]] = []
         self._is_writing = False
         self._is_closing = False
 
     def settle(self, ended: EndedTry) -> Due | None:
         """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
         database's errors; the leases of unwritten tries end by themselves."""
-        place = _Place(ended)
+        following: Future[Due | None] = Future()
         with self._changed:
-            self._waiting.append(place)
+            self._waiting.append((ended, following))
             # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
-            self._changed.wait_for(lambda: place.is_free or not self._is_writing)
-            if place.is_free:
-                return place.following
+            self._changed.wait_for(lambda: following.done() or not self._is_writing)
+            if following.done():
+                return following.result()
             batch, self._waiting, self._is_writing = self._waiting, [], True
+        claimed: list[Due] = []
         try:
-            claimed = self._context.engine.write(lambda tx: self._write(tx, batch), by=logs.SERVICE)
-            for each, following in zip(batch, claimed, strict=False):
-                each.following = following
+            tries = [each for each, _ in batch]
+            claimed = self._context.engine.write(lambda tx: self._write(tx, tries), by=logs.SERVICE)
         finally:
             with self._changed:
-                for each in batch:
-                    each.is_free = True
+                for (_, of_thread), due in zip_longest(batch, claimed):
+                    of_thread.set_result(due)
                 self._is_writing = False
                 self._changed.notify_all()
-        return place.following
+        return following.result()
 
     def close(self) -> None:
         self._is_closing = True
 
-    def _write(self, tx: Tx, batch: list[_Place]) -> list[Due]:
-        deliveries.settle(tx, [place.ended for place in batch], self._context.ids)
-        if self._is_closing:
-            return []
-        return deliveries.claim(tx, self._lane, len(batch), now=self._context.clock.now())
+    def _write(self, tx: Tx, tries: list[EndedTry]) -> list[Due]:
+        deliveries.settle(tx, tries, self._context.ids)
+        return [] if self._is_closing else deliveries.claim(tx, self._lane, len(tries), now=self._context.clock.now())
 
 
 class Deliveries(ClaimingJob[Due]):

@@ -86,7 +86,7 @@ class Busy(Unavailable):
 
 
 class Held(Busy):
-    """Another transaction holds a lock that this one needs, such as a reader of a table that gets a new column."""
+    """Other work must end first: a reader of a table that gets a new column, or the removal of an attribute whose slug is used again."""
 
 
 QUIET_SECONDS = 60.0

@@ -57,13 +57,8 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
     def document() -> Json:
         return build_document(endpoint for endpoint, _ in ENDPOINTS)
 
-    routers = [
-        Router([route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]),
-        probes(context, metrics, document),
-        serving.router(context),
-        oidc.router(context),
-    ]
-    routes = [*_joined(routers), _Pages(context, document)]
+    routes: list[BaseRoute] = [route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]
+    routes += [*probes(context, metrics, document), *serving.routes(context), *oidc.router(context).routes, _Pages(context, document)]
 
     async def refuse(request: Request, error: Exception) -> Response:
         answer = answer_for(error)
@@ -99,13 +94,9 @@ class _Pages(BaseRoute):
         await self._router(scope, receive, send)
 
     def _load(self) -> Router:
-        from crmctl.service.console.routing import routers
+        from crmctl.service.console.routing import page_routes
 
-        return Router(_joined(routers(self._context, self._document)), redirect_slashes=False)
-
-
-def _joined(routers: list[Router]) -> list[BaseRoute]:
-    return [route for router in routers for route in router.routes]
+        return Router(page_routes(self._context, self._document), redirect_slashes=False)
 
 
 def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
@@ -123,7 +114,7 @@ REFUSED_SECONDS = 10.0
 _READY_WITHIN = 2.0
 
 
-def probes(context: Context, metrics: Metrics, document: Callable[[], Json]) -> Router:
+def probes(context: Context, metrics: Metrics, document: Callable[[], Json]) -> list[NamedRoute]:
     """Return the routes without a key that the settings allow. `document` returns the OpenAPI document."""
     readiness = _Readiness(context)
 
@@ -143,7 +134,7 @@ def probes(context: Context, metrics: Metrics, document: Callable[[], Json]) -> 
 
     docs = [NamedRoute("/openapi.json", show_openapi)] if context.settings.docs else []
     shown = [NamedRoute("/metrics", show_metrics)] if context.settings.metrics else []
-    return Router([NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs])
+    return [NamedRoute("/healthz", healthz), NamedRoute(READY_PATH, readyz), *shown, *docs]
 
 
 class _Readiness:

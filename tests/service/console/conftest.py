@@ -17,7 +17,6 @@ from crmctl.service.console import sign_in
 from crmctl.service.console.visits import CONSOLE, make_link
 from crmctl.service.context import new_id
 from crmctl.service.store import members
-from crmctl.service.store.members import SessionOwner
 from crmctl.service.store.tx import Tx
 from tests.support.browser import Browser, open_browser
 from tests.support.clock import FakeClock
@@ -66,7 +65,7 @@ class Visitor:
         def open_one(tx: Tx) -> tuple[str, str]:
             email = f"{role}.{new_id()[-12:]}@example.com"
             made = members.create_member(tx, name=name, email=email, role=role, ids=new_id, now=now)
-            return made["id"], members.open_session(tx, CONSOLE, SessionOwner(made["id"], agent="Firefox/1 Linux"), now=now)
+            return made["id"], members.open_session(tx, CONSOLE, member_id=made["id"], agent="Firefox/1 Linux", now=now)
 
         member_id, token = service.engine.write(open_one)
         self.client.cookies.set(cookie_name(service), token, path="/console")

@@ -105,7 +105,7 @@ def test_buckets_that_s3_cannot_have_are_refused(service: RunningService) -> Non
 
 def test_amazons_own_addresses() -> None:
     storage = open_storage(ServiceSettings(files_s3=S3Settings("crm-", None, REGION)))
-    _, public_url = storage.upload_url(None, "public", "a.png", now=0)  # type: ignore[arg-type]
+    _, public_url = storage(None, "public", "a.png", now=0)  # type: ignore[arg-type]
     assert public_url == "https://crm-public.s3.amazonaws.com/a.png"
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import Context, ServiceSettings
-from crmctl.service.faults import BadRequest, Busy
+from crmctl.service.faults import BadRequest, Busy, Held
 from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import Removals, after_removal, take_piece
 from crmctl.service.store import attributes, objects, record_history, records, removals
 from crmctl.service.store.attributes import NewAttribute
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.removals import StillLeaving, take_out
+from crmctl.service.store.removals import take_out
 from tests.service.store.conftest import Store, new_id, opened
 
 PIECE = 4
@@ -133,7 +133,7 @@ def test_the_slug_is_free_when_the_values_are_gone_and_takes_over_the_columns(st
     columns = len(raw(store, things)[0])
     delete(store, things)
     new = NewAttribute(name="Code", slug="code", type="number")
-    with pytest.raises(StillLeaving, match="still being taken out"):
+    with pytest.raises(Held, match="still being taken out"):
         store.write(attributes.create_attribute, things, new)
     made = after_removal(
         store.engine, lambda tx: attributes.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()), within=60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crmctl.service.store import members
-from crmctl.service.store.members import MOST_SESSIONS, MemberRole, SessionOwner
+from crmctl.service.store.members import MOST_SESSIONS, MemberRole
 from tests.service.store.conftest import Store, new_id
 
 NOW = 1_800_000_000.0
@@ -19,11 +19,11 @@ def test_a_link_is_used_once_and_a_session_belongs_to_its_member(store: Store) -
     store.engine.write(lambda tx: members.put_password(tx, made["id"], "hash"))
     assert store.engine.read(lambda tx: members.find_by_code(tx, code, now=NOW)) is None
     assert store.engine.read(lambda tx: members.get_password(tx, made["id"])) == "hash"
-    owner = SessionOwner(made["id"])
     tokens = [
-        store.engine.write(lambda tx, at=at: members.open_session(tx, "console", owner, now=NOW + at)) for at in range(MOST_SESSIONS + 3)
+        store.engine.write(lambda tx, at=at: members.open_session(tx, "console", member_id=made["id"], now=NOW + at))
+        for at in range(MOST_SESSIONS + 3)
     ]
-    store.engine.write(lambda tx: members.open_session(tx, "console", SessionOwner(), now=NOW))
+    store.engine.write(lambda tx: members.open_session(tx, "console", now=NOW))
     found = [store.engine.read(lambda tx, token=token: members.find_session(tx, "console", token, now=NOW + 99)) for token in tokens]
     assert [session is None for session in found] == [True] * 3 + [False] * MOST_SESSIONS
     assert (found[-1].role, found[-1].name, found[-1].member_id) == (MemberRole.VIEWER, "Ada", made["id"])

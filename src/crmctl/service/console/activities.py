@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
@@ -23,9 +23,13 @@ def list_page(tx: Tx, visit: Visit, asked: NounQuery) -> list[Json]:
 
 
 def create(tx: Tx, visit: Visit) -> Outcome:
-    fields = _typed(visit) | {"linkedRecords": _linked(tx, visit)}
-    activity = activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
-    return Redirect(f"/activities/{activity['id']}", "activity-added")
+    return Redirect(f"/activities/{add(tx, visit, _linked(tx, visit))['id']}", "activity-added")
+
+
+def add(tx: Tx, visit: Visit, links: Sequence[Mapping[str, str]]) -> Json:
+    """Create the activity of the form with these links."""
+    fields = _typed(visit) | {"linkedRecords": links}
+    return activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
 
 
 def change(tx: Tx, visit: Visit, activity: Json) -> Outcome:

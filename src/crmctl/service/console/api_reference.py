@@ -63,11 +63,8 @@ def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
 
     @pages.get("/api")
     def show_calls(_tx: object, visit: Visit) -> ConsolePage:
-        values = {
-            "groups": calls_of(document(), visit.context.settings.address),
-            "address": visit.context.settings.address,
-        }
-        return ConsolePage("api.html", values)
+        address = visit.context.settings.address
+        return ConsolePage("api.html", {"groups": calls_of(document(), address), "address": address})
 
     @pages.get("/api/{tag}")
     def show_noun(_tx: object, visit: Visit) -> ConsolePage:

@@ -106,7 +106,10 @@ def value_text(kind: str, value: Any) -> str:
         return ""
     if isinstance(value, list):
         return ", ".join(value_text(kind, element) for element in value)
-    return _TEXTS.get(kind, _plain)(value)
+    try:
+        return _TEXTS.get(kind, _plain)(value)
+    except Invalid:
+        return _plain(value)
 
 
 def is_numeric(kind: str) -> bool:
@@ -128,16 +131,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "Yes" if value else "No"
     return value if isinstance(value, str) else jsontext.dumps(value)
-
-
-def _composite(read: Callable[[Any], str]) -> Callable[[Any], str]:
-    def text(value: Any) -> str:
-        try:
-            return read(value)
-        except Invalid:
-            return _plain(value)
-
-    return text
 
 
 def _money(value: Any) -> str:
@@ -174,8 +167,8 @@ def first_day(text: str) -> int:
 
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
-    AttributeType.NAME: _composite(read_name),
-    AttributeType.ADDRESS: _composite(read_address),
+    AttributeType.NAME: read_name,
+    AttributeType.ADDRESS: read_address,
     AttributeType.CURRENCY: _money,
     AttributeType.NUMBER: grouped,
     AttributeType.DATE: _date,

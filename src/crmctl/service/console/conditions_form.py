@@ -163,10 +163,8 @@ def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
 
 
 def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
-    return tuple(
-        (str(each.get("attributeSlug", "")), str(each.get("operator", "")), str(each.get("value", "")) if _shows(each) else "")
-        for each in definitions
-    )
+    texts = (tuple(str(each.get(part, "")) for part in ("attributeSlug", "operator", "value")) for each in definitions)
+    return tuple((slug, name, "" if needs_no_value(name) else value) for slug, name, value in texts)
 
 
 def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Json:
@@ -196,7 +194,3 @@ def condition_text(condition: tuple[str, str, str], known: Mapping[str, tuple[st
 def operators_in_words(message: str) -> str:
     """Return a message of the store as forms word it: `'score' (is greater than)` instead of `'score' with greaterThan`."""
     return re.sub(r"(?<=') with (\w+)", lambda found: f" ({phrase(found[1], '')})" if found[1] in PHRASES else found[0], message)
-
-
-def _shows(definition: Mapping[str, Any]) -> bool:
-    return not needs_no_value(str(definition.get("operator")))

@@ -9,13 +9,12 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import COLOURS, ListCell, colours_of
 from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit, counted
-from crmctl.service.faults import BadRequest, Conflict, Forbidden
+from crmctl.service.faults import BadRequest, Conflict, Forbidden, Held
 from crmctl.service.store import attributes, objects, records
 from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute, change_options, options_of
 from crmctl.service.store.objects import STANDARD, NewObject
 from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.records import Paging
-from crmctl.service.store.removals import StillLeaving
 from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -126,7 +125,7 @@ def create_attribute(tx: Tx, visit: Visit) -> Outcome:
     new = NewAttribute(visit.text("name"), kind, slug, "required" in flags, "unique" in flags, "list" in flags, config)
     try:
         attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
-    except StillLeaving as error:
+    except Held as error:
         raise Conflict(error.message) from error
     return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
 

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
 from crmctl.service.console.conditions_form import operators_in_words
@@ -22,7 +21,6 @@ from crmctl.service.console.visits import (
     FormParts,
     Outcome,
     Redirect,
-    SignedIn,
     Visit,
     boundary_of,
     in_zone,
@@ -36,7 +34,7 @@ from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import answer_for
 from crmctl.service.store import objects, preferences
-from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, SessionOwner, find_session, new_token, open_session
+from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx
 
 MOST_OBJECTS = 12
@@ -117,12 +115,12 @@ class PageRoute:
 
 
 class Pages:
-    """The pages of one area (CONSOLE or PORTAL). The application mounts `router`; `routes` lists the pages."""
+    """The pages of one area (CONSOLE or PORTAL). The application answers with `served`; `routes` lists the pages."""
 
     def __init__(self, context: Context, area: str) -> None:
         self.context = context
         self.area = area
-        self.router = Router()
+        self.served: list[NamedRoute] = []
         self.routes: list[PageRoute] = []
         self.navigation: list[NavigationLink] = []
         public = urlsplit(context.settings.address)
@@ -174,7 +172,7 @@ class Pages:
                     message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
                     return self._failure(Fault(message))
 
-            self.router.routes.append(NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
+            self.served.append(NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
             self.routes.append(route)
             return handler
 
@@ -241,10 +239,9 @@ class Pages:
             case Redirect():
                 mark = "&" if "?" in outcome.path else "?"
                 notice = f"{mark}{urlencode({'notice': outcome.notice})}" if outcome.notice else ""
-                return RedirectResponse(f"{home}{outcome.path}{notice}", HTTPStatus.SEE_OTHER, HEADERS)
-            case SignedIn():
-                answer: Response = RedirectResponse(f"{home}{outcome.path}", HTTPStatus.SEE_OTHER, HEADERS)
-                answer.set_cookie(self._cookie_name, outcome.token, max_age=SESSION_SECONDS, **self._cookie_options)
+                answer: Response = RedirectResponse(f"{home}{outcome.path}{notice}", HTTPStatus.SEE_OTHER, HEADERS)
+                if outcome.token:
+                    answer.set_cookie(self._cookie_name, outcome.token, max_age=SESSION_SECONDS, **self._cookie_options)
                 return answer
             case Download():
                 named = {"Content-Disposition": f'attachment; filename="{outcome.name}"'} if outcome.name else {}
@@ -262,8 +259,8 @@ class Pages:
         def enter(tx: Tx) -> str:
             now = self.context.clock.now()
             key_id = read_link(tx, self.area, link, now=now)
-            owner = SessionOwner(key_id=key_id, address=_address(request), agent=request.headers.get("user-agent", ""))
-            return open_session(tx, self.area, owner, now=now)
+            agent = request.headers.get("user-agent", "")
+            return open_session(tx, self.area, key_id=key_id, address=_address(request), agent=agent, now=now)
 
         token = self.context.engine.write(enter)
         answer = self._page(ConsolePage("opening.html"), None)

@@ -62,22 +62,14 @@ def add_pages(pages: Pages) -> None:
         rows = list(zip(part["rows"], labels_of_records(tx, known, part["rows"]), strict=True))
         return ConsolePage("deleted.html", part | {"object": known, "rows": rows, "actor_name": actor_name})
 
-    @pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)
-    def restore_deleted(tx: Tx, visit: Visit) -> Redirect:
-        return _restore_deleted(tx, visit)
-
-    @pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)
-    def show_changed(tx: Tx, visit: Visit) -> ConsolePage:
-        return _changed_page(tx, visit, visit.query.get("at", ""))
-
-    @pages.post("/records/{slug}/changed", needs=MemberRole.MEMBER)
-    def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        return _undo(tx, visit, visit.text("at"))
+    pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)(_restore_deleted)
+    pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)(_changed_page)
+    pages.post("/records/{slug}/changed", needs=MemberRole.MEMBER)(_undo)
 
 
-def _undo(tx: Tx, visit: Visit, at: str) -> ConsolePage | Redirect:
+def _undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     """Restore the records as they were before this moment; after a merge also those that referred to merged records."""
-    known, stamp = object_of(tx, visit), visit.stamp()
+    known, stamp, at = object_of(tx, visit), visit.stamp(), visit.text("at")
     failed: dict[str, str] = {}
     left_out: set[str] = set()
     own = _changes(tx, visit, known, at)
@@ -94,7 +86,7 @@ def _undo(tx: Tx, visit: Visit, at: str) -> ConsolePage | Redirect:
     unlink_activities(tx, known, deleted, changed, int(at), stamp)
     if not failed and not left_out:
         return Redirect(f"/records/{known['slug']}", "records-restored")
-    return _changed_page(tx, visit, at, failed, left_out)
+    return _changed_page(tx, visit, failed, left_out)
 
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
@@ -230,9 +222,9 @@ def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str,
     return changes
 
 
-def _changed_page(tx: Tx, visit: Visit, at: str, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
+def _changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
     """Return the page of a change; after an undo with `kept`, the reason for each record left alone, and the attributes `left_out`."""
-    known = object_of(tx, visit)
+    known, at = object_of(tx, visit), visit.text("at") or visit.query.get("at", "")
     changes = _changes(tx, visit, known, at)
     there = records.get_records(tx, known["id"], list(dict.fromkeys([each[0] for each in changes[:MOST_SHOWN]] + list(kept or ()))))
     labels = dict(zip([record["id"] for record in there], labels_of_records(tx, known, there), strict=True))

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from crmctl.models.jsontext import Json
+from crmctl.service.console import activities as activity_pages
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.pages import LARGE_FORM, Pages
@@ -89,14 +90,7 @@ def _add_show(pages: Pages) -> None:
     @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER, back=show_record)
     def add_activity(tx: Tx, visit: Visit) -> Redirect:
         known, record = _opened(tx, visit)
-        link = {"objectId": known["id"], "recordId": record["id"]}
-        fields = {
-            "title": visit.text("title"),
-            "summary": visit.text("summary"),
-            "activityDate": visit.text("date") or None,
-            "linkedRecords": [link],
-        }
-        activities.create_activity(tx, fields, created_by=visit.session.member_id, **visit.stamp())
+        activity_pages.add(tx, visit, [{"objectId": known["id"], "recordId": record["id"]}])
         return Redirect(f"/records/{known['slug']}/{record['id']}", "activity-added")
 
 
@@ -328,7 +322,8 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
         owner = slugs.get(attribute["objectId"])
         if owner is None or not attribute["isActive"]:
             continue
-        title = _referring_title(owner, attribute)
+        name = str(attribute["name"]).lower()
+        title = f"{owner['pluralName']} {'at' if name == 'company' else 'with'} this {name}"
         entry: Json = {"title": title, "object": owner, "attribute": attribute, "total": None, "records": []}
         if not attribute["isList"]:
             condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
@@ -337,12 +332,6 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
             entry["records"] = list(zip([row["id"] for row in rows], labels_of_records(tx, owner, rows), strict=True))
         result.append(entry)
     return result
-
-
-def _referring_title(owner: Mapping[str, Any], attribute: Mapping[str, Any]) -> str:
-    """Return `People at this company` or `Deals with this contact`."""
-    name = str(attribute["name"]).lower()
-    return f"{owner['pluralName']} {'at' if name == 'company' else 'with'} this {name}"
 
 
 def _label(tx: Tx, known: Mapping[str, Any], record: Json) -> str:

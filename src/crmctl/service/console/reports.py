@@ -113,10 +113,15 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-PER_PAGE = 50
+PER_PAGE, RUNS_PER_PAGE = 50, 25
 
 
-def _add_results(pages: Pages) -> None:
+def add_pages(pages: Pages) -> None:
+    @pages.post("/reports/{id:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
+    def start_run(visit: Visit) -> Redirect:
+        run = run_report(visit.context, visit.id("id"))
+        return Redirect(f"/reports/{visit.id('id')}/runs/{run['id']}")
+
     @pages.get("/reports/{id:uuid}/runs/{runId:uuid}", is_slow=True)
     def show_run(tx: Tx, visit: Visit) -> ConsolePage:
         report = reports.get_report(tx, visit.id("id"))
@@ -200,18 +205,6 @@ def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], resu
 
 def _period_text(asked: Mapping[str, Any]) -> str:
     return f" (by {asked['groupPeriod']})" if asked.get("groupPeriod") else ""
-
-
-RUNS_PER_PAGE = 25
-
-
-def add_pages(pages: Pages) -> None:
-    _add_results(pages)
-
-    @pages.post("/reports/{id:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
-    def start_run(visit: Visit) -> Redirect:
-        run = run_report(visit.context, visit.id("id"))
-        return Redirect(f"/reports/{visit.id('id')}/runs/{run['id']}")
 
 
 def page_values(tx: Tx, visit: Visit, report: Json) -> Json:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starlette.routing import Router
-
 from crmctl.service.console import (
     administration,
     api_reference,
@@ -24,6 +22,7 @@ from crmctl.service.console.nouns import NOUNS, PORTAL_NOUNS
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import CONSOLE, PORTAL, Redirect
 from crmctl.service.context import Context
+from crmctl.service.http.endpoint import NamedRoute
 
 
 def areas(context: Context, document: Callable[[], api_reference.Document]) -> tuple[Pages, Pages]:
@@ -45,6 +44,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     return console, portal
 
 
-def routers(context: Context, document: Callable[[], api_reference.Document]) -> list[Router]:
+def page_routes(context: Context, document: Callable[[], api_reference.Document]) -> list[NamedRoute]:
     """Return the front door with the static files, the console and the portal."""
-    return [sign_in.front_door(context), *(pages.router for pages in areas(context, document))]
+    console, portal = areas(context, document)
+    return [*sign_in.front_door(context), *console.served, *portal.served]

@@ -7,27 +7,27 @@ import math
 import re
 import threading
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Router
 
 from crmctl.models.jsontext import Json
 from crmctl.service.console import administration
 from crmctl.service.console.noun_pages import NounField, table_rows
 from crmctl.service.console.nouns import SESSIONS
 from crmctl.service.console.pages import HEADERS, Pages
-from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Outcome, Redirect, SignedIn, Visit, static_file
+from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Outcome, Redirect, Visit, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoint import NamedRoute
 from crmctl.service.http.json_answers import rate_limited
 from crmctl.service.store import device_logins, members
 from crmctl.service.store.keys import LINKS, replace_signing_key
-from crmctl.service.store.members import MEANINGS, MemberRole, SessionOwner
+from crmctl.service.store.members import MEANINGS, MemberRole
 from crmctl.service.store.tx import Tx
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ def add_pages(pages: Pages) -> None:
 
     if pages.area == CONSOLE:
         _add_sign_in(pages)
-        _add_password_link(pages)
         _add_leaving(pages)
         _add_device_login(pages)
         _add_account(pages)
@@ -117,11 +116,12 @@ def _add_sign_in(pages: Pages) -> None:
         return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": ""})
 
     @pages.post("/sign-in", needs=MemberRole.NOBODY, in_transaction=False)
-    def sign_in(visit: Visit) -> ConsolePage | SignedIn:
+    def sign_in(visit: Visit) -> ConsolePage | Redirect:
         email, next_path = visit.text("email"), visit.raw("next")
         values = {"next": next_path if _NEXT.fullmatch(next_path) else "", "email": email}
-        minutes = _minutes_to_wait(visit, email)
-        if minutes:
+        named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
+        attempts = {f"sign-in from {visit.address}": FROM_ONE_ADDRESS, f"sign-in as {named}": FOR_ONE_MEMBER}
+        if minutes := math.ceil(_seconds_to_wait(visit, attempts) / 60):
             problem = f"there were too many attempts to sign in; try again in {minutes} minute{'' if minutes == 1 else 's'}"
             return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.TOO_MANY_REQUESTS)
         engine = visit.context.engine
@@ -132,17 +132,17 @@ def _add_sign_in(pages: Pages) -> None:
             return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.FORBIDDEN)
         return engine.write(lambda tx: _enter(tx, visit, member_id, values["next"]))
 
-
-def _add_password_link(pages: Pages) -> None:
-    show_password = pages.get("/password", needs=MemberRole.NOBODY)(_password_form)
+    @pages.get("/password", needs=MemberRole.NOBODY)
+    def show_password(tx: Tx, visit: Visit) -> ConsolePage:
+        return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
 
     @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False, back=show_password)
-    def set_password(visit: Visit) -> SignedIn:
+    def set_password(visit: Visit) -> Redirect:
         engine = visit.context.engine
         check_new(visit.raw("password"), visit.raw("again"), engine.read(lambda tx: _invited(tx, visit))["user"]["email"])
         hashed = hash_password(visit.raw("password"))
 
-        def store(tx: Tx) -> SignedIn:
+        def store(tx: Tx) -> Redirect:
             member = _invited(tx, visit)
             members.put_password(tx, member["id"], hashed)
             members.end_sessions_of(tx, member["id"])
@@ -170,8 +170,8 @@ def _add_leaving(pages: Pages) -> None:
         return Redirect("")
 
 
-def front_door(context: Context) -> Router:
-    """Return the router that leads from the address of the service to the console and serves the static files without a session."""
+def front_door(context: Context) -> list[NamedRoute]:
+    """Return the routes that lead from the address of the service to the console, and serve the static files without a session."""
 
     def lead_to_console(_request: Request) -> Response:
         return RedirectResponse(f"{context.settings.address}/{CONSOLE}", HTTPStatus.SEE_OTHER, HEADERS)
@@ -183,7 +183,7 @@ def front_door(context: Context) -> Router:
         headers = {"Cache-Control": _FOR_GOOD, "X-Content-Type-Options": "nosniff"}
         return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
-    return Router([NamedRoute("/", lead_to_console), NamedRoute("/console/static/{name}", show_static)])
+    return [NamedRoute("/", lead_to_console), NamedRoute("/console/static/{name}", show_static)]
 
 
 def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:
@@ -192,20 +192,16 @@ def _stored(tx: Tx, email: str) -> tuple[str | None, str | None]:
     return (None, None) if member is None else (member["id"], members.get_password(tx, member["id"]))
 
 
-def _enter(tx: Tx, visit: Visit, member_id: str, path: str) -> SignedIn:
-    owner = SessionOwner(member_id=member_id, address=visit.address, agent=visit.agent)
-    return SignedIn(members.open_session(tx, visit.area, owner, now=visit.now()), path)
+def _enter(tx: Tx, visit: Visit, member_id: str, path: str) -> Redirect:
+    about = {"member_id": member_id, "address": visit.address, "agent": visit.agent}
+    return Redirect(path, token=members.open_session(tx, visit.area, **about, now=visit.now()))
 
 
-def _minutes_to_wait(visit: Visit, email: str) -> int:
-    """Count this attempt for its email address and its network address; return the minutes to wait, 0 if it may go on."""
+def _seconds_to_wait(visit: Visit, attempts: Mapping[str, int]) -> float:
+    """Count an attempt under each name up to its limit. Return the seconds to wait, 0 if it may go on."""
     windows, now = visit.context.engine.rate_windows(), visit.now()
-    named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
-    for key, limit in ((f"sign-in from {visit.address}", FROM_ONE_ADDRESS), (f"sign-in as {named}", FOR_ONE_MEMBER)):
-        state = windows.take(key, limit, ATTEMPTS_SECONDS, now)
-        if not state.allowed:
-            return max(1, math.ceil((state.reset - now) / 60))
-    return 0
+    states = (windows.take(name, limit, ATTEMPTS_SECONDS, now) for name, limit in attempts.items())
+    return next((state.reset - now for state in states if not state.allowed), 0.0)
 
 
 def _invited(tx: Tx, visit: Visit) -> Json:
@@ -218,10 +214,6 @@ def _invited(tx: Tx, visit: Visit) -> Json:
 
 def _code(visit: Visit) -> str:
     return visit.text("code") or visit.query.get("code", "")
-
-
-def _password_form(tx: Tx, visit: Visit) -> ConsolePage:
-    return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
 
 
 def _add_account(pages: Pages) -> None:
@@ -301,8 +293,6 @@ def _count_attempt(visit: Visit) -> str:
     member_id = visit.session.member_id
     if member_id is None:
         raise Forbidden("the operator's session belongs to no member, whose role the key could have; invite yourself on the page Members")
-    windows = visit.context.engine.rate_windows()
-    state = windows.take(f"device code of {member_id}", FOR_ONE_MEMBER, ATTEMPTS_SECONDS, visit.now())
-    if not state.allowed:
-        raise rate_limited(state.reset - visit.now(), "there were too many attempts")
+    if seconds := _seconds_to_wait(visit, {f"device code of {member_id}": FOR_ONE_MEMBER}):
+        raise rate_limited(seconds, "there were too many attempts")
     return member_id

@@ -24,7 +24,7 @@ from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.store import logs, members
-from crmctl.service.store.keys import LINKS, signing_key, use_link
+from crmctl.service.store.keys import LINKS, sign, use_link
 from crmctl.service.store.members import ConsoleSession, MemberRole
 from crmctl.service.store.tx import Stamp, Tx
 from crmctl.values.value_readers import canonical_uuid
@@ -92,18 +92,11 @@ class ConsolePage:
 
 @dataclass(frozen=True)
 class Redirect:
-    """Go on to a page of the same area; `notice` is the name of a sentence that page shows."""
+    """Go on to a page of the same area; `notice` is the name of a sentence that page shows, `token` that of a new session."""
 
     path: str
     notice: str | None = None
-
-
-@dataclass(frozen=True)
-class SignedIn:
-    """Give the browser the session with this token, and go on to a page."""
-
-    token: str
-    path: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class Download:
     name: str = ""
 
 
-Outcome = ConsolePage | Redirect | SignedIn | Download
+Outcome = ConsolePage | Redirect | Download
 
 
 @dataclass(frozen=True)
@@ -400,7 +393,7 @@ class SignedLink:
 def make_link(tx: Tx, address: str, area: str, *, key_id: str | None = None, now: float) -> SignedLink:
     """Return a link to CONSOLE or PORTAL on the service at `address`. Its session ends with the key `key_id`, if there is one."""
     expires, subject, nonce = int(now) + LINK_SECONDS, key_id or _OPERATOR, secrets.token_hex(8)
-    token = f"{expires}.{subject}.{nonce}.{_signature(tx, area, expires, subject, nonce)}"
+    token = f"{expires}.{subject}.{nonce}.{sign(tx, LINKS, area, expires, subject, nonce)}"
     return SignedLink(f"{address}/{area}?link={token}", expires)
 
 
@@ -413,7 +406,7 @@ def make_password_link(tx: Tx, address: str, member_id: str, *, now: float) -> S
 def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:
     """Return the id of the API key that the link was made for, None for the operator's, which works once. Raises Forbidden."""
     parts = _TOKEN.fullmatch(token)
-    if parts is None or not hmac.compare_digest(parts[4], _signature(tx, area, int(parts[1]), parts[2], parts[3])):
+    if parts is None or not hmac.compare_digest(parts[4], sign(tx, LINKS, area, int(parts[1]), parts[2], parts[3])):
         raise Forbidden("this link is not valid")
     if now >= int(parts[1]):
         raise Forbidden("this link has expired")
@@ -422,7 +415,3 @@ def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:
     if not use_link(tx, parts[4], int(parts[1])):
         raise Forbidden("this link was used; crmctl service console prints another one")
     return None
-
-
-def _signature(tx: Tx, area: str, expires: int, subject: str, nonce: str) -> str:
-    return hmac.new(signing_key(tx, LINKS), f"{area}\n{expires}\n{subject}\n{nonce}".encode(), hashlib.sha256).hexdigest()

@@ -10,7 +10,6 @@ from crmctl.service.console.noun_pages import BoxChoice, NounQuery
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.outbound.guard import ForbiddenTargetError
 from crmctl.service.store import deliveries, webhooks
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx, micros_of
@@ -51,13 +50,6 @@ def add_pages(pages: Pages) -> None:
             return _range_form(tx, visit, counted)
         count = deliveries.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
         return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
-
-
-def delivery_values(tx: Tx, visit: Visit, endpoint_id: str) -> Json:
-    """Return the page of deliveries that `state` and `page` of the query name."""
-    state = visit.query.get("state") if visit.query.get("state") in STATES else None
-    part = visit.part(lambda limit, offset: deliveries.list_deliveries(tx, endpoint_id, state, limit, offset), PER_PAGE)
-    return part | {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
 
 
 def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
@@ -136,10 +128,7 @@ def change(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
 def _fields(visit: Visit) -> Json:
     """Return the values of the form; None as event types means all. Raises BadRequest for an address that must not be called."""
     url = visit.text("url")
-    try:
-        target_guard(visit.context).check_url(url)
-    except ForbiddenTargetError as error:
-        raise BadRequest(str(error), {"field": "url"}) from error
+    target_guard(visit.context).check_url(url)
     return {"url": url, "description": visit.text("description"), "eventTypes": TYPES.read(visit, "types")}
 
 
@@ -162,5 +151,7 @@ def send_test(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
 
 
 def page_values(tx: Tx, visit: Visit, endpoint: Json) -> Json:
-    values = {"recent": deliveries.recent_attempts(tx, endpoint["id"]), "secret": None, "type_count": len(EVENT_TYPES)}
-    return values | delivery_values(tx, visit, endpoint["id"])
+    endpoint_id, state = endpoint["id"], visit.query.get("state") if visit.query.get("state") in STATES else None
+    part = visit.part(lambda limit, offset: deliveries.list_deliveries(tx, endpoint_id, state, limit, offset), PER_PAGE)
+    part |= {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
+    return part | {"recent": deliveries.recent_attempts(tx, endpoint_id), "secret": None, "type_count": len(EVENT_TYPES)}

@@ -276,7 +276,7 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     stored = fields_for(known, data, labels_in(tx, known, [data]))
     said = f"a{block.number}:"
     form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
-    return replace(block, known=known, stored=stored, values=[_free(each) for each in submitted(stored, form)])
+    return replace(block, known=known, stored=stored, values=[_free(field) for field in submitted(stored, form)])
 
 
 def _free(field: FormField) -> FormField:

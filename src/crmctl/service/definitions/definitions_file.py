@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 from pydantic import Field
@@ -13,7 +11,7 @@ from crmctl.clock import Clock
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
 from crmctl.service.jobs.worker import after_removal
-from crmctl.service.outbound.guard import ForbiddenTargetError, read_target
+from crmctl.service.outbound.guard import read_target
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
 from crmctl.service.store import attributes, members, objects, reports, webhooks, workflows
 from crmctl.service.store.engine import Engine, rehearse
@@ -209,35 +207,37 @@ class _Loading:
         self.tx = tx
         self.stamp = stamp
         self.now = stamp["now"]
+        self.counts: Summary = {section: dict.fromkeys(OUTCOMES, 0) for section in SECTIONS}
 
     def load(self, document: Document) -> Summary:
-        counts: dict[str, Counter[str]] = {section: Counter() for section in SECTIONS}
         for member in document.members:
-            with _named(f"member {member.email}"):
-                counts["members"][self._member(member)] += 1
+            self._count("member", member.email, self._member, member)
         for definition in document.objects:
-            with _named(f"object {definition.slug}"):
-                counts["objects"][self._object(definition)] += 1
+            self._count("object", definition.slug, self._object, definition)
         # Attributes last: a reference may name any object of the file.
         for definition in document.objects:
             object_id = objects.id_of_slug(self.tx, definition.slug, "slug")
             existing = {wire["slug"]: wire for wire in attributes.list_attributes(self.tx, object_id, include_inactive=True)}
             for attribute in definition.attributes:
-                with _named(f"attribute {definition.slug}.{attribute.slug}"):
-                    counts["attributes"][self._attribute(object_id, attribute, existing.get(attribute.slug))] += 1
+                name, old = f"{definition.slug}.{attribute.slug}", existing.get(attribute.slug)
+                self._count("attribute", name, self._attribute, object_id, attribute, old)
         for report in document.reports:
-            with _named(f"report {report.name}"):
-                counts["reports"][store_report(self.tx, report, **self.stamp)] += 1
+            self._count("report", report.name, store_report, self.tx, report, **self.stamp)
         for workflow in document.workflows:
-            with _named(f"workflow {workflow.name}"):
-                counts["workflows"][store_workflow(self.tx, workflow, **self.stamp)] += 1
+            self._count("workflow", workflow.name, store_workflow, self.tx, workflow, **self.stamp)
         endpoints = webhooks.list_endpoints(self.tx)
         for webhook in document.webhooks:
             known = next((each for each in endpoints if each["url"] == webhook.url), None)
             endpoints = [each for each in endpoints if each is not known]
-            with _named(f"webhook {webhook.url}"):
-                counts["webhooks"][self._webhook(webhook, known)] += 1
-        return {section: {outcome: counted[outcome] for outcome in OUTCOMES} for section, counted in counts.items()}
+            self._count("webhook", webhook.url, self._webhook, webhook, known)
+        return self.counts
+
+    def _count(self, kind: str, name: str, load: Callable[..., str], *about: Any, **stamp: Any) -> None:
+        """Load an entry and count its outcome. Raises its Fault with the entry's name."""
+        try:
+            self.counts[f"{kind}s"][load(*about, **stamp)] += 1
+        except Fault as fault:
+            raise type(fault)(f"{kind} {name}: {fault.message}", fault.details) from None
 
     def _member(self, definition: MemberDefinition) -> str:
         fields: Json = {"name": definition.name, "role": definition.role, "image": definition.image}
@@ -255,10 +255,7 @@ class _Loading:
         return "updated"
 
     def _webhook(self, definition: WebhookDefinition, existing: Json | None) -> str:
-        try:
-            read_target(definition.url)
-        except ForbiddenTargetError as error:
-            raise BadRequest(str(error), {"field": "url"}) from error
+        read_target(definition.url)
         wanted: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}
         endpoint = existing or webhooks.create_endpoint(
             self.tx, url=definition.url, description=definition.description, event_types=definition.event_types, **self.stamp
@@ -310,14 +307,6 @@ class _Loading:
         if slug is not None:
             config["allowed_object_id"] = objects.id_of_slug(self.tx, slug, "config.allowed_object")
         return config or None
-
-
-@contextlib.contextmanager
-def _named(entry: str) -> Iterator[None]:
-    try:
-        yield
-    except Fault as fault:
-        raise type(fault)(f"{entry}: {fault.message}", fault.details) from None
 
 
 _FLAGS = ("isRequired", "isUnique", "isList")

@@ -10,12 +10,11 @@ from urllib.parse import parse_qsl, quote
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Router
 
 from crmctl.errors import reason
-from crmctl.service.context import FILES_FOLDER, Context
+from crmctl.service.context import Context
 from crmctl.service.faults import NotFound, Unavailable
-from crmctl.service.files.storage import CHUNK, Disk, Incoming, Permit, Stored, read_permit, url_path, use_permit
+from crmctl.service.files.storage import CHUNK, Incoming, Permit, Stored, disk_of, public_url, read_permit, use_permit
 from crmctl.service.http.endpoint import NamedRoute, body_chunks, is_known
 from crmctl.service.http.json_answers import JsonAnswer, bad_request
 
@@ -26,9 +25,9 @@ _SHOWN = re.compile(r"(image/(png|jpeg|gif|webp|avif|bmp)|text/plain|audio/[a-z0
 """Types that browsers may show. They download all others, so that no page or SVG runs as part of this service."""
 
 
-def router(context: Context) -> Router:
+def routes(context: Context) -> list[NamedRoute]:
     """Return the routes `PUT` and `GET /files/BUCKET/PATH`."""
-    disk = Disk(context.settings.data_dir / FILES_FOLDER, context.settings.quotas.files)
+    disk = disk_of(context.settings)
     disk.sweep()
 
     async def upload(request: Request) -> Response:
@@ -39,8 +38,7 @@ def router(context: Context) -> Router:
             size = await _receive(context, request, permit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
         except OSError as error:
             raise Unavailable(f"the file could not be stored: {reason(error)}") from error
-        public_url = f"{context.settings.address}/files/{url_path(bucket, path)}"
-        return JsonAnswer({"publicUrl": public_url, "contentType": content_type, "size": size})
+        return JsonAnswer({"publicUrl": public_url(context.settings, bucket, path), "contentType": content_type, "size": size})
 
     def show(request: Request) -> Response:
         bucket, path = request.path_params["bucket"], request.path_params["path"]
@@ -50,7 +48,7 @@ def router(context: Context) -> Router:
         return _shown(request, stored, path.rpartition("/")[2])
 
     place = "/files/{bucket}/{path:path}"
-    return Router([NamedRoute(place, upload, methods=["PUT"]), NamedRoute(place, show)])
+    return [NamedRoute(place, upload, methods=["PUT"]), NamedRoute(place, show)]
 
 
 def _permit(context: Context, request: Request, bucket: str, path: str) -> Permit:

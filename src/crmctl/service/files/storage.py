@@ -14,9 +14,9 @@ import threading
 import time
 import unicodedata
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -25,9 +25,9 @@ from crmctl.errors import ConfigError, UsageError, install_command, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.service.context import S3Settings, ServiceSettings
+from crmctl.service.context import FILES_FOLDER, S3Settings, ServiceSettings
 from crmctl.service.faults import BadRequest, Forbidden, OverQuota, Unavailable
-from crmctl.service.store.keys import UPLOADS, is_used, signing_key, use_link
+from crmctl.service.store.keys import UPLOADS, is_used, sign, use_link
 from crmctl.service.store.record_tables import invalid
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 
@@ -35,23 +35,16 @@ UPLOAD_SECONDS = 900
 """How long an upload to a signed address may begin."""
 
 
-def url_path(bucket: str, path: str) -> str:
-    return f"{quote(bucket)}/{quote(path)}"
+def public_url(settings: ServiceSettings, bucket: str, path: str) -> str:
+    return f"{settings.address}/files/{quote(bucket)}/{quote(path)}"
 
 
-class LocalStorage:
-    """The data directory. `address` is the service's own, `limit` the most bytes of a file."""
-
-    def __init__(self, address: str, limit: int) -> None:
-        self._address = address
-        self._limit = limit
-
-    def upload_url(self, tx: Tx, bucket: str, path: str, *, now: float) -> tuple[str, str]:
-        """Return an address that takes one PUT without a key, and the address of the file afterwards."""
-        expires, nonce = int(now) + UPLOAD_SECONDS, secrets.token_hex(8)
-        signature = _signature(signing_key(tx, UPLOADS), bucket, path, expires, self._limit, nonce)
-        public_url = f"{self._address}/files/{url_path(bucket, path)}"
-        return f"{public_url}?expires={expires}&limit={self._limit}&nonce={nonce}&signature={signature}", public_url
+def local_upload_url(settings: ServiceSettings, tx: Tx, bucket: str, path: str, *, now: float) -> tuple[str, str]:
+    """Return an address that takes one PUT without a key, and the address of the file afterwards."""
+    expires, limit, nonce = int(now) + UPLOAD_SECONDS, settings.file_limit, secrets.token_hex(8)
+    signature = sign(tx, UPLOADS, bucket, path, expires, limit, nonce)
+    url = public_url(settings, bucket, path)
+    return f"{url}?expires={expires}&limit={limit}&nonce={nonce}&signature={signature}", url
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ def read_permit(tx: Tx, bucket: str, path: str, query: Mapping[str, str], *, now
     expires, limit, nonce = query.get("expires", ""), query.get("limit", ""), query.get("nonce", "")
     if not (re.fullmatch("[0-9]{1,12}", expires, re.ASCII) and re.fullmatch("[0-9]{1,15}", limit, re.ASCII)):
         raise Forbidden("this address is not signed for an upload", error="invalid_signature")
-    expected = _signature(signing_key(tx, UPLOADS), bucket, path, int(expires), int(limit), nonce)
+    expected = sign(tx, UPLOADS, bucket, path, int(expires), int(limit), nonce)
     if not hmac.compare_digest(expected.encode(), query.get("signature", "").encode(errors="replace")):
         raise Forbidden("the signature does not fit this address", error="invalid_signature")
     if now >= int(expires):
@@ -86,12 +79,6 @@ def use_permit(tx: Tx, permit: Permit) -> None:
 
 def used_permit() -> Forbidden:
     return Forbidden("this upload address was used; ask for a new one", error="used_signature")
-
-
-def _signature(key: bytes, bucket: str, path: str, expires: int, limit: int, nonce: str) -> str:
-    # With the length of each name, no other pair of names gives the same text.
-    text = f"PUT\n{len(bucket)}:{bucket}\n{len(path)}:{path}\n{expires}\n{limit}\n{nonce}"
-    return hmac.new(key, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
@@ -129,33 +116,31 @@ def open_client(settings: S3Settings) -> tuple[Any, tuple[type[Exception], ...]]
     return client, failures
 
 
-class S3Storage:
-    """S3 buckets. Raises what open_client raises."""
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._prefix = settings.prefix
-        self._client, self._failure = open_client(settings)
-
-    def upload_url(self, _tx: Tx, bucket: str, path: str, *, now: float) -> tuple[str, str]:
-        """Return an address that takes a PUT without a key, and the address of the file. Raises BadRequest, Unavailable."""
-        name = self._prefix + bucket
-        if not _BUCKET.fullmatch(name):
-            raise invalid("bucket", "must consist of lower-case letters, digits, dots and hyphens")
-        try:
-            signed_url = self._client.generate_presigned_url(
-                "put_object", Params={"Bucket": name, "Key": path}, ExpiresIn=UPLOAD_SECONDS, HttpMethod="PUT"
-            )
-        except self._failure as error:
-            raise Unavailable(f"the storage gave no upload address: {type(error).__name__}") from error
-        return signed_url, signed_url.partition("?")[0]
+UploadUrl = Callable[..., tuple[str, str]]
+"""Takes `(tx, bucket, path, now=)`."""
 
 
 @cache
-def open_storage(settings: ServiceSettings) -> LocalStorage | S3Storage:
-    """Open S3 if it is configured, else the data directory. Raises UsageError, ConfigError."""
-    if settings.files_s3 is not None:
-        return S3Storage(settings.files_s3)
-    return LocalStorage(settings.address, settings.file_limit)
+def open_storage(settings: ServiceSettings) -> UploadUrl:
+    """Return the function that signs uploads to S3 if it is configured, else to the data directory. Raises what open_client raises."""
+    if (s3 := settings.files_s3) is None:
+        return partial(local_upload_url, settings)
+    client, failures = open_client(s3)
+
+    def upload_url(_tx: Tx, bucket: str, path: str, **_: float) -> tuple[str, str]:
+        """Return an address that takes a PUT without a key, and the address of the file. Raises BadRequest, Unavailable."""
+        name = s3.prefix + bucket
+        if not _BUCKET.fullmatch(name):
+            raise invalid("bucket", "must consist of lower-case letters, digits, dots and hyphens")
+        try:
+            signed_url = client.generate_presigned_url(
+                "put_object", Params={"Bucket": name, "Key": path}, ExpiresIn=UPLOAD_SECONDS, HttpMethod="PUT"
+            )
+        except failures as error:
+            raise Unavailable(f"the storage gave no upload address: {reason(error)}") from error
+        return signed_url, signed_url.partition("?")[0]
+
+    return upload_url
 
 
 CHUNK = 256 * 1024
@@ -310,14 +295,24 @@ class Disk:
             self._folder.chmod(0o700)
         # The machine's clock, which also gives the times of files.
         before = time.time() - ABANDONED_SECONDS
-        for partial in (self._folder / "incoming").glob("*.part"):
+        for unfinished in (self._folder / "incoming").glob("*.part"):
             with contextlib.suppress(FileNotFoundError):
-                if partial.stat().st_mtime < before:
-                    partial.unlink()
+                if unfinished.stat().st_mtime < before:
+                    unfinished.unlink()
 
     def _place(self, bucket: str, path: str) -> Path:
         name = hashlib.sha256(f"{bucket}/{path}".encode(errors="surrogatepass")).hexdigest()
         return self._folder / name[:2] / name
+
+
+def disk_of(settings: ServiceSettings) -> Disk:
+    return Disk(settings.data_dir / FILES_FOLDER, settings.quotas.files)
+
+
+def list_files(settings: ServiceSettings, limit: int) -> list[Json]:
+    """Return the newest files as `Disk.list_files` does, each with its address as `publicUrl`."""
+    entries = disk_of(settings).list_files(limit)
+    return [entry | {"publicUrl": public_url(settings, entry["bucket"], entry["path"])} for entry in entries]
 
 
 def _size(path: Path) -> int:

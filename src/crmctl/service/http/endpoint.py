@@ -133,8 +133,7 @@ class Call:
         return self.context.clock.now()
 
     def id(self, name: str) -> str:
-        id_: str = self.path[name]
-        return id_
+        return str(self.path[name])
 
 
 Handler = Callable[..., Any]

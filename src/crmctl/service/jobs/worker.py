@@ -17,7 +17,6 @@ from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
 from crmctl.service.store import change_log, deliveries, logs, removals, workflows
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
-from crmctl.service.store.removals import StillLeaving
 from crmctl.service.store.tx import Tx
 
 POLL_SECONDS = 0.25
@@ -247,13 +246,13 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
     """Run `engine.write(fn)`, which changes a table and may reuse the slug of a deleted attribute, once its values are removed and no long
     reader, such as a backup, uses the table.
 
-    Raises StillLeaving or Held when that takes longer than `within` seconds.
+    Raises Held when that takes longer than `within` seconds.
     """
     end = time.monotonic() + within
     while True:
         try:
             return engine.write(fn, within=max(0.001, end - time.monotonic()), by=by)
-        except (StillLeaving, Held):
+        except Held:
             if time.monotonic() >= end:
                 raise
         taken = 0

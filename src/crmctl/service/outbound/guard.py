@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
+from crmctl.models.jsontext import Json
+from crmctl.service.faults import BadRequest
 from crmctl.version import __version__
 
 ATTEMPT_SECONDS = 15.0
@@ -147,8 +149,11 @@ _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?")
 _KEPT_IN_PATH = "%/:?[]@!$&'()*+,;=~"
 
 
-class ForbiddenTargetError(Exception):
+class ForbiddenTargetError(BadRequest):
     """The address must not be called. The text says why; the delivery history shows it."""
+
+    def __init__(self, message: str, details: Json | None = None) -> None:
+        super().__init__(message, details or {"field": "url"})
 
 
 @dataclass(frozen=True)

@@ -325,9 +325,7 @@ def _sorted(groups: list[Group], order: Any, *, descending: bool) -> list[Group]
 
 
 def _group_keys(plan: Plan, row: Sequence[Any]) -> Sequence[str | None]:
-    if plan.group is None:
-        return (None,)
-    if row[1] is None:
+    if plan.group is None or row[1] is None:
         return (None,)
     keys = keys_in(plan.group, row[1]) if plan.group.holds_many else (row[1],)
     return tuple(dict.fromkeys(keys if plan.period is None else (period_of(key, plan.period) for key in keys)))

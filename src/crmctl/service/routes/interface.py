@@ -8,7 +8,6 @@ from typing import Any
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
-from crmctl.service.context import FILES_FOLDER
 from crmctl.service.definitions.definitions_file import (
     Document,
     EntryNames,
@@ -18,7 +17,8 @@ from crmctl.service.definitions.definitions_file import (
     parse_sections,
 )
 from crmctl.service.faults import BadRequest, Forbidden
-from crmctl.service.files.storage import Disk, check_bucket, normalise_path, open_storage, url_path
+from crmctl.service.files import storage
+from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
 from crmctl.service.http import schemas
 from crmctl.service.http.bodies import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.http.endpoint import Call, Endpoint, Handler
@@ -363,7 +363,7 @@ def delete_activity(tx: Tx, call: Call) -> Json:
 def create_upload_url(tx: Tx, call: Call) -> Json:
     """Get an address that takes a file by PUT."""
     bucket, path = check_bucket(call.body["bucket"]), normalise_path(call.body["path"])
-    signed_url, public_url = open_storage(call.context.settings).upload_url(tx, bucket, path, now=call.now())
+    signed_url, public_url = open_storage(call.context.settings)(tx, bucket, path, now=call.now())
     return {"signedUrl": signed_url, "publicUrl": public_url}
 
 
@@ -373,9 +373,7 @@ def list_files(_tx: Tx, call: Call) -> Json:
     settings, offset = call.context.settings, call.query["offset"]
     if settings.files_s3 is not None:
         raise BadRequest("this service keeps its files in S3, which lists them")
-    entries = Disk(settings.data_dir / FILES_FOLDER, settings.quotas.files).list_files(offset + call.query["limit"])
-    address = f"{settings.address}/files"
-    return {"files": [entry | {"publicUrl": f"{address}/{url_path(entry['bucket'], entry['path'])}"} for entry in entries[offset:]]}
+    return {"files": storage.list_files(settings, offset + call.query["limit"])[offset:]}
 
 
 @endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.REPLAY, is_addition=True)

@@ -9,9 +9,9 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import change_log, record_tables
+from crmctl.service.store import change_log
 from crmctl.service.store.members import author, organisation_id
-from crmctl.service.store.record_tables import invalid, require_description, require_name
+from crmctl.service.store.record_tables import existing_ids, invalid, require_description, require_name
 from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
@@ -151,10 +151,9 @@ def _check_participants(tx: Tx, participants: Pairs) -> None:
 
 
 def _require_records(tx: Tx, field: str, object_id: str, record_ids: set[str]) -> None:
-    row = tx.one("SELECT number FROM crm_object WHERE id = ?", (object_id,))
-    if row is None:
+    existing = existing_ids(tx, object_id, record_ids)
+    if existing is None:
         raise BadRequest(f"{field}: there is no object with the id {object_id}", {"field": field})
-    existing = {record_id for (record_id,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", record_ids)}
     if record_ids - existing:
         raise BadRequest(f"{field}: there is no record with the id {min(record_ids - existing)}", {"field": field})
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.faults import BadRequest, Conflict, NotFound
+from crmctl.service.faults import BadRequest, Conflict, Held, NotFound
 from crmctl.service.store import logs, record_tables, records, removals
 from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_name, require_slug, slug_from
@@ -70,7 +70,7 @@ def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> Json:
 
 def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> Json:
     """Create an attribute. Existing records start without a value, also of a required one. Raises NotFound, BadRequest, Conflict for a slug
-    in use, StillLeaving while a deleted attribute's values are being removed."""
+    in use, Held while a deleted attribute's values are being removed."""
     schema = load_schema(tx, object_id, tx.dialect.own_object)
     known_name = require_name(new.name, "name")
     if new.type not in list(TYPES):
@@ -86,9 +86,7 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
         raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     if known_slug in schema.leaving:
-        raise removals.StillLeaving(
-            f"the deleted attribute {known_slug!r} is still being taken out of the records; nothing was done, try again"
-        )
+        raise Held(f"the deleted attribute {known_slug!r} is still being taken out of the records; nothing was done, try again")
     settings = _require_config(tx, new.type, new.config)
     row: Json = {"id": stamp["ids"](), "object_id": schema.object_id, "name": known_name, "slug": known_slug, "type": str(new.type)}
     row |= {"is_required": int(new.is_required), "is_unique": int(new.is_unique), "is_list": int(new.is_list)}
@@ -106,17 +104,6 @@ def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, no
     if require_name(name, "name") != attribute["name"]:
         update(tx, "attribute", {"name": name, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
         _note(tx, "updated", attribute, {"name": name}, now=now)
-    return get_attribute(tx, object_id, attribute_id)
-
-
-def set_options(tx: Tx, object_id: str, attribute_id: str, options: Sequence[str], *, now: float) -> Json:
-    """Replace the options of a select. Records keep values that are no option any more. Raises NotFound, BadRequest."""
-    load_schema(tx, object_id, tx.dialect.own_object)
-    attribute = get_attribute(tx, object_id, attribute_id)
-    config = _require_config(tx, attribute["type"], {"options": list(options)})
-    if attribute["config"]["options"] != list(options):
-        update(tx, "attribute", {"config": config, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-        _note(tx, "updated", attribute | attribute["config"], {"options": list(options)}, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 
@@ -216,19 +203,23 @@ def edit_options(tx: Tx, object_id: str, attribute_id: str, edits: Mapping[str, 
 
 
 def change_options(tx: Tx, attribute: Json, options: Sequence[str], renamed: Mapping[str, str], **stamp: Unpack[Stamp]) -> Json:
-    """Replace the options, and give the records that hold a renamed one its new name. Raises BadRequest, also for too many records."""
-    object_id = attribute["objectId"]
+    """Replace the options of a select, and give the records that hold a renamed one its new name; others keep values that are no option
+    any more. Raises NotFound, BadRequest, also for too many records."""
+    object_id, new = attribute["objectId"], {"options": list(options)}
     # Before the records are read: a record written meanwhile would keep the old name.
     load_schema(tx, object_id, tx.dialect.own_object)
-    items = _renamed_records(tx, attribute, renamed)
-    changed = set_options(tx, object_id, attribute["id"], options, now=stamp["now"])
+    items, attribute = _renamed_records(tx, attribute, renamed), get_attribute(tx, object_id, attribute["id"])
+    config = _require_config(tx, attribute["type"], new)
+    if attribute["config"] != new:
+        update(tx, "attribute", {"config": config, "updated_at": to_micros(stamp["now"])}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute | attribute["config"], new, now=stamp["now"])
     held = {name for item in items for value in item["data"].values() for name in (value if isinstance(value, list) else [value])}
     # A record may hold retired options beside a renamed one; it keeps them.
-    _allow(tx, changed, [*options, *sorted(held.difference(options))])
+    _allow(tx, attribute, [*options, *sorted(held.difference(options))])
     if failed := records.bulk_write(tx, object_id, records.UPSERT, items, **stamp)["failed"]:
         raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
-    _allow(tx, changed, options)
-    return changed
+    _allow(tx, attribute, options)
+    return get_attribute(tx, object_id, attribute["id"])
 
 
 def _allow(tx: Tx, attribute: Json, options: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import math
 import re
 import secrets
@@ -213,8 +214,8 @@ class RateWindows:
         return None if taken is None else int(taken[0])
 
 
-LINKS = "links"
-UPLOADS = "uploads"
+LINKS, UPLOADS = "signing_key.links", "signing_key.uploads"
+"""Names of the keys that sign links, of 256 random bits each."""
 
 ADDRESS = "address"
 
@@ -235,15 +236,17 @@ def is_used(tx: Tx, signature: str) -> bool:
     return tx.one("SELECT 1 FROM used_link WHERE signature = ?", (signature,)) is not None
 
 
-def signing_key(tx: Tx, purpose: str) -> bytes:
-    """Return 256 random bits for LINKS or UPLOADS."""
-    row = required(tx.one("SELECT value FROM service_value WHERE name = ?", (_key_name(purpose),)))
-    return bytes.fromhex(row[0])
+def sign(tx: Tx, purpose: str, *parts: str | int) -> str:
+    """Return the signature of these parts by the key LINKS or UPLOADS."""
+    key = required(tx.one("SELECT value FROM service_value WHERE name = ?", (purpose,)))[0]
+    # With the length of each part, no other parts give the same text.
+    text = "\n".join(f"{len(str(part))}:{part}" for part in parts)
+    return hmac.new(bytes.fromhex(key), text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def replace_signing_key(tx: Tx, purpose: str) -> None:
     """Replace the key, so that everything signed with the old one is void."""
-    put_value(tx, _key_name(purpose), secrets.token_hex(32))
+    put_value(tx, purpose, secrets.token_hex(32))
 
 
 def get_address(tx: Tx) -> str | None:
@@ -266,10 +269,6 @@ def put_value(tx: Tx, name: str, value: str) -> None:
     tx.execute(
         "INSERT INTO service_value (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value)
     )
-
-
-def _key_name(purpose: str) -> str:
-    return f"signing_key.{purpose}"
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -9,7 +9,7 @@ from typing import Any
 from crmctl.clock import SystemClock
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.store.tx import Tx, all_in, to_micros, to_wire
+from crmctl.service.store.tx import Rows, Tx, all_in, to_micros, to_wire
 
 KEY, MEMBER, WORKFLOW = "key", "member", "workflow"
 OPERATOR = "operator"
@@ -65,6 +65,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
     return {"changes": {name: [old.get(name), value] for name, value in new.items() if old.get(name) != value}}
 
 
+_ENTRIES = Rows("audit_log", "entry", "actor AS by, action, subject AS id", at=to_wire, about=jsontext.loads)
+
+
 def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None = None, subject: str | None = None) -> list[Json]:
     """Return entries, newest first, as `{at, by, action, id, about}`.
 
@@ -72,14 +75,9 @@ def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None
     """
     where = "WHERE (action = ? OR action LIKE ?) " if action else "WHERE subject = ? " if subject else ""
     params: tuple[str, ...] = (action, f"{action}.%") if action else (subject,) if subject else ()
-    rows = tx.all(
-        f"SELECT at, actor, action, subject, about FROM audit_log {where}ORDER BY sequence DESC LIMIT ? OFFSET ?", (*params, limit, offset)
-    )
-    names = described(tx, (row[1] for row in rows))
-    return [
-        {"at": to_wire(at), "by": names[actor], "action": done, "id": subject, "about": jsontext.loads(about)}
-        for at, actor, done, subject, about in rows
-    ]
+    entries = _ENTRIES.all(tx, f"{where}ORDER BY sequence DESC LIMIT ? OFFSET ?", (*params, limit, offset))
+    names = described(tx, (entry["by"] for entry in entries))
+    return [entry | {"by": names[entry["by"]]} for entry in entries]
 
 
 def forget(tx: Tx, table: str, before: float, most: int) -> int:
@@ -90,6 +88,13 @@ def forget(tx: Tx, table: str, before: float, most: int) -> int:
 
 _FAILED = "status >= 400"
 _COLUMNS = "at, request_id, key_id, method, route, status, micros, address"
+_REQUESTS = Rows(
+    "request_log",
+    "request",
+    "request_id, method, route AS path, status, address",
+    at=to_wire,
+    **{"key_id AS key": key, "micros AS ms": lambda micros: micros / 1000},
+)
 
 
 @dataclass(frozen=True)
@@ -131,30 +136,11 @@ def list_requests(
         # Verbatim, because the engine recognises the index by this text.
         conditions.append(_FAILED)
     where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-    rows = tx.all(
-        f"SELECT {_COLUMNS} FROM request_log {where}ORDER BY at DESC, sequence DESC LIMIT ? OFFSET ?",
-        (*values.values(), limit, offset),
-    )
-    names = described(tx, {key(row[2]) for row in rows if row[2]})
-    return [
-        {
-            "at": to_wire(at),
-            "requestId": request_id,
-            "key": names[key(key_id)] if key_id else None,
-            "method": method,
-            "path": route,
-            "status": status,
-            "ms": micros / 1000,
-            "address": address,
-        }
-        for at, request_id, key_id, method, route, status, micros, address in rows
-    ]
+    requests = _REQUESTS.all(tx, f"{where}ORDER BY at DESC, sequence DESC LIMIT ? OFFSET ?", (*values.values(), limit, offset))
+    names = described(tx, {request["key"] for request in requests})
+    return [request | {"key": names[request["key"]]} for request in requests]
 
 
 def slowest(tx: Tx, since: float, limit: int) -> list[Json]:
-    """Return the requests since a Unix time that took longest, as `{at, method, path, ms}`."""
-    sql = "SELECT at, method, route, micros FROM request_log WHERE at >= ? ORDER BY micros DESC, sequence DESC LIMIT ?"
-    return [
-        {"at": to_wire(at), "method": method, "path": route, "ms": micros / 1000}
-        for at, method, route, micros in tx.all(sql, (to_micros(since), limit))
-    ]
+    """Return the requests since a Unix time that took longest, as `list_requests` does, with the key's actor alone."""
+    return _REQUESTS.all(tx, "WHERE at >= ? ORDER BY micros DESC, sequence DESC LIMIT ?", (to_micros(since), limit))

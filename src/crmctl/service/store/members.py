@@ -196,17 +196,6 @@ MOST_SESSIONS = 20
 
 
 @dataclass(frozen=True)
-class SessionOwner:
-    """The owner of a session: a member, an API key (the portal), or neither for the operator. `address` and `agent` tell where it was
-    opened."""
-
-    member_id: str | None = None
-    key_id: str | None = None
-    address: str = ""
-    agent: str = ""
-
-
-@dataclass(frozen=True)
 class ConsoleSession:
     """`token` is the cookie's value; `form_token` in every form proves that a page of this session sent it.
 
@@ -232,17 +221,20 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def open_session(tx: Tx, area: str, owner: SessionOwner, *, now: float) -> str:
-    """Return the token of a new session for an area's pages. Deletes expired sessions, and the owner's oldest beyond the limit."""
+def open_session(
+    tx: Tx, area: str, *, member_id: str | None = None, key_id: str | None = None, address: str = "", agent: str = "", now: float
+) -> str:
+    """Return the token of a new session for an area's pages: of a member, an API key (the portal), or neither for the operator. `address`
+    and `agent` tell where it was opened. Deletes expired sessions, and the owner's oldest beyond the limit."""
     tx.execute("DELETE FROM page_session WHERE expires_at <= ?", (to_micros(now),))
     tx.execute(
         "DELETE FROM page_session WHERE token_hash IN (SELECT token_hash FROM page_session WHERE coalesce(member_id, '') = ? "
         "AND coalesce(key_id, '') = ? ORDER BY created_at DESC, id LIMIT 100000 OFFSET ?)",
-        (owner.member_id or "", owner.key_id or "", MOST_SESSIONS - 1),
+        (member_id or "", key_id or "", MOST_SESSIONS - 1),
     )
     token = new_token()
-    session = {"token_hash": secret_hash(token), "id": str(uuid4()), "area": area, "member_id": owner.member_id, "key_id": owner.key_id}
-    session |= {"address": owner.address, "agent": owner.agent[:300]}
+    session = {"token_hash": secret_hash(token), "id": str(uuid4()), "area": area, "member_id": member_id, "key_id": key_id}
+    session |= {"address": address, "agent": agent[:300]}
     insert(tx, "page_session", session | {"created_at": to_micros(now), "expires_at": to_micros(now + SESSION_SECONDS)})
     return token
 

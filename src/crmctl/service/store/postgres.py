@@ -72,7 +72,10 @@ def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any],
     for table in described["tables"]:
         _check_names(table["name"], *table["columns"])
         if table["name"].startswith("record_") and table["name"].removeprefix("record_").isdigit():
-            _make_record_table(tx, int(table["name"].removeprefix("record_")), table["columns"])
+            record_tables.create_table(tx, int(table["name"].removeprefix("record_")))
+            for column in table["columns"]:
+                if re.fullmatch(r"[cx][0-9]+", column):
+                    tx.execute(f"ALTER TABLE {table['name']} ADD COLUMN {column} {tx.dialect.text}")
     for table in described["tables"]:
         with (
             (folder / table["name"]).open("rb") as file,
@@ -84,13 +87,6 @@ def copy_in(connection: Any, tx: Tx, folder: Path, described: Mapping[str, Any],
             _check_names(table["identity"])
             connection.execute(f"ALTER TABLE {table['name']} ALTER COLUMN {table['identity']} RESTART WITH {int(table['next'])}")
     _make_indexes(connection, tx)
-
-
-def _make_record_table(tx: Tx, number: int, columns: list[str]) -> None:
-    record_tables.create_table(tx, number)
-    for column in columns:
-        if re.fullmatch(r"[cx][0-9]+", column):
-            tx.execute(f"ALTER TABLE {record_tables.table_name(number)} ADD COLUMN {column} {tx.dialect.text}")
 
 
 def _make_indexes(connection: Any, tx: Tx) -> None:

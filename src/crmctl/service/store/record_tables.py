@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store.tx import Row, Tx, to_wire
+from crmctl.service.store.tx import Row, Tx, all_in, to_wire
 from crmctl.values.attribute_types import StoredAttribute
 from crmctl.values.value_readers import UUID, Invalid, canonical_uuid, require_text
 
@@ -39,6 +39,12 @@ def columns_of(number: int) -> tuple[str, str]:
 def index_name(table: str, column: str) -> str:
     """Return the name of the index that starts with this column: an attribute's, or one of MOMENTS."""
     return f"{table}_{column}"
+
+
+def existing_ids(tx: Tx, object_id: str | None, record_ids: Iterable[str]) -> set[str] | None:
+    """Return which of the ids are records of the object, None if there is no such object."""
+    row = tx.one("SELECT number FROM crm_object WHERE id = ?", (object_id,))
+    return None if row is None else {found for (found,) in all_in(tx, f"SELECT id FROM {table_name(row[0])} WHERE id IN {{}}", record_ids)}
 
 
 def record_wire(object_id: str, record_id: str, data: Json, created_at: int, updated_at: int) -> Json:

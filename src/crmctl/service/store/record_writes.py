@@ -17,7 +17,7 @@ from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.record_tables import Schema
 from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros
-from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
+from crmctl.values.attribute_types import TYPES, Family
 from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.values.value_readers import Invalid
 
@@ -149,7 +149,8 @@ class Writing:
         for attribute in self._schema.attributes.values():
             if attribute.type == AttributeType.REFERENCE:
                 keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
-                self._targets[attribute.slug] = _existing(self._tx, attribute, keys)
+                there = record_tables.existing_ids(self._tx, attribute.target_id, keys) if keys else None
+                self._targets[attribute.slug] = there or set()
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
         """Return the existing records of these canonical ids by id, locked for this transaction."""
@@ -289,11 +290,3 @@ class Writing:
             head = f'{{"organizationId":"{self._listeners.organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}"'
             payload = f'{head},"data":{record.document}}}'
         self._entries.append(LoggedChange(event_type, payload, record.id, self._schema.number, before))
-
-
-def _existing(tx: Tx, attribute: StoredAttribute, keys: set[str]) -> set[str]:
-    """Return which of the keys are records of the object that a reference attribute points to."""
-    row = tx.one("SELECT number FROM crm_object WHERE id = ?", (attribute.target_id,)) if keys else None
-    if row is None:
-        return set()
-    return {record_id for (record_id,) in all_in(tx, f"SELECT id FROM {record_tables.table_name(row[0])} WHERE id IN {{}}", keys)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crmctl.service.faults import Busy
 from crmctl.service.store import record_tables
 from crmctl.service.store.record_tables import Schema
 from crmctl.service.store.tx import Tx, required
@@ -13,10 +12,6 @@ from crmctl.values.operators import holds_text
 
 PIECE = 500
 """Most rows of a piece, so that no other writer waits long. An object with no more records is finished at once."""
-
-
-class StillLeaving(Busy):
-    """The slug becomes free when the values of the deleted attribute are removed from all records."""
 
 
 class _Removal(NamedTuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
-from crmctl.service.faults import BadRequest, Conflict, Fault, Forbidden, NotFound
+from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflows
@@ -55,7 +56,9 @@ class Runs(ClaimingJob[Claimed]):
         except LeaseLostError:
             return
         except (BadRequest, NotFound, Conflict, Forbidden) as fault:
-            self._fail(run, fault)
+            error, ids = f"action {run.step + 1} ({run.actions[run.step]['type']}): {fault.message}", self._context.ids
+            with contextlib.suppress(LeaseLostError):
+                self._context.engine.write(lambda tx: workflows.fail_run(tx, run, error, ids=ids, now=self._context.clock.now()))
 
     def _change(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         """Do a step in the database. Its effects, its events and the note that it is done commit together."""
@@ -93,14 +96,6 @@ class Runs(ClaimingJob[Claimed]):
             raise BadRequest(f"the call was answered with status {reply.status}")
         result = {"status": reply.status}
         return engine.write(lambda tx: workflows.advance_run(tx, calling, result, LEASE_SECONDS, ids=self._context.ids, now=clock.now()))
-
-    def _fail(self, run: Claimed, fault: Fault) -> None:
-        kind = run.actions[run.step]["type"]
-        error = f"action {run.step + 1} ({kind}): {fault.message}"
-        try:
-            self._context.engine.write(lambda tx: workflows.fail_run(tx, run, error, ids=self._context.ids, now=self._context.clock.now()))
-        except LeaseLostError:
-            return
 
 
 def _scope(run: Claimed) -> Json:

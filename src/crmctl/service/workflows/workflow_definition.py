@@ -183,6 +183,7 @@ def compile_template(text: str) -> str | None:
 
 
 def _texts(value: Any, where: str) -> Iterable[tuple[str, str]]:
+    """Yield each template in a value of any shape with its place."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _texts(item, f"{where}.{key}")
@@ -340,8 +341,11 @@ def _check_action(tx: Tx, action: Action, schema: Schema | None, where: str) -> 
             missing = [attribute.slug for attribute in target.required if attribute.slug not in action.data]
             if missing:
                 raise BadRequest(f"{where}.data: {missing[0]} is required", {"field": f"{where}.data"})
-        case CallUrl():
-            _check_url(action.url, f"{where}.url")
+        case CallUrl() if not is_template(action.url):
+            try:
+                read_target(action.url)
+            except ForbiddenTargetError as problem:
+                raise BadRequest(f"{where}.url: {problem}", {"field": f"{where}.url"}) from None
         case CreateActivity():
             if not action.title.strip():
                 raise BadRequest(f"{where}.title must not be empty", {"field": f"{where}.title"})
@@ -353,26 +357,11 @@ def _check_data(schema: Schema, data: Json, where: str) -> None:
         field = f"{where}.data.{slug}"
         if slug not in schema.attributes:
             raise BadRequest(f"{field}: unknown attribute; the attributes are: {', '.join(schema.attributes)}", {"field": field})
-        if _is_fixed(value):
+        if next(iter(_texts(value, field)), None) is None:
             try:
                 project(schema.attributes[slug], value)
             except Invalid as problem:
                 raise BadRequest(f"{field} {problem}", {"field": field}) from None
-
-
-def _is_fixed(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_fixed, value.values()))
-    return all(map(_is_fixed, value)) if isinstance(value, list) else not is_template(value)
-
-
-def _check_url(url: str, field: str) -> None:
-    if is_template(url):
-        return
-    try:
-        read_target(url)
-    except ForbiddenTargetError as problem:
-        raise BadRequest(f"{field}: {problem}", {"field": field}) from None
 
 
 def _schema(tx: Tx, slug: str, field: str) -> Schema:
