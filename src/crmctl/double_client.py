@@ -40,7 +40,7 @@ class TestService:
         """The data directory, for `crmctl service ... --data`."""
         self._home = self.data.parent / "client"
         self.clock = ServiceClock(self)
-        self.webhooks = Deliveries(self)
+        self.webhooks = DeliveredEvents(self)
 
     @property
     def pid(self) -> int:
@@ -120,7 +120,7 @@ class ServiceClock:
         return str(self._service.control("GET", "/clock")["now"])
 
 
-class Deliveries:
+class DeliveredEvents:
     """The events that the service has delivered."""
 
     def __init__(self, service: TestService) -> None:

@@ -41,7 +41,6 @@ MOST_NOTED = 60
 
 NOTED_CLAIMS = ("repository", "repository_id", "project_path", "project_id", "run_id", "pipeline_id", "sha", "ref", "actor", "user_login")
 
-
 MOST_LOGINS, LOGINS_SECONDS = 30, 900
 """Logins of devices that one address may start in this time."""
 
@@ -61,9 +60,15 @@ def router(context: Context) -> Router:
 
     async def metadata(_request: Request) -> Response:
         address = context.settings.address
-        document: Json = {"issuer": address, "response_types_supported": [], "token_endpoint_auth_methods_supported": ["none"]}
-        document |= {"token_endpoint": f"{address}/oauth/token", "grant_types_supported": [EXCHANGE, DEVICE]}
-        return JsonAnswer(document | {"device_authorization_endpoint": f"{address}/oauth/device_authorization"})
+        document = {
+            "issuer": address,
+            "token_endpoint": f"{address}/oauth/token",
+            "device_authorization_endpoint": f"{address}/oauth/device_authorization",
+            "grant_types_supported": [EXCHANGE, DEVICE],
+            "token_endpoint_auth_methods_supported": ["none"],
+            "response_types_supported": [],
+        }
+        return JsonAnswer(document)
 
     return Router(
         [

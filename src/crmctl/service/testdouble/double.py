@@ -50,8 +50,7 @@ class MovableClock(SystemClock):
 
     def __init__(self, start: float | None, *, is_seeded: bool) -> None:
         self._is_seeded = is_seeded
-        self._start: float | None = SEEDED_START if is_seeded and start is None else start
-        self._base: float | None
+        self._start = SEEDED_START if is_seeded and start is None else start
         self.reset()
 
     def now(self) -> float:
@@ -59,7 +58,8 @@ class MovableClock(SystemClock):
             return super().now()
         return self._base + (self._ticks / 1000 if self._is_seeded else self.monotonic() - self._set_at)
 
-    def set(self, moment: float) -> None:
+    def set(self, moment: float | None) -> None:
+        """Go on from a moment in Unix seconds, None for the machine's time."""
         self._base, self._set_at, self._ticks = moment, self.monotonic(), 0
 
     def tick(self) -> None:
@@ -70,7 +70,7 @@ class MovableClock(SystemClock):
             self._start = self.now()
 
     def reset(self) -> None:
-        self._base, self._set_at, self._ticks = self._start, self.monotonic(), 0
+        self.set(self._start)
 
 
 class SeededIds:
