@@ -237,15 +237,19 @@ def _condition(given: str) -> Condition | None:
 
 def _check(runtime: Runtime, object_name: str, condition: Condition, record: Record) -> None:
     """Raise ServiceError if the record has another value: some services ignore filters."""
-
+    from crmctl.client.query.record_query import stray_finder
     from crmctl.values.conditions import keys_of, text_of
     from crmctl.values.folded_text import fold
 
     attribute = next((each for each in known_attributes(runtime, object_name) or () if each.slug == condition.slug), None)
-    if attribute is None or attribute.type not in ("text", "email", "select"):
+    if attribute is None:
         return
     value = record.data.get(condition.slug)
-    if fold(condition.value.strip()) not in [key.strip() for key in keys_of(attribute, value)]:
+    if attribute.type in ("text", "email", "select"):
+        has_value = fold(condition.value.strip()) in [key.strip() for key in keys_of(attribute, value)]
+    else:
+        has_value = stray_finder([attribute], [condition])(record) is None
+    if not has_value:
         raise ServiceError(
             f"the service was asked for {condition.slug} {condition.value!r} and answered with {text_of(attribute, value)!r}",
             hint="name the record by its id",

@@ -84,3 +84,12 @@ def test_a_filter_that_is_not_heeded_changes_and_deletes_nothing_else(deaf: Runn
     assert left(deaf) == {"customer": None, "new": 5, "contacted": None}
     assert said in run_here("bulk", "delete", "people", "--filter", "status=new", "--yes").ok().err
     assert left(deaf) == {"customer": None, "contacted": None}
+
+
+@pytest.mark.parametrize("named", ["email=else@acme.com", "status=won", "score=3"])
+def test_the_only_record_is_not_taken_for_one_with_another_value(deaf: RunningService, named: str) -> None:
+    for record in deaf.client.get(path(deaf)).json()["records"][1:]:
+        deaf.client.delete(f"{path(deaf)}/{record['id']}").raise_for_status()
+    refused = run_here("records", "delete", "people", named, "--yes").exits(7)
+    assert refused.error()["code"] == "filter_not_heeded"
+    assert len(left(deaf)) == 1
