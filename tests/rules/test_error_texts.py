@@ -14,6 +14,7 @@ TELLING = {"args", "errors", "msg", "strerror"}
 
 OUR_TEXTS = {
     "cli/commands:_with_address": "config's own text about an address",
+    "cli:load": "the objects in a circle of references",
     "cli:run": "a bug: the text helps to report it",
     "config:_check": "config's own text about a value",
     "config:_parsed": "config's own text about a value",

@@ -107,7 +107,7 @@ def check_token(
         public = jwt.PyJWK(key, algorithm).key
         claims = jwt.decode(token, public, algorithms=[algorithm], issuer=candidates[0].issuer, options=_OPTIONS)
     except (jwt.PyJWTError, ValueError, TypeError) as error:
-        raise TokenRefused(str(error)) from error
+        raise TokenRefused(reason(error)) from error
     if claims["aud"] not in (audience, [audience]):
         raise TokenRefused("its audience is another service")
     expires_at = _check_times(claims, now)
