@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from crmctl.service.context import ServiceSettings, new_id, open_data
-from crmctl.service.definitions.definitions_file import dump_sections, format_document, load_document, parse_document
+from crmctl.service.definitions.definitions_file import dump_sections, load_document, parse_document
 from crmctl.service.faults import Fault
+from crmctl.values import yaml_text
 from tests.support.clock import FakeClock
 
 BAD = [
@@ -50,7 +51,7 @@ def test_a_bad_file_loads_nothing(tmp_path: Path, text: str, says: str) -> None:
 
 def test_what_is_dumped_is_yaml_people_can_read(tmp_path: Path) -> None:
     engine = open_data(ServiceSettings(data_dir=tmp_path), FakeClock())
-    text = format_document(engine.read(dump_sections))
+    text = yaml_text.dumps(engine.read(dump_sections))
     engine.close()
     assert "allowed_object: companies" in text
     assert parse_document(text).objects[0].slug == "people"
@@ -66,12 +67,12 @@ def test_an_attribute_is_made_inactive_by_a_file_and_dumped_as_such(tmp_path: Pa
 
     assert loaded(text) == {"created": 1, "updated": 0, "unchanged": 0}
     assert loaded(text) == {"created": 0, "updated": 0, "unchanged": 1}
-    dumped = format_document(engine.read(dump_sections))
+    dumped = yaml_text.dumps(engine.read(dump_sections))
     assert "isActive: false" in dumped
     assert loaded(text.replace("isActive: false", "isActive: true")) == {"created": 0, "updated": 1, "unchanged": 0}
-    assert "isActive" not in format_document(engine.read(dump_sections))
+    assert "isActive" not in yaml_text.dumps(engine.read(dump_sections))
     assert loaded(dumped)["updated"] == 1
-    assert format_document(engine.read(dump_sections)) == dumped
+    assert yaml_text.dumps(engine.read(dump_sections)) == dumped
     engine.close()
 
 
@@ -86,9 +87,9 @@ def test_a_file_keeps_pictures_and_names_that_it_does_not_mention(tmp_path: Path
     second = first.replace(", image: 'https://example.com/ada.png'", ", role: admin").replace("name: Fax number, ", "")
     counts = load_document(engine, parse_document(second), clock=clock, ids=new_id)
     assert (counts["members"]["updated"], counts["attributes"]["unchanged"]) == (1, 1)
-    dumped = parse_document(format_document(engine.read(dump_sections)))
+    dumped = parse_document(yaml_text.dumps(engine.read(dump_sections)))
     assert [(each.role, each.image) for each in dumped.members if each.name == "Ada"] == [("admin", "https://example.com/ada.png")]
     assert [each.name for spec in dumped.objects if spec.slug == "things" for each in spec.attributes] == ["Fax number"]
     load_document(engine, parse_document(first.replace("'https://example.com/ada.png'", "null")), clock=clock, ids=new_id)
-    assert "ada.png" not in format_document(engine.read(dump_sections))
+    assert "ada.png" not in yaml_text.dumps(engine.read(dump_sections))
     engine.close()

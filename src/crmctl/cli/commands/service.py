@@ -421,12 +421,13 @@ def load_definitions(
 def dump_definitions(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """Print members, objects, reports, workflows and webhook endpoints as YAML."""
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.definitions.definitions_file import dump_sections, format_document
+        from crmctl.service.definitions.definitions_file import dump_sections
+        from crmctl.values import yaml_text
 
         sections = engine.read(dump_sections)
     asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
     if asked == "yaml":
-        runtime.streams.write_out(format_document(sections))
+        runtime.streams.write_out(yaml_text.dumps(sections))
     else:
         runtime.emitter.emit_result(sections)
 

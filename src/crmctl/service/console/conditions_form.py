@@ -11,10 +11,10 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import SYMBOLS
 from crmctl.service.console.visits import Visit, day, is_wire_time
-from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import attributes, objects
 from crmctl.service.store.tx import Tx
+from crmctl.values import yaml_text
 from crmctl.values.operators import VALUELESS, Kind, Operator
 
 PHRASES = {str(operator): operator.meaning.phrase for operator in Operator}
@@ -172,7 +172,7 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
     about = objects.find_object_by_slug(tx, str(entry.get("object", "")))
     return {
         "is_yaml": "yaml" in (visit.text("as"), visit.query.get("as")),
-        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else format_document(entry),
+        "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else yaml_text.dumps(entry),
         "attributes": with_targets(visit, attributes.list_attributes(tx, about["id"])) if about else [],
         "conditions": rows_from(entry.get(conditions, [])),
         "operators": operators_for,

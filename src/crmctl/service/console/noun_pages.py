@@ -13,11 +13,11 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.pages import FORM_LIMIT, NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
-from crmctl.service.definitions.definitions_file import format_document
 from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.store import logs
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
+from crmctl.values import yaml_text
 
 LONGEST_FILTER = 200
 
@@ -350,7 +350,7 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
     }
     values |= {
         "version": "" if thing is None else visit.text("version") if pressed else _version(stored),
-        "saved": format_document(dict(stored)) if isinstance(visit.error, SavedMeanwhile) else "",
+        "saved": yaml_text.dumps(dict(stored)) if isinstance(visit.error, SavedMeanwhile) else "",
     }
     return ConsolePage(form.template, values | form.values(tx, visit, stored, is_sent) | (pressed or {}))
 

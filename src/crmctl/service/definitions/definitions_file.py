@@ -89,12 +89,6 @@ def parse_sections(sections: Json) -> Document:
     return document
 
 
-def format_document(sections: Json) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(sections, sort_keys=False, allow_unicode=True, width=120))
-
-
 def _refuse_repeats(where: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
