@@ -251,7 +251,8 @@ def service_compared(
     key = keys_of(folder, matches)
     with OrgTables(folder.schema.objects) as tables, ExitStack() as stack:
         check_folder(tables, Side.RIGHT, folder, key, edited=edited)
-        organization = _read_service(context, folder)
+        wanted = {*folder.objects, *(each.target for spec in folder.objects.values() for each in references_of(spec).values())}
+        organization = sync_organization(context, lambda every: [one for one in every if one.slug in wanted], folder.parts)
         stack.enter_context(organization.copy)
         _refuse_excluded(organization, folder)
         files = {*tables.unpaired_ids(Side.RIGHT, FILE_ROWS)}
@@ -265,12 +266,6 @@ def service_compared(
         compared.match(known, organization.entries.get("members", {}).values())
         compared.open_references = [*tables.cut_unpaired_links()]
         yield compared, organization.present
-
-
-def _read_service(context: BulkContext, folder: OrgFolder) -> Organization:
-    every = context.service.list_objects()
-    targets = {each.target for spec in folder.objects.values() for each in references_of(spec).values()}
-    return sync_organization(context, every, [one for one in every if one.slug in folder.objects or one.slug in targets], folder.parts)
 
 
 def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, Self, get_args
 
 from pydantic import Field, ValidationError
 
+from crmctl.client.directory import find_object
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.models.resources import AttributeType
+from crmctl.models.resources import AttributeType, Object
 from crmctl.org.replacement import finish_replacement, replace_content
 from crmctl.schema.schema_document import SchemaDocument, problems_of, read_schema
 from crmctl.values import yaml_text
@@ -110,15 +111,16 @@ class OrgSettings(SpecPart):
             hint = "delete the file, and org pull writes it again"
             raise UsageError(f"{path}: {problem['place']} {problem['problem']}", hint=hint, code="bad_settings") from error
 
-    def text(self) -> str:
-        def listed(texts: Iterable[str]) -> str:
-            return jsontext.dumps(sorted(texts)).replace('","', '", "')
+    def chosen(self, every: list[Object]) -> list[Object]:
+        """Return the objects to pull. Raises NotFoundError."""
+        if self.objects:
+            return [find_object(name, every) for name in dict.fromkeys(self.objects)]
+        return [one for one in every if one.is_active is not False]
 
+    def text(self) -> str:
+        objects, parts, keep = (jsontext.dumps(sorted(names)) for names in (self.objects, self.parts, self.mask.get("keep", ())))
         keys = "".join(f"{jsontext.quote(slug)} = {jsontext.quote(key)}\n" for slug, key in sorted(self.keys.items()))
-        return _SETTINGS_TEXT.format(
-            format=FORMAT, every_part=", ".join(PARTS), objects=listed(self.objects), parts=listed(self.parts), keys=keys,
-            keep=listed(self.mask.get("keep", ())),
-        )  # fmt: skip
+        return _SETTINGS_TEXT.format(format=FORMAT, every_part=", ".join(PARTS), objects=objects, parts=parts, keys=keys, keep=keep)
 
 
 def _refuse_format(path: Path, document: Json) -> None:

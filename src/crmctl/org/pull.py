@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import IO
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.directory import find_object
 from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.mirror.file import writing_turn
@@ -105,6 +105,12 @@ class Organization:
     def schema(self) -> SchemaDocument:
         return to_document(self.present, [one.id for one in self.objects])
 
+    def leave_out_other_entries(self) -> None:
+        """Leave out the reports and workflows of objects that are not chosen."""
+        slugs = {None, *(one.slug for one in self.objects)}
+        for section in self.entries.keys() & ENTRY_FILES:
+            self.entries[section] = {name: entry for name, entry in self.entries[section].items() if entry.get("object") in slugs}
+
     def rows(self) -> Iterator[OrgRow]:
         """Yield records with their attributes in schema order, activities and portable entries."""
         for one in self.objects:
@@ -139,7 +145,8 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
         check_start(folder, is_masked=request.mask)
         settings = _settings(request)
         key = read_key(request.mask_key) if request.mask else None
-        organization = read_organization(context, settings)
+        organization = sync_organization(context, settings.chosen, settings.parts)
+        organization.leave_out_other_entries()
         with organization.copy, OrgTables(organization.schema.objects) as tables:
             organization.copy.hold_still()
             mask = None if key is None else Mask(key, organization.attributes, settings.mask.get("keep", ()))
@@ -152,9 +159,7 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
             with new_content(folder) as place:
                 manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
                 is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
-    manifest = OrgFolder(folder).manifest
-    names = ("asOf", "masked", "subset", "records", "activities", "members", "sections", "coverage")
-    contents = {name: manifest.get(name) for name in names}
+    contents = {name: value for name, value in OrgFolder(folder).manifest.items() if name not in ("format", "proof", "files", "source")}
     return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
 
 
@@ -169,19 +174,10 @@ def _settings(request: PullRequest) -> OrgSettings:
     )
 
 
-def read_organization(context: BulkContext, settings: OrgSettings) -> Organization:
-    """Sync the objects of the settings and open the mirror. Raises NotFoundError and what `sync_organization` raises."""
+def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
+    """Sync the objects that `choose` takes from those of the service, and open the mirror. Raises ServiceError unless it can be proven."""
     every = context.service.list_objects()
-    chosen = [find_object(name, every) for name in dict.fromkeys(settings.objects)]
-    organization = sync_organization(context, every, chosen or [one for one in every if one.is_active is not False], settings.parts)
-    slugs, entries = {None, *(one.slug for one in organization.objects)}, organization.entries
-    for section in entries.keys() & ENTRY_FILES:
-        entries[section] = {name: entry for name, entry in entries[section].items() if entry.get("object") in slugs}
-    return organization
-
-
-def sync_organization(context: BulkContext, every: Sequence[Object], chosen: Sequence[Object], parts: Sequence[str]) -> Organization:
-    """Sync the chosen objects and open the mirror. Raises ServiceError if the mirror cannot be proven."""
+    chosen = sorted(choose(every), key=lambda one: one.slug or one.id)
     entries, notes = read_sections(context, parts)
     report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in parts))
     for result in report.results:
@@ -191,8 +187,7 @@ def sync_organization(context: BulkContext, every: Sequence[Object], chosen: Seq
     copy = LocalCopy.find(context)
     if copy is None:
         raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
-    objects = sorted(chosen, key=lambda one: one.slug or one.id)
-    return Organization(copy, objects, every, entries, notes, "activities" in parts)
+    return Organization(copy, chosen, every, entries, notes, "activities" in parts)
 
 
 # -- subsets -------------------------------------------------------------------------------------------------------------------------
@@ -357,16 +352,14 @@ def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
         return
     folder = path.with_suffix("")
     folder.mkdir()
-    parts: dict[str, IO[bytes]] = {}
-    with path.open("rb") as file:
-        for line in file:
+    with ExitStack() as opened:
+        parts: dict[str, IO[bytes]] = {}
+        for line in opened.enter_context(path.open("rb")):
             name = jsontext.loads(line)["id"][-digits:].lower()
             name = name if name.isalnum() else "other"
             if name not in parts:
-                parts[name] = (folder / f"{name}.jsonl").open("wb")
+                parts[name] = opened.enter_context((folder / f"{name}.jsonl").open("wb"))
             parts[name].write(line)
-    for part in parts.values():
-        part.close()
     path.unlink()
 
 

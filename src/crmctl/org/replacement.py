@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from crmctl.errors import UsageError, reason, storage_error
-from crmctl.files.whole_files import sync_path
+from crmctl.files.whole_files import sync_path, whole_file
 from crmctl.models import jsontext
 
 NOTE = "COMPLETE.json"
@@ -46,11 +46,8 @@ def replace_content(folder: Path, names: Collection[str]) -> None:
     for path in (place / NEW).rglob("*"):
         if path.is_file():
             sync_path(path)
-    note = place / f"{NOTE}.part"
-    note.write_text(jsontext.dumps({"names": list(names), "new": [entry.name for entry in (place / NEW).iterdir()]}), encoding="utf-8")
-    sync_path(note)
-    note.replace(place / NOTE)
-    sync_path(place)
+    with whole_file(place / NOTE) as note:
+        note.write(jsontext.dumps({"names": list(names), "new": [entry.name for entry in (place / NEW).iterdir()]}))
     finish_replacement(folder)
 
 
