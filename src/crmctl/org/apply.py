@@ -26,7 +26,7 @@ from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import Present, read_service
 from crmctl.write.database import JobState, RowState
-from crmctl.write.journal import Journal, RowEntry
+from crmctl.write.journal import Journal
 
 LISTED = 100
 """Most entries of a list in an error; the result lists all."""
@@ -302,19 +302,20 @@ class _Run:
 
         step = begin_step(self.job, "create", slug)
         step.write_sources(sources)
-        made = {sources[number - 1]: row.record_id for number, row in self._import(step, rows()) if row.record_id is not None}
+        self._import(step, rows())
+        made = step.new_ids()
         self.compared.pair(slug, made)
         for source in deferred & made.keys():
             data, references = tables.data(Side.RIGHT, slug, source), tables.references[slug]
             tables.add(Side.LEFT, OrgRow(slug, made[source], {name: value for name, value in data.items() if name not in references}))
 
-    def _import(self, step: OrgStep, rows: Iterable[Json]) -> list[tuple[int, RowEntry]]:
+    def _import(self, step: OrgStep, rows: Iterable[Json]) -> None:
         request = ImportRequest(
             object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
             mirror="never", on_error="continue", capture_ids=True, settle=self.settle, keeps_overwritten=step.kind == "update",
         )  # fmt: skip
         raise_unfinished(import_records(step.context(self.context), request), str(self.plan.folder))
-        return self._conclude(step)
+        self._conclude(step)
 
     def _delete(self, slug: str) -> None:
         ids = self.compared.tables.unpaired_ids(Side.LEFT, slug)
@@ -326,13 +327,11 @@ class _Run:
                 deletion.raise_for_error()
             self._conclude(step)
 
-    def _conclude(self, step: OrgStep) -> list[tuple[int, RowEntry]]:
-        """Count the rows of a step, name those that were not written, and return them."""
-        rows = step.conclude()
-        for number, row in rows:
+    def _conclude(self, step: OrgStep) -> None:
+        """Count the rows of a step, and name those that were not written."""
+        for number, row in step.conclude():
             if row.state in (RowState.FAILED, RowState.REJECTED, RowState.SKIPPED, RowState.IN_DOUBT):
                 self.plan.leave(f"{step.object}, {step.kind}, row {number}", row.error or str(row.state))
-        return rows
 
     def _send_entries(self, section: str) -> None:
         """Create and change activities, or the entries of a section, one request each."""
