@@ -104,9 +104,7 @@ def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
 def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
     """Return the ticked records, or all of the list. Raises BadRequest for none and for too many."""
     if visit.text("everything"):
-        found = attributes.list_attributes(tx, known["id"])
-        question = question_of(visit.form, found)
-        conditions, wheres = matches_of(tx, visit, question, found)
+        conditions, wheres = matches_of(tx, visit, question_of(visit.form, known), known)
         selected, total = records.list_records(tx, known["id"], conditions, Paging(limit=MOST_SELECTED), wheres)
     else:
         ids = [text.partition(":")[0] for text in visit.chosen("id")]
@@ -129,7 +127,7 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
     if visit.text("do") == "csv":
         ids = tuple(record["id"] for record in selected)
         chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
-        return csv_of(tx, visit, known, question_of(visit.form, form_attributes(tx, visit, known["id"])), [], [chosen])
+        return csv_of(tx, visit, known, question_of(visit.form, known), [], [chosen])
     attribute, data, filled, problem = _typed_change(tx, visit, known)
     values = {
         "title": f"Change {attribute['name']} of {counted(len(selected), 'record')}",
@@ -163,7 +161,7 @@ def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redi
 
 def _typed_change(tx: Tx, visit: Visit, known: Json) -> tuple[Json, Json, list[FormField], str | None]:
     """Return the chosen attribute, its data and form as typed, and a problem. Raises BadRequest for an attribute that cannot be chosen."""
-    found = [each for each in form_attributes(tx, visit, known["id"]) if each["slug"] == visit.text("attribute") and is_changeable(each)]
+    found = [each for each in form_attributes(visit, known) if each["slug"] == visit.text("attribute") and is_changeable(each)]
     if not found:
         raise BadRequest("choose the attribute to change", {"field": "attribute"})
     blank = fields_for(found, {}, {})
@@ -261,7 +259,7 @@ def merge_selected(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) 
     losers = [record_id for record_id in by_id if record_id != survivor["id"]]
     data = {
         attribute["slug"]: value
-        for attribute in attributes.list_attributes(tx, known["id"])
+        for attribute in known["attributes"]
         for value in [_chosen(visit.text(f"from:{attribute['slug']}"), attribute["slug"], survivor, by_id)]
         if differ(value, survivor["data"].get(attribute["slug"]))
     }
@@ -333,7 +331,7 @@ def merge_form(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> C
     """Return the records side by side. Raises BadRequest for one record and for too many."""
     if not 1 < len(selected) <= MOST_MERGED:
         raise BadRequest(f"select 2 to {MOST_MERGED} records to merge", {"field": "id"})
-    found = attributes.list_attributes(tx, known["id"])
+    found = known["attributes"]
     records_cells = list(zip(*cells_of(tx, found, selected, visit), strict=True))
     ids = [record["id"] for record in selected]
     oldest = min(selected, key=lambda record: str(record["createdAt"]))["id"]

@@ -28,7 +28,7 @@ from crmctl.service.console.record_list import object_of
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Fault
-from crmctl.service.store import attributes, records
+from crmctl.service.store import records
 from crmctl.service.store.change_log import differ
 from crmctl.service.store.engine import rehearse
 from crmctl.service.store.members import MemberRole
@@ -217,7 +217,7 @@ def _targets(found: Sequence[Json]) -> dict[str, str]:
 
 def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
     known, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
-    found = attributes.list_attributes(tx, known["id"])
+    found = known["attributes"]
     source, targets = _open(_place(visit, name)), _targets(found)
     rows = list(islice((row for row in _rows(source) if row.problem is None), SAMPLES))
     names, chosen = Names([Attribute.parse(attribute) for attribute in found]), list[tuple[str, list[str], str]]()
@@ -255,7 +255,7 @@ def _rows(source: Source) -> Iterator[Row]:
 def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
     """Write the rows of the file in this transaction. Rows fail alone. Raises BadRequest for the file or the form as a whole."""
     known = object_of(tx, visit)
-    found = attributes.list_attributes(tx, known["id"])
+    found = known["attributes"]
     source, key = _open(path), visit.text("key")
     if key and key not in [visit.text(f"column{place}") for place in range(len(source.header))]:
         raise BadRequest("choose the column that identifies existing records", {"field": "key"})

@@ -102,9 +102,8 @@ def add_pages(pages: Pages) -> None:
     @pages.get("/records/{slug}/csv", is_slow=True)
     def download(tx: Tx, visit: Visit) -> Download:
         known = object_of(tx, visit)
-        found = attributes.list_attributes(tx, known["id"])
-        question = question_of(visit.queries, found)
-        return csv_of(tx, visit, known, question, *matches_of(tx, visit, question, found))
+        question = question_of(visit.queries, known)
+        return csv_of(tx, visit, known, question, *matches_of(tx, visit, question, known))
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
@@ -135,7 +134,7 @@ def _add_views(pages: Pages) -> None:
     @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
     def save_view(tx: Tx, visit: Visit) -> Redirect:
         known, name = object_of(tx, visit), visit.text("name")
-        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), attributes.list_attributes(tx, known["id"])).query()
+        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), known).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
         # Saving under the name of a view changes that view.
         same = [each for each in preferences.list_views(tx, known["id"], visit.actor) if each["name"] == name and may_change(visit, each)]
@@ -164,26 +163,26 @@ def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], li
 
 
 def object_of(tx: Tx, visit: Visit) -> Json:
-    """Return the object named in the path. Raises NotFound."""
+    """Return the object named in the path with its active `attributes`. Raises NotFound."""
     known = objects.find_object_by_slug(tx, str(visit.path["slug"]))
     if known is None:
         raise NotFound(f"there is no object {visit.path['slug']!r}")
-    return known
+    return known | {"attributes": attributes.list_attributes(tx, known["id"])}
 
 
 def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     known = object_of(tx, visit)
-    found = attributes.list_attributes(tx, known["id"])
-    question, page, error = question_of(visit.queries, found), visit.number("page", 1), visit.error.message if visit.error else None
+    found = known["attributes"]
+    question, page, error = question_of(visit.queries, known), visit.number("page", 1), visit.error.message if visit.error else None
     part = PartOfList([], 0, 0, 0)
     try:
-        part = part_of(tx, visit, question, found, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
+        part = part_of(tx, visit, question, known, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
         error = problem.message
     by_slug, ticked = {attribute["slug"]: attribute for attribute in found}, _with_ticks(found)
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     listed_views = preferences.list_views(tx, known["id"], visit.actor)
-    view = next((each for each in listed_views if question_of(parse_qs(each["query"]), found) == question), None)
+    view = next((each for each in listed_views if question_of(parse_qs(each["query"]), known) == question), None)
     values = {
         "object": known,
         "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
@@ -218,9 +217,9 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("records.html", values)
 
 
-def form_attributes(tx: Tx, visit: Visit, object_id: str) -> list[Json]:
+def form_attributes(visit: Visit, known: Json) -> list[Json]:
     """Return the attributes of an object with the currency that their forms preselect."""
-    return [each | {"currency": visit.currency} for each in attributes.list_attributes(tx, object_id)]
+    return [each | {"currency": visit.currency} for each in known["attributes"]]
 
 
 def may_change(visit: Visit, view: Json) -> bool:
@@ -282,11 +281,10 @@ def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, An
     return chips
 
 
-def part_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]], page: Paging) -> PartOfList:
+def part_of(tx: Tx, visit: Visit, question: ListQuestion, known: Json, page: Paging) -> PartOfList:
     """Return a page of the list. Raises BadRequest."""
-    known = object_of(tx, visit)
     slug, order = question.sort.removeprefix("-"), "desc" if question.sort.startswith("-") else "asc"
-    chosen, words = matches_of(tx, visit, question, found)
+    chosen, words = matches_of(tx, visit, question, known)
     if slug not in SORTS:
         sort = records.order_by(tx, known["id"], slug)
         return list_sorted(tx, known["id"], sort, chosen, replace(page, order=order), words)
@@ -297,26 +295,26 @@ def part_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mappin
     return PartOfList(*records.list_records(tx, known["id"], chosen, page, words), everything, everything)
 
 
-def question_of(fields: Mapping[str, list[str]], found: Sequence[Mapping[str, Any]]) -> ListQuestion:
+def question_of(fields: Mapping[str, list[str]], known: Json) -> ListQuestion:
     """Return the question of an address or a form. Unknown columns are dropped; unknown attributes in conditions become errors later."""
-    known = [attribute["slug"] for attribute in found] + list(TIMES)
-    asked = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in known]
-    first = (*known[: min(FIRST_COLUMNS, len(found))], "created_at")
+    slugs = [attribute["slug"] for attribute in known["attributes"]]
+    first, sortable = (*slugs[:FIRST_COLUMNS], "created_at"), [*slugs, *TIMES]
+    asked = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in sortable]
     [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
-    sort = sort if sort.removeprefix("-") in known else NEWEST
+    sort = sort if sort.removeprefix("-") in sortable else NEWEST
     ticked = (tick.partition(":") for tick in fields.get("tick", ()))
     rows = (*rows_of(fields), *((slug, str(Operator.EQUALS), option) for slug, _, option in ticked if option))
     return ListQuestion(words.strip()[:200], rows, tuple(asked) or first, sort, first, fields.get("all", [""])[0] == "1")
 
 
-def list_path(known: Mapping[str, Any], found: Sequence[Mapping[str, Any]], query: str) -> str:
+def list_path(known: Json, query: str) -> str:
     """Return the address of a list as the query of its page says, without anything that is no part of a list."""
     fields = parse_qs(query[:8000])
     page = [("page", text) for text in fields.get("page", [])[:1] if text.isdecimal()]
-    return f"/records/{known['slug']}?{question_of(fields, found).query(**dict(page))}".rstrip("&")
+    return f"/records/{known['slug']}?{question_of(fields, known).query(**dict(page))}".rstrip("&")
 
 
-def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Mapping[str, Any]]) -> tuple[list[Condition], list[Where]]:
+def matches_of(tx: Tx, visit: Visit, question: ListQuestion, known: Json) -> tuple[list[Condition], list[Where]]:
     """Return the conditions of a list, and those that only SQL has: words in names, any of several options, parts of values.
 
     Periods become days, names of linked records ids. Raises BadRequest.
@@ -324,7 +322,7 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, found: Sequence[Map
     refuse_unfinished(question.conditions)
     if len(question.conditions) > MAX_CONDITIONS:
         raise too_many_conditions(len(question.conditions))
-    object_id = object_of(tx, visit)["id"]
+    object_id, found = known["id"], known["attributes"]
     by_slug, parts = {attribute["slug"]: attribute for attribute in found}, {each["slug"] for each in part_attributes(found)}
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
     ticked, options = _with_ticks(found), dict[str, list[str]]()
@@ -371,7 +369,7 @@ def csv_of(tx: Tx, visit: Visit, known: Json, question: ListQuestion, conditions
     order = Where(question.sort.removeprefix("-"))
     order = order if order.sql in SORTS else records.order_by(tx, known["id"], order.sql)
     sequences = all_sequences(tx, known["id"], order, question.sort.startswith("-"), conditions, wheres)
-    by_slug = {each["slug"]: each for each in attributes.list_attributes(tx, known["id"])}
+    by_slug = {each["slug"]: each for each in known["attributes"]}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     times = [slug for slug in TIMES if slug in question.columns]
     lines = _csv(visit.context, known["id"], shown, times, sequences)

@@ -41,14 +41,14 @@ def add_pages(pages: Pages) -> None:
         known = object_of(tx, visit)
         # The page of a record leads here with a reference to that record.
         given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
-        found = form_attributes(tx, visit, known["id"])
+        found = form_attributes(visit, known)
         data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
         return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, [data])))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known = object_of(tx, visit)
-        found = form_attributes(tx, visit, known["id"])
+        found = form_attributes(visit, known)
         blank = fields_for(found, {}, {})
         filled = submitted(blank, visit.form)
         # The form sends the id of the new record, so that sending it twice creates one record.
@@ -98,7 +98,7 @@ def _add_edit(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
         known, record = _opened(tx, visit)
-        found, stored = _stored(tx, visit, record)
+        found, stored = _stored(tx, visit, known, record)
         only = visit.query.get("only")
         if not visit.query.get("back"):
             return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
@@ -108,7 +108,7 @@ def _add_edit(pages: Pages) -> None:
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         known, record = _opened(tx, visit)
-        found, stored = _stored(tx, visit, record)
+        found, stored = _stored(tx, visit, known, record)
         version, only = visit.text("version"), visit.text("only")
         if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
             version = records.version_of(record)  # someone else changed other attributes, which this form does not write
@@ -124,7 +124,7 @@ def _add_edit(pages: Pages) -> None:
                 filled, problem = _blamed(tx, known, filled, data, error)
         if problem is not None:
             return _form(tx, visit, known, record, filled, problem, base=stored)
-        path = list_path(known, found, visit.raw("list")) if only else f"/records/{known['slug']}/{record['id']}"
+        path = list_path(known, visit.raw("list")) if only else f"/records/{known['slug']}/{record['id']}"
         return Redirect(path, "saved" if data else "nothing-changed")
 
     confirm_delete = pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)(_ask_to_delete)
@@ -151,7 +151,7 @@ def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     """Return the form with the visitor's changes merged into the values someone else saved."""
     known, record = _opened(tx, visit)
-    _, stored = _stored(tx, visit, record)
+    _, stored = _stored(tx, visit, known, record)
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
     said = f"{saver_of(tx, known, record)} saved this record; your changes are kept below, check them and save again"
     return _form(tx, visit, known, record, fields, said, stored, HTTPStatus.CONFLICT)
@@ -168,9 +168,9 @@ def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return known, records.get_record(tx, known["id"], visit.id("recordId"))
 
 
-def _stored(tx: Tx, visit: Visit, record: Json) -> tuple[list[Json], list[FormField]]:
+def _stored(tx: Tx, visit: Visit, known: Json, record: Json) -> tuple[list[Json], list[FormField]]:
     """Return the attributes of a record and its form as stored."""
-    found = form_attributes(tx, visit, record["objectId"])
+    found = form_attributes(visit, known)
     return found, fields_for(found, record["data"], labels_in(tx, found, [record["data"]]))
 
 
