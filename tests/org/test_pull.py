@@ -134,6 +134,8 @@ def damage(folder: Path, name: str, old: str, new: str) -> None:
         ("MANIFEST.json", '"people": 12', '"people": 13', "people", "the manifest says 13"),
         ("MANIFEST.json", '"schema.yaml"', '"../schema.yaml"', "MANIFEST.json", "leaves the folder"),
         ("MANIFEST.json", '"format": 1', '"format": 9', "", "format 9"),
+        ("MANIFEST.json", '"records": {', '"others": {', "MANIFEST.json", "records is missing"),
+        ("MANIFEST.json", '"people": 12', '"people": "many"', "MANIFEST.json", "records.people must be a whole number"),
         ("members.yaml", "- ", "x: ", "members.yaml", ""),
     ],
 )

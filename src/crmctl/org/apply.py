@@ -110,7 +110,7 @@ class ApplyPlan:
             "schema": [change.wire() for change in self.schema_changes],
             "records": {slug: vars(plan) for slug, plan in self.records.items()},
             **{name: vars(plan) for name, plan in self.others.items()},
-            "notContained": [row["content"] for row in self.coverage],
+            "notContained": [row.get("content") for row in self.coverage],
             "left": self.left,
         }
 
@@ -158,12 +158,13 @@ def _hold(stack: ExitStack, job: Journal) -> None:
 
 
 def _refuse_masked(folder: OrgFolder, request: ApplyFolderRequest, origin: str) -> None:
-    if folder.is_masked and request.is_protected:
+    manifest = folder.manifest
+    if manifest.masked and request.is_protected:
         raise UsageError(f"{folder.path} is masked, and the profile is protected", code="masked_folder")
-    if folder.is_masked and folder.manifest.get("source") == source_digest(origin):
+    if manifest.masked and manifest.source == source_digest(origin):
         raise UsageError(f"{folder.path} is a masked copy of this service", hint="apply it to another service", code="masked_folder")
-    if request.prune and (folder.is_masked or folder.manifest.get("subset")):
-        what = "masked" if folder.is_masked else "a subset"
+    if request.prune and (manifest.masked or manifest.subset):
+        what = "masked" if manifest.masked else "a subset"
         raise UsageError(f"{folder.path} is {what}, so --prune would delete records that it leaves out", code="incomplete_folder")
 
 
@@ -184,7 +185,7 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_secti
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
     object_order(folder)
-    coverage = [row for row in folder.manifest.get("coverage", ()) if not row.get("contained")]
+    coverage = [row for row in folder.manifest.coverage if not row.get("contained")]
     plan = ApplyPlan(folder.path, compared.schema, coverage)
     for slug in folder.objects:
         row = plan.records[slug] = _counted(compared, slug)

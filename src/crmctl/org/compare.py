@@ -185,7 +185,7 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *,
             yield row.place, f"{row.id} is not what its sha256 says: {FILES}/{path.name}"
     for place, name, target, row_id in tables.open_links(side):
         yield place, f"{name} refers to {target} {row_id}, which the folder does not hold"
-    told = folder.manifest.get("records", {}) | {ACTIVITY_ROWS: folder.manifest.get("activities", 0)}
+    told = {**folder.manifest.records, ACTIVITY_ROWS: folder.manifest.activities}
     for kind in () if edited else (*folder.objects, ACTIVITY_ROWS):
         if (count := tables.count(side, kind)) != told.get(kind, 0):
             yield kind.strip(), f"holds {count:,} rows, the manifest says {told.get(kind, 0):,}"

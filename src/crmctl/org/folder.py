@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, Self, get_args
@@ -123,6 +123,23 @@ class OrgSettings(SpecPart):
         return _SETTINGS_TEXT.format(format=FORMAT, every_part=", ".join(PARTS), objects=objects, parts=parts, keys=keys, keep=keep)
 
 
+class Manifest(SpecPart, extra="allow"):
+    """The facts in `MANIFEST.json` that crmctl relies on; it tells people more. `source` is the digest of the service.
+
+    `files` holds size and checksum of each file, `coverage` what the folder contains and lacks.
+    """
+
+    format: int
+    as_of: str
+    masked: bool
+    subset: bool
+    source: str
+    records: Mapping[str, int]
+    activities: int
+    coverage: Sequence[Json]
+    files: Mapping[str, Json]
+
+
 def _refuse_format(path: Path, document: Json) -> None:
     if document.get("format") != FORMAT:
         refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
@@ -154,19 +171,18 @@ class OrgFolder:
         """The parts that the folder holds."""
         return [part for part in PARTS if any((self.path / name).exists() for name in (f"{part}.jsonl", f"{part}.yaml", part))]
 
-    @property
-    def is_masked(self) -> bool:
-        return bool(self.manifest.get("masked"))
-
-    def _read_manifest(self) -> Json:
+    def _read_manifest(self) -> Manifest:
         try:
-            manifest = jsontext.loads((self.path / MANIFEST).read_bytes())
+            document = jsontext.loads((self.path / MANIFEST).read_bytes())
+            if isinstance(document, dict):
+                _refuse_format(self.path, document)
+            manifest = Manifest.model_validate(document)
+        except ValidationError as error:
+            problem = problems_of(error, document)[0]
+            refuse(MANIFEST, f"{problem['place']} {problem['problem']}")
         except (OSError, ValueError) as error:
             refuse(MANIFEST, reason(error))
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-            refuse(MANIFEST, "is no manifest of crmctl")
-        _refuse_format(self.path, manifest)
-        for name in manifest["files"]:
+        for name in manifest.files:
             if name.startswith("/") or ".." in Path(name).parts or "\\" in name:
                 refuse(MANIFEST, f"the path {name!r} leaves the folder")
         return manifest
@@ -250,7 +266,7 @@ class OrgFolder:
 
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
         """Yield file and problem for each file that is not as the pull wrote it."""
-        files = self.manifest["files"]
+        files = self.manifest.files
         for name in sorted({*files, *data_files(self.path)}):
             path = self.file(name)
             if name not in files:
@@ -279,7 +295,7 @@ def check_start(path: Path, *, is_masked: bool) -> None:
         refuse_folder(path, "cannot be made: its parent folder does not exist")
     if path.exists():
         refuse_foreign(path, is_start=True)
-        if not is_masked and (path / MANIFEST).exists() and OrgFolder(path).is_masked:
+        if not is_masked and (path / MANIFEST).exists() and OrgFolder(path).manifest.masked:
             refuse_folder(path, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
 
 
@@ -292,7 +308,7 @@ def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings
     elif (path / MANIFEST).exists():
         old = OrgFolder(path)
         same = ("files", "masked", "subset", "source")
-        if all(old.manifest.get(name) == manifest[name] for name in same) and not list(old.checksum_problems()):
+        if all(getattr(old.manifest, name) == manifest[name] for name in same) and not list(old.checksum_problems()):
             return False
     (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     replace_content(path, names)

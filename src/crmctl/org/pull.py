@@ -18,7 +18,7 @@ from crmctl.mirror.file import writing_turn
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import check_choice, suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, AttributeType, Object
 from crmctl.org.folder import (
@@ -159,19 +159,17 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
             with new_content(folder) as place:
                 manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
                 is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
-    contents = {name: value for name, value in OrgFolder(folder).manifest.items() if name not in ("format", "proof", "files", "source")}
+    contents = OrgFolder(folder).manifest.model_dump(by_alias=True, exclude={"format", "proof", "files", "source"})
     return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
 
 
 def _settings(request: PullRequest) -> OrgSettings:
     path = request.folder / SETTINGS
     stored = OrgSettings.read(path) if path.exists() else OrgSettings()
-    if unknown := sorted({*(request.parts or ())} - {*PARTS}):
-        raise UsageError(f"--with {unknown[0]}: there is no such part", hint=f"parts: {', '.join(PARTS)}")
-    chosen = None if request.parts is None else tuple(part for part in PARTS if part in request.parts)
-    return stored.model_copy(
-        update={"objects": tuple(request.objects) or stored.objects, "parts": stored.parts if chosen is None else chosen}
-    )
+    for part in request.parts or ():
+        check_choice("--with", part, PARTS)
+    parts = stored.parts if request.parts is None else tuple(request.parts)
+    return stored.model_copy(update={"objects": tuple(request.objects) or stored.objects, "parts": parts})
 
 
 def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:

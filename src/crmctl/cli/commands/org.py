@@ -100,9 +100,9 @@ def verify_org(
     if problems:
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
-    records = sum(opened.manifest["records"].values())
+    records = sum(opened.manifest.records.values())
     what = "was restored and is the same" if drill else "is complete"
-    runtime.messages.note(f"{folder} {what}: {counted(records, 'record')}, as of {opened.manifest['asOf']}")
+    runtime.messages.note(f"{folder} {what}: {counted(records, 'record')}, as of {opened.manifest.as_of}")
     return ExitCode.OK
 
 
@@ -254,4 +254,4 @@ def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
         if said := [f"{count:,} to {word}" for word, count in vars(part).items() if count and word != "unchanged"]:
             yield f"{name}: {', '.join(said)}, {part.unchanged:,} unchanged"
     if plan.coverage:
-        yield f"not in the folder: {', '.join(str(row['content']) for row in plan.coverage)}"
+        yield f"not in the folder: {', '.join(str(row.get('content')) for row in plan.coverage)}"
