@@ -260,6 +260,8 @@ class OrgFolder:
                     document = jsontext.loads(raw, unique_keys=True)
                 except ValueError as error:
                     refuse(place, f"is no JSON: {reason(error)}")
+                if b"\\u" in raw and jsontext.holds_half(document):
+                    refuse(place, "holds half a character (a lone surrogate)")
                 if not isinstance(document, dict) or not isinstance(document.get("id"), str) or not document["id"]:
                     refuse(place, "has no id")
                 yield place, document
@@ -331,6 +333,10 @@ def _entry_problem(section: str, entry: Json) -> str | None:
         return "has no sha256"
     if section == FILES and not isinstance(entry.get("contentType"), str):
         return "has no contentType"
+    if jsontext.holds_half(entry):
+        return "holds half a character (a lone surrogate)"
+    if listed := [name for name in ("filters", "conditions") if not isinstance(entry.get(name, []), list)]:
+        return f"has {listed[0]} that are no list"
     actions = entry.get("actions")
     if section == "workflows" and not (isinstance(actions, list) and actions and all(isinstance(action, dict) for action in actions)):
         return "has no list of actions, each with fields such as type"
