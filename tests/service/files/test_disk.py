@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.service.faults import OverQuota
 from crmctl.service.files import storage as disks
-from crmctl.service.files.storage import CHUNK, Disk
+from crmctl.service.files.storage import CHUNK, Disk, read_pieces
 
 MOST = 10 * CHUNK
 
@@ -25,7 +25,7 @@ def put(disk: Disk, path: str, data: bytes) -> None:
 
 def read(disk: Disk, path: str) -> bytes | None:
     stored = disk.open("b", path)
-    return None if stored is None else b"".join(stored.read())
+    return None if stored is None else b"".join(read_pieces(stored.file))
 
 
 def test_a_file_is_seen_when_it_is_finished_and_not_before(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
     put(disk, "a", b"x" * (CHUNK + 1))
     stored = disk.open("b", "a")
     assert stored is not None
-    pieces = stored.read()
+    pieces = read_pieces(stored.file)
     first = next(pieces)
     put(disk, "a", b"new")
     assert first + b"".join(pieces) == b"x" * (CHUNK + 1)

@@ -98,10 +98,10 @@ def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = No
 
 def _linked(runtime: Runtime, tx: Tx, member: Json) -> Json:
     from crmctl.service.console.visits import make_password_link
-    from crmctl.service.store.keys import get_address
+    from crmctl.service.store.keys import ADDRESS, get_value
     from crmctl.service.store.tx import to_micros, to_wire
 
-    address = get_address(tx)
+    address = get_value(tx, ADDRESS)
     if address is None:
         raise UsageError("this service has never been started", hint="crmctl serve")
     link = make_password_link(tx, address, member["id"], now=runtime.clock.now())
@@ -371,10 +371,10 @@ def console(
     """
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.console.visits import CONSOLE, make_link
-        from crmctl.service.store.keys import get_address
+        from crmctl.service.store.keys import ADDRESS, get_value
         from crmctl.service.store.tx import to_micros, to_wire
 
-        address = engine.read(get_address)
+        address = engine.read(lambda tx: get_value(tx, ADDRESS))
         if address is None:
             raise UsageError("this service has never been started", hint="crmctl serve")
         link = engine.read(lambda tx: make_link(tx, address, CONSOLE, now=runtime.clock.now()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from crmctl.service.console.visits import (
 )
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound, Unavailable
+from crmctl.service.files.storage import read_pieces
 from crmctl.service.store import (
     attributes,
     change_log,
@@ -308,7 +309,7 @@ def _attention(kind: str, thing: Json, run: Json, at: str) -> Json:
 
 
 BACKUP_FILE = "console.backup"
-MOST_SLOW, PIECE = 10, 1 << 20
+MOST_SLOW = 10
 
 
 def add_health(pages: Pages) -> None:
@@ -348,14 +349,8 @@ def add_health(pages: Pages) -> None:
         if not backup.is_file():
             raise NotFound("no backup was made here yet")
         at = to_wire(to_micros(backup.stat().st_mtime))[:16].replace(":", "-")
-        return Download(_pieces(backup), "application/octet-stream", f"crmctl-{at}.backup")
+        return Download(read_pieces(backup.open("rb")), "application/octet-stream", f"crmctl-{at}.backup")
 
 
 def _backup_file(visit: Visit) -> Path:
     return visit.context.settings.data_dir / BACKUP_FILE
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(PIECE):
-            yield piece

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from crmctl.errors import reason
 from crmctl.service.context import Context
 from crmctl.service.faults import NotFound, Unavailable
-from crmctl.service.files.storage import CHUNK, Incoming, Permit, Stored, disk_of, public_url, read_permit, use_permit
+from crmctl.service.files.storage import CHUNK, Incoming, Permit, Stored, disk_of, public_url, read_permit, read_pieces, use_permit
 from crmctl.service.http.endpoint import NamedRoute, body_chunks, is_known
 from crmctl.service.http.json_answers import JsonAnswer, bad_request
 
@@ -108,4 +108,4 @@ def _shown(request: Request, stored: Stored, name: str) -> Response:
     if request.state.method == "HEAD":
         stored.file.close()
         return Response(headers=headers)
-    return StreamingResponse(stored.read(), headers=headers)
+    return StreamingResponse(read_pieces(stored.file), headers=headers)

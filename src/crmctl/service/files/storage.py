@@ -236,6 +236,12 @@ class Incoming:
         self._partial.unlink(missing_ok=True)
 
 
+def read_pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the rest of a file in pieces, then close it."""
+    with file:
+        yield from iter(lambda: file.read(CHUNK), b"")
+
+
 @dataclass(frozen=True)
 class Stored:
     """A file opened for reading, at the place after its heading: `size` without that, `version` of this upload."""
@@ -244,11 +250,6 @@ class Stored:
     content_type: str
     size: int
     version: str
-
-    def read(self) -> Iterator[bytes]:
-        """Yield the content in pieces, then close the file."""
-        with self.file as file:
-            yield from iter(lambda: file.read(CHUNK), b"")
 
 
 class Disk:

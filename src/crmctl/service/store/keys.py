@@ -218,6 +218,7 @@ LINKS, UPLOADS = "signing_key.links", "signing_key.uploads"
 """Names of the keys that sign links, of 256 random bits each."""
 
 ADDRESS = "address"
+"""Name of the value with the base address of the service that started last."""
 
 
 def make_signing_keys(tx: Tx) -> None:
@@ -247,11 +248,6 @@ def sign(tx: Tx, purpose: str, *parts: str | int) -> str:
 def replace_signing_key(tx: Tx, purpose: str) -> None:
     """Replace the key, so that everything signed with the old one is void."""
     put_value(tx, purpose, secrets.token_hex(32))
-
-
-def get_address(tx: Tx) -> str | None:
-    """Return the base address of the service that started last, None before the first start."""
-    return get_value(tx, ADDRESS)
 
 
 def get_value(tx: Tx, name: str) -> str | None:
