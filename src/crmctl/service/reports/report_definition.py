@@ -271,14 +271,14 @@ def aggregate(plan: Plan, rows: Iterable[Sequence[Any]]) -> list[Group]:
                 if group is None:
                     if len(groups) >= MOST_GROUPS:
                         raise BadRequest(f"the report has more than {MOST_GROUPS:,} groups; filter it or group by something coarser")
-                    group = groups[key, code] = _new_group(plan, key, code, row[0])
+                    group = groups[key, code] = Group(key, code, row[0], 0, list(map(Tally, plan.measures)))
                 group.records += 1
                 for tally, stored in zip(group.tallies, row[first:last], strict=True):
                     if stored is not None and (attribute := tally.measure.attribute) is not None:
                         keys, amounts = keys_in(attribute, stored), currencies.get(attribute.slug)
                         tally.add(keys if amounts is None else [k for k, c in zip(keys, amounts, strict=True) if c == code])
     if plan.group is None and not groups:
-        return [_new_group(plan, None, None, 0)]
+        return [Group(None, None, 0, 0, list(map(Tally, plan.measures)))]
     return list(groups.values())
 
 
@@ -341,10 +341,6 @@ def period_of(key: str, period: Period) -> str:
             return f"{key[:4]}-Q{(int(key[5:7]) + 2) // 3}"
         case _:
             return key[: {"day": 10, "month": 7, "year": 4}[period]]
-
-
-def _new_group(plan: Plan, key: str | None, currency: str | None, first: int) -> Group:
-    return Group(key, currency, first, 0, list(map(Tally, plan.measures)))
 
 
 MOST_BYTES = 32 * 1024 * 1024
