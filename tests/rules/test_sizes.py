@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
+from typing import NamedTuple
 
 from benchmarks.structure import arguments, functions, is_command
 
@@ -19,16 +21,34 @@ def test_no_python_file_is_longer_than_600_lines() -> None:
 
 
 def test_no_function_is_longer_than_60_lines() -> None:
-    lengths = {
-        f"{path.relative_to(ROOT)}: {function.name}": (function.end_lineno or 0) - function.lineno + 1
-        for path in python_files()
-        for function in functions(ast.parse(path.read_text()))
-    }
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+    assert {one.name: one.lines for one in _functions() if one.lines > LONGEST_FUNCTION} == {}
 
 
 def test_fewer_than_two_in_a_hundred_functions_take_more_than_five_arguments() -> None:
     """The options of a command are its arguments, so commands do not count."""
-    trees = [ast.parse(path.read_text()) for path in python_files() if path.is_relative_to(PACKAGE)]
-    counts = [arguments(function) for tree in trees for function in functions(tree) if not is_command(function)]
+    counts = [one.arguments for one in _functions() if one.is_packaged and not one.is_command]
     assert sum(count > 5 for count in counts) < 0.02 * len(counts)
+
+
+class Shape(NamedTuple):
+    name: str
+    lines: int
+    arguments: int
+    is_command: bool
+    is_packaged: bool
+
+
+@cache
+def _functions() -> list[Shape]:
+    """Every function of the repository, from one parsing of each file."""
+    return [
+        Shape(
+            f"{path.relative_to(ROOT)}: {function.name}",
+            (function.end_lineno or 0) - function.lineno + 1,
+            arguments(function),
+            is_command(function),
+            path.is_relative_to(PACKAGE),
+        )
+        for path in python_files()
+        for function in functions(ast.parse(path.read_text()))
+    ]
