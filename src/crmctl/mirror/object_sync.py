@@ -317,7 +317,7 @@ class ObjectSync:
             raise ServiceError(
                 f"the lists of the service are older than the mirror: they lack the record {newest.id}, which exists",
                 code="stale_lists",
-                hint="crmctl mirror sync, once the lists are current again",
+                hint="crmctl mirror sync, once the lists are current again; crmctl mirror remove begins anew",
                 retryable=True,
             )
 
