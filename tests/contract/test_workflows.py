@@ -8,11 +8,12 @@ import pytest
 
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
-from crmctl.service.definitions.definitions_file import dump_sections, format_document, load_document, parse_document
+from crmctl.service.definitions.definitions_file import dump_sections, load_document, parse_document
 from crmctl.service.faults import Fault
 from crmctl.service.http.schemas import SHAPES
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.workflows.run_executor import switch
+from crmctl.values import yaml_text
 from tests.contract.scenarios import NIL, Scenario, check_all, check_documented
 from tests.support.clock import FakeClock
 from tests.support.service import RunningService
@@ -79,12 +80,12 @@ workflows:
 """
     load_document(work.crm.engine, parse_document(clearing), clock=work.crm.clock, ids=new_id)
     work.load({"name": "Nightly", "trigger": "schedule", "cron": "0 8 * * 1", "object": None}, {"name": "Off", "enabled": False})
-    text = format_document(work.crm.engine.read(dump_sections))
+    text = yaml_text.dumps(work.crm.engine.read(dump_sections))
     assert "close_date: null" in text
     again = load_document(work.crm.engine, parse_document(text), clock=work.crm.clock, ids=new_id)
     assert again["workflows"] == {"created": 0, "updated": 0, "unchanged": 4}
     assert again["reports"]["unchanged"] == 2
-    assert format_document(work.crm.engine.read(dump_sections)) == text
+    assert yaml_text.dumps(work.crm.engine.read(dump_sections)) == text
 
 
 @pytest.mark.parametrize(
