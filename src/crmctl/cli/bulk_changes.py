@@ -214,7 +214,7 @@ def update_records(runtime: Runtime, object_name: str, given: Mapping[str, Any])
         from crmctl.output.progress import duration
 
         document = preview.to_document()
-        writes = f"POST {document['path']}, {counted(preview.forecast.requests, 'request')}, about {duration(preview.seconds)}"
+        writes = f"POST {document['path']}, {counted(preview.requests, 'request')}, about {duration(preview.seconds)}"
         text = "\n".join([*changes_text(runtime, preview.forecast), f"{writes}; nothing was sent"])
         show(runtime, document, text, preview.error, preview.findings)
         return

@@ -414,13 +414,14 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
         planned = open_input(plan.frozen(target.attributes), given.path, given.name, target.attributes)
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
         first = _compare(planned, known, forecast, findings)
-        seconds = seconds_for(context, forecast.requests)
+        reads = requests_made(context)
+        seconds = seconds_for(context, reads + forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
     try:
         guard.check(forecast.changes, forecast.rows)
     except RejectedError as refused:
         error = error or refused
-    return UpdatePreview(target.object_id, forecast, first, requests_made(context) - 1, seconds, findings, error)
+    return UpdatePreview(target.object_id, forecast, first, reads, seconds, findings, error)
 
 
 def _check(request: UpdateRequest) -> None:
