@@ -104,7 +104,9 @@ FORGED: dict[str, Forge] = {
     "expired": claims(exp=lambda: int(NOW()) - 100, iat=lambda: int(NOW()) - 500, nbf=None),
     "no expiry": claims(exp=None),
     "an expiry that is no time": claims(exp="never"),
+    "an expiry in quotes": claims(exp=lambda: str(int(NOW()) + 500)),
     "an expiry without end": claims(exp=10**300),
+    "a start that is true": claims(nbf=True),
     "not valid yet": claims(nbf=lambda: int(NOW()) + 500),
     "issued in the future": claims(iat=lambda: int(NOW()) + 500),
     "no jti": claims(jti=None),
@@ -129,7 +131,13 @@ def test_forty_bad_tokens_and_none_accepted(trusting: Trusting) -> None:
     assert run_crmctl("service", "keys", "list", "--data", trusting.service.data_dir).ok().json() == before
     noted = [entry["about"]["rule"] for entry in trusting.audit("token.refused")]
     assert len(noted) - noted_before == len(FORGED)
-    for rule in ("ci: repository_id is not 123", "ci: event_name is pull_request", "it has expired", "signature verification failed"):
+    for rule in (
+        "ci: repository_id is not 123",
+        "ci: event_name is pull_request",
+        "it has expired",
+        "its exp, iat or nbf is no time",
+        "signature verification failed",
+    ):
         assert rule in noted, noted
 
 

@@ -119,11 +119,10 @@ def check_token(
 
 def _check_times(claims: Mapping[str, Any], now: float) -> float:
     """Return when the token ends, with the leeway. Raises TokenRefused."""
-    try:
-        expires, issued, begins = (int(claims.get(name, now)) for name in ("exp", "iat", "nbf"))
-    except (ValueError, TypeError, OverflowError):
-        raise TokenRefused("its exp, iat or nbf is no time") from None
-    if not now < expires + LEEWAY < LATEST:
+    expires, issued, begins = times = [claims.get(name, now) for name in ("exp", "iat", "nbf")]
+    if not all(isinstance(time, int | float) and not isinstance(time, bool) and abs(time) < LATEST for time in times):
+        raise TokenRefused("its exp, iat or nbf is no time")
+    if expires + LEEWAY <= now:
         raise TokenRefused("it has expired")
     if max(issued, begins) - LEEWAY > now:
         raise TokenRefused("it is not valid yet")
