@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -116,7 +115,7 @@ DATE_MARGIN = 2.0
 
 
 def compare(
-    reader: Reader, entries: Sequence[Entry], sent_at: float, before: Images = NOTHING_KEPT, now: Callable[[], float] = time.time
+    reader: Reader, entries: Sequence[Entry], sent_at: float, before: Images = NOTHING_KEPT, *, now: Callable[[], float]
 ) -> tuple[set[int], set[int]]:
     """Return the ordinals of rows already applied, and of rows safe to send again.
 

@@ -239,7 +239,7 @@ class Reconciler:
 
             try:
                 images = self._journal.kept(BEFORE, updates[0].ordinal, updates[-1].ordinal)
-                applied, repeatable = compare(self._reader, updates, parked.sent_at, images, self._clock.now)
+                applied, repeatable = compare(self._reader, updates, parked.sent_at, images, now=self._clock.now)
             except CrmctlError as error:
                 self._give_up(parked, f"it cannot be read back: {error.message}")
                 return []
