@@ -160,7 +160,7 @@ def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path
     people = desk(tmp_path, recognition)
     left = Counter([4, 5, 6])
     for _ in range(2):
-        done = undo(people, UndoRequest(people.job, estimates=False), lambda _: None)  # type: ignore[arg-type]
+        done = undo(people, UndoRequest(people.job), lambda _: None)  # type: ignore[arg-type]
         assert isinstance(done, Undo)
         assert (people.there, done.left) == (left, {"duplicates": 3})
         named = {str(row["id"]) for row in done.to_document()["rows"]["duplicates"]}

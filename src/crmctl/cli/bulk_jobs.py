@@ -99,8 +99,7 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
                 runtime.progress.note(_undo_text(plan))
             runtime.confirm(f"Undo job {plan.job} of {plan.object}: {_undo_steps(plan)}")
 
-    estimates = runtime.dry_run or runtime.prompter.can_ask
-    plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, estimates, include_changed), approve)
+    plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, include_changed), approve)
     text = f"{_undo_text(plan)}; nothing was sent" if runtime.dry_run else _undo_text(plan)
     show(runtime, plan.to_document(), text)
     plan.raise_for_error()

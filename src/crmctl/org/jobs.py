@@ -206,7 +206,7 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
             elif (info := step.job()) is not None and info.state is not JobState.UNDONE:
                 result.counts["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
                 if not dry_run:
-                    request = UndoRequest(info.id, estimates=False, include_changed=include_changed)
+                    request = UndoRequest(info.id, include_changed=include_changed)
                     _undo_records(step.context(context), step.object, request, result)
         if not dry_run:
             apply.state = JobState.FINISHED if result.left else JobState.UNDONE

@@ -39,9 +39,8 @@ from crmctl.write.jobs import FeedCounts, Summary
 
 
 def seconds_for(context: BulkContext, requests: int) -> float:
-    """Return the seconds that so many requests of a bulk command take from now on; one request asks what the rate limit has left."""
-    context.crm.session.exchange("GET", "/objects")
-    return context.crm.session.time_for(requests)
+    """Return the seconds that so many requests of a bulk command take from now on, by what the reads before told of the rate limit."""
+    return context.service.session.time_for(requests)
 
 
 Report = Callable[[Finding], None]

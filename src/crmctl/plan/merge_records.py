@@ -234,8 +234,7 @@ def _preview(
     # One read per survivor before its losers are deleted. Per wave, two reads of each object's changes, and two requests per kind of step.
     per_wave = 2 * len({schema.object_id, *schema.referring}) + 2 * len(MERGE_ORDER)
     count = _reading(context, schema, listed) + len(listed) + waves * per_wave
-    seconds = seconds_for(context, count) if count > MANY_REQUESTS else 0.0
-    return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds)
+    return MergePreview(plan.path, plan.header.object, len(listed), losers, moved, count, seconds_for(context, count))
 
 
 def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[PlannedGroup]) -> int:

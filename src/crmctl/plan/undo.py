@@ -160,7 +160,7 @@ class Lists(Enum):
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """An undo of `job` (its id or part of it). `estimates`: also estimate the duration, which costs one request.
+    """An undo of `job` (its id or part of it).
 
     `include_changed`: also undo records that changed since. `lists`: whether lists of records are known to be current. `abandoned`: number
     of rows that this undo has already abandoned.
@@ -168,7 +168,6 @@ class UndoRequest:
 
     job: str
     dry_run: bool = False
-    estimates: bool = True
     include_changed: bool = False
     lists: Lists = Lists.UNTESTED
     abandoned: int = 0
@@ -196,7 +195,7 @@ def _undo(
         return separate_records(context, merge, approve, dry_run=request.dry_run, include_changed=request.include_changed)
     job = reopen_finished(context, request.job)
     if job.journal.header.kind == JobKind.DELETE:
-        return recreate_deleted(context, job, approve, dry_run=request.dry_run, estimates=request.estimates)
+        return recreate_deleted(context, job, approve, dry_run=request.dry_run)
     service, clock = context.service, context.clock
     references = job.input.references
     unlinked = references.is_unlinked if references is not None else lambda _: False
@@ -211,8 +210,7 @@ def _undo(
         plan.reads = requests_made(context) if request.dry_run else 0
         if plan.is_empty:
             raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")
-        if request.estimates:
-            plan.seconds = seconds_for(context, plan.requests)
+        plan.seconds = seconds_for(context, plan.requests)
         if request.dry_run:
             return plan
         approve(plan)
@@ -229,7 +227,7 @@ def _undo(
                     carry_out(written, plan, service, context.listener.progress)
                     return plan
     # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
-    done = _undo(context, replace(request, estimates=False, lists=lists, abandoned=abandoned), lambda _: None)
+    done = _undo(context, replace(request, lists=lists, abandoned=abandoned), lambda _: None)
     assert isinstance(done, Undo)
     done.add_tested(plan)
     return done

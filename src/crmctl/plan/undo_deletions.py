@@ -296,9 +296,7 @@ def link_activities(service: Crm, new: Mapping[str, str], done: Recreation) -> N
         done.notes.append(f"links of activities stay as they are: {error.message}")
 
 
-def recreate_deleted(
-    context: BulkContext, job: ImportJob, approve: Callable[[Recreation], None], *, dry_run: bool, estimates: bool
-) -> Recreation:
+def recreate_deleted(context: BulkContext, job: ImportJob, approve: Callable[[Recreation], None], *, dry_run: bool) -> Recreation:
     """Find the records a job deleted, pass them to `approve`, and recreate them. `approve` raises to cancel.
 
     A dry run only finds the records. The result says what was not restored and why. Raises UsageError if the job deleted nothing or has no
@@ -318,7 +316,7 @@ def recreate_deleted(
             slugs = {object_id: [one.slug for one in attributes] for object_id, attributes in referring.items()}
             reading = reading_price(context.service, slugs, count) + relink_price(context.service)
             plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
-        plan.seconds = seconds_for(context, plan.requests) if estimates else 0.0
+        plan.seconds = seconds_for(context, plan.requests)
         if dry_run or not plan.found:
             plan.carried_out = not dry_run
             return plan

@@ -15,7 +15,7 @@ from crmctl.errors import CrmctlError, NotFoundError, UsageError
 from crmctl.match.references import replace_ids
 from crmctl.models.resources import BULK_LIMIT, Record, document_of
 from crmctl.plan.dry_run import seconds_for
-from crmctl.plan.merge_records import MANY_REQUESTS, merge_schema, sending
+from crmctl.plan.merge_records import merge_schema, sending
 from crmctl.plan.merge_steps import (
     MODE,
     CurrentRecords,
@@ -307,8 +307,7 @@ def separate_records(
         groups = list(undoable(journal))
         losers = sum(len(group.losers) for group in groups)
         expected = likely_requests(journal) if groups else 0
-        seconds = seconds_for(context, expected) if expected > MANY_REQUESTS else 0.0
-        result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds)
+        result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds_for(context, expected))
         result.before = group_counts(journal)[GroupState.UNDONE] - sum(group.state is GroupState.UNDONE for group in groups)
         if not groups:
             if result.before:
