@@ -28,7 +28,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
-from crmctl.read.records import MOST_CHECKED, Cost, fetch, find, read_one
+from crmctl.read.records import Cost, fetch, find, read_singly
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -170,13 +170,12 @@ class Updates(Spill):
     def _check_restored(self, reader: Reader) -> None:
         """Read some records that the lists show restored, and all of them if one is not: a list that lags shows the old values too."""
         listed = list(self.ids_back())
-        step = -(-len(listed) // MOST_CHECKED)
-        checked = listed[:: max(1, step)]
-        records = {record_id: read_one(reader, record_id) for record_id in checked}
-        self.lists_lag = any(record is None or self.is_as_written(record) for record in records.values())
-        if self.lists_lag:
-            records |= {record_id: read_one(reader, record_id) for record_id in listed if record_id not in records}
-        self.see(record for record in records.values() if record is not None)
+        records = list(read_singly(reader, lambda: listed, len(listed), self._is_not_restored))
+        self.lists_lag = any(map(self._is_not_restored, records))
+        self.see(record for record in records if record is not None)
+
+    def _is_not_restored(self, record: Record | None) -> bool:
+        return record is None or self.is_as_written(record)
 
     def look_again(self, reader: Reader) -> None:
         """Read the records that changed since `read`, while crmctl waited for the user.

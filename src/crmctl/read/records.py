@@ -181,25 +181,33 @@ def fetch(
             if len(wanted) - len(found) <= reader.requests - before:
                 rounds = 0
                 break
-        yield from _unlisted(reader, wanted, found, MOST_CHECKED if rounds else len(wanted))
+
+        def unlisted() -> Iterator[str]:
+            return (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in found)
+
+        def is_wanted(record: Record | None) -> bool:
+            return record is not None and record.id.lower() in wanted
+
+        if rounds:
+            records = read_singly(reader, unlisted, len(wanted) - len(found), is_wanted)
+        else:
+            records = (read_one(reader, record_id) for record_id in unlisted())
+        yield from ([record] for record in filter(is_wanted, records) if record is not None)
 
 
-def _unlisted(reader: Reader, wanted: SeenIds, found: SeenIds, most: int) -> Iterator[list[Record]]:
-    """Yield records that the lists lack. Read at most so many of them first, and the others only if one of these exists."""
-
-    def read(numbers: Callable[[int], bool]) -> Iterator[list[Record]]:
-        lacking = (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in found)
-        for number, record_id in enumerate(lacking):
-            if numbers(number) and (record := read_one(reader, record_id)) is not None and record.id.lower() in wanted:
-                yield [record]
-
-    step = max(1, -(-(len(wanted) - len(found)) // most)) if most else 1
-    is_any = False
-    for records in read(lambda number: number % step == 0):
-        is_any = True
-        yield records
-    if is_any and step > 1:
-        yield from read(lambda number: number % step != 0)
+def read_singly(
+    reader: Reader, ids: Callable[[], Iterable[str]], count: int, contradicts: Callable[[Record | None], bool]
+) -> Iterator[Record | None]:
+    """Read MOST_CHECKED of `count` records by themselves, evenly spread, and the others only if one of these contradicts the lists."""
+    step = max(1, -(-count // MOST_CHECKED))
+    is_doubtful = False
+    for number, record_id in enumerate(ids()):
+        if number % step == 0:
+            record = read_one(reader, record_id)
+            is_doubtful = is_doubtful or contradicts(record)
+            yield record
+    if is_doubtful:
+        yield from (read_one(reader, record_id) for number, record_id in enumerate(ids()) if number % step)
 
 
 def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
