@@ -253,7 +253,7 @@ def read_one(answer: Answer, name: str, model: type[R], *, whole: bool = False) 
 
 
 def read_made(answer: Answer, name: str, model: type[R], sent: Mapping[str, Any]) -> R:
-    """Read a created resource. What the answer lacks is as it was `sent`. `wire` is the answer, or what was sent if it has no body."""
+    """Read a created resource. Fields missing from the answer keep the values `sent`. Without a body, `wire` is what was sent."""
     raw = {} if answer.is_empty else find_one(answer, name, has_id)
     resource = _parse(model, {"id": "", "slug": "", **sent, **raw}, answer)
     resource._wire = dict(raw or sent)

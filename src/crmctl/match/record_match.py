@@ -287,8 +287,8 @@ def pair_but_for_blanks(rows: Mapping[int, str], records: Mapping[str, str]) -> 
 
 
 def spellings(sent: Iterable[str], there: Iterable[str]) -> dict[str, str]:
-    """Return the form sent, by form. A service that cuts text, or adds to it, made a stored form of the only one that contains it, or that
-    it contains; a form that fits none or several is left out."""
+    """Return the form sent, by stored form. If the service cuts text, or adds to it, one of the two forms contains the other. A stored form
+    that fits no form sent, or several, is left out."""
     rows = {*sent}
     origins = {form: [row for row in rows if _contains(row, form) or _contains(form, row)] for form in {*there} - rows}
     return {row: row for row in rows} | {form: fitting[0] for form, fitting in origins.items() if len(fitting) == 1}

@@ -374,8 +374,10 @@ PAIRINGS = (
     (pair_equal, False, "origin"),
     (pair_forms, True, "all"),
 )
-"""Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and what it compares. That is all attributes
-that tell rows apart, those whose differences the service keeps, or for these the only row of which the record can have become."""
+"""Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and the attributes it compares.
+
+`all`: those that tell rows apart; `kept`: those of them whose differences the service keeps; `origin`: as `kept`, but a record counts as
+the only row whose values the service can have changed into its own."""
 
 
 class _Copy(NamedTuple):
@@ -543,7 +545,7 @@ class _Ledger:
 
 
 def _differs(slug: str, records: Iterable[Record]) -> bool:
-    """Whether these records, which have the key of one row, differ in an attribute as rows with that key do: the service keeps it."""
+    """Whether these records with the key of one row differ in an attribute, so that the service keeps its differences."""
     value = Recognition(frozenset({slug}), unique=False)
     return len({value.form(record.data) for record in records}) > 1
 

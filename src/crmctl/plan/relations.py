@@ -183,7 +183,7 @@ class _Parents:
             return missing
 
     def _search(self, index: KeyIndex, *, among_changes: bool = True) -> Iterator[Sequence[tuple[int, str, str]]]:
-        """Yield the parents that have a record now, after storing what is known of them."""
+        """Yield the parents that now have a record, after storing their ids and values."""
         if index.key_count and not (among_changes and self.lookup.refresh(index.see)):
             self.lookup.fill(index)
         for matches in chunks(index.matches()):

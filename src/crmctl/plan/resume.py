@@ -91,7 +91,7 @@ def _refuse_older(store: JobStore, job: JobInfo) -> None:
         if same and newer.created_at > header.created_at and other.state is JobState.FINISHED:
             raise UsageError(
                 f"job {job.id} is older than job {other.id}, which has finished: its rows would overwrite newer values",
-                hint=f"crmctl bulk undo {job.id} ends it; crmctl bulk resume {job.id} --allow-older sends what nobody changed since",
+                hint=f"crmctl bulk undo {job.id} ends it; crmctl bulk resume {job.id} --allow-older skips records changed since",
                 code="older_job",
             )
 

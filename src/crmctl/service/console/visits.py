@@ -92,7 +92,7 @@ class ConsolePage:
 
 @dataclass(frozen=True)
 class Redirect:
-    """Go on to a page of the same area; `notice` is the name of a sentence that page shows, `token` that of a new session."""
+    """Send the browser to a page of the same area. `notice`: the sentence that page shows, by name; `token`: the token of a new session."""
 
     path: str
     notice: str | None = None
