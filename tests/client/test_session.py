@@ -384,6 +384,6 @@ def test_a_watch_hears_of_every_attempt_before_it_leaves(scene: Play) -> None:
             heard.append("refused")
 
     with scene(Reply(429), Reply(json={"created": 1})) as here:
-        here.crm.bulk_write(ID, [{"data": {}}], watch=Journal())
+        here.crm.bulk_write(ID, [b'{"data":{}}'], watch=Journal())
     assert heard == ["sending 0", "refused", "sending 1"]
     assert [request.headers["idempotency-key"] for request in here.server.requests] == ["batch 1", "batch 1"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from crmctl.client.crm import Crm
+from crmctl.client.session import encode_json
 from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError, PartialError, RejectedError
 from crmctl.plan.import_records import ApplyRequest
@@ -165,7 +166,7 @@ def test_few_losers_are_asked_for_and_nobody_is_missed(app_crm: Crm, tmp_path: P
     context, world, merges, path = world_of(app_crm, tmp_path)
     somebody = merges[0].survivor
     for start in range(0, 1500, 100):
-        rows = [{"data": {"code": f"old {start + one}", "asker": somebody, "helper": somebody}} for one in range(100)]
+        rows = [encode_json({"data": {"code": f"old {start + one}", "asker": somebody, "helper": somebody}}) for one in range(100)]
         app_crm.bulk_write(world.tickets, rows, mode="create")
     late = app_crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
     gone = {loser for merge in merges for loser in merge.losers}

@@ -153,20 +153,18 @@ class Crm:
     def bulk_write(
         self,
         object_id: str,
-        records: Sequence[Fields | bytes],
+        records: Sequence[bytes],
         *,
         mode: str = "create",
         watch: AttemptObserver | None = None,
     ) -> BulkResult:
-        """Write up to 100 `{data, id?}`; `mode` is `create` or `upsert`. Records given as bytes are JSON. The caller checks that the counts
-        add up.
+        """Write up to 100 `{data, id?}`, each as JSON; `mode` is `create` or `upsert`. The caller checks that the counts add up.
 
         The request is never repeated after an unknown outcome; the error then has `outcome_unknown`. `watch` hears of every attempt before
         it is sent and gives the idempotency key.
         """
         headers = {"Idempotency-Key": watch.idempotency_key} if watch is not None and watch.idempotency_key else None
-        encoded = b",".join([record if isinstance(record, bytes) else encode_json(record) for record in records])
-        body = b'{"mode":%s,"records":[%s]}' % (encode_json(mode), encoded)
+        body = b'{"mode":%s,"records":[%s]}' % (encode_json(mode), b",".join(records))
         path = path_of("objects", object_id, "records", action="bulk")
         return read_bulk(self.session.request("POST", path, body=body, headers=headers, watch=watch))
 

@@ -439,10 +439,10 @@ def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> It
     """Yield every row of the input with its journal entry. Consecutive rows with equal entries may come together, except those `alone`."""
     for chunk in chunks(source.rows()):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        entries = journal.rows(first, last)
-        if len(entries) == len(chunk) and all(entry is CREATED for entry in entries.values()) and alone.keys().isdisjoint(entries):
+        if journal.number_created(first, last) == len(chunk) and alone.keys().isdisjoint(range(first, last + 1)):
             yield chunk, CREATED
             continue
+        entries = journal.rows(first, last)
         for row in chunk:
             yield (row,), entries.get(row.ordinal, UNSENT)
 
