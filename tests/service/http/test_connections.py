@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.service.http.connections import HEAD_LIMIT, RESERVED_FILES, raise_file_limit
+from crmctl.service.http.connections import HEAD, HEAD_LIMIT, RESERVED_FILES, Connection, Connections, raise_file_limit
 from tests.support.service import RunningService, running_service, service_process
 from tests.support.wire import Wire
 
@@ -121,6 +121,28 @@ def test_the_file_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPat
     assert raise_file_limit(4096) == 1024 - RESERVED_FILES
     limits["now"] = (300, 300)
     assert raise_file_limit(4096) == 150
+
+
+class Waiting(Connection):
+    """A connection that has sent nothing yet."""
+
+    phase = HEAD
+
+    def __init__(self) -> None:
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_few_connections_without_descriptors_make_room_and_the_youngest_stay() -> None:
+    registry, waiting = Connections(1000, 10.0, list), [Waiting() for _ in range(30)]
+    registry.open.update(dict.fromkeys(waiting))
+    registry.evict()
+    assert [each.is_aborted for each in waiting] == [True] * 15 + [False] * 15
+    for _ in range(5):
+        registry.evict()
+    assert not registry.open
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lowers the limit of a running process")

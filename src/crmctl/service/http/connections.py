@@ -67,7 +67,7 @@ class Connections:
         still arriving."""
         candidates = [connection for connection in self.open if connection.phase in (HEAD, REST, CLOSING)]
         candidates = candidates or [connection for connection in self.open if connection.phase == IDLE]
-        share = max(1, self.most // _EVICTED_SHARE)
+        share = max(1, min(self.most // _EVICTED_SHARE, len(candidates) // 2))  # the youngest may be about to send their request
         if not candidates:
             candidates, share = [connection for connection in self.open if connection.is_receiving], 1
         for connection in candidates[:share]:
