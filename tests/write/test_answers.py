@@ -194,6 +194,15 @@ TWINS = {
         seed=318,
         batch=8,
     ),
+    "late lists first show two records of one twin, and then two of the other": AnswerPlay(
+        "capitals",
+        "writes titles",
+        answers=((4, "429, applied all"), (5, "404, applied all"), (12, "403, applied all")),
+        lists="each record late",
+        writer="others",
+        seed=752,
+        batch=2,
+    ),
 }
 
 

@@ -45,7 +45,6 @@ MOST_ROWS = 200_000
 """The maximum number of differing rows or records to match in memory."""
 
 WALKS = 4
-
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
@@ -406,27 +405,23 @@ class _Ledger:
         self.surplus: dict[int, list[str]] = defaultdict(list)
         self.unexplained: list[Record] = []
         self._copies: list[_Copy] = []
-        self._names: dict[str, int] = {}
+        self.names: dict[str, int] = {}  # the rows with a known record, by its id
         self._by_key: dict[frozenset[str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, rows: Iterable[tuple[Entry, RowEntry]]) -> None:
         for entry, row in rows:
             self.rows[entry.ordinal], self.states[entry.ordinal] = entry, row.state
             if row.record_id is not None:
-                self._names[row.record_id] = entry.ordinal
+                self.names[row.record_id] = entry.ordinal
             every = by_content([entry]).slugs
             content = Recognition(every - self._altered or every, unique=False)
             self._by_key[content.slugs][content.key(entry.data) or ""].append(entry.ordinal)
 
-    def see(self, records: Iterable[Record]) -> None:
+    def see(self, records: Sequence[Record]) -> None:
         """Match each record with a row: by known id, then by equal content, then by altered content."""
-        further = further_records(self._journal)
-        rest = []
-        for record in records:
-            if record.id in self._names:
-                self.found[self._names[record.id]] = record
-            elif record.id not in further:
-                rest.append(record)
+        known = {*self.names, *further_records(self._journal)}
+        self.found.update({self.names[record.id]: record for record in records if record.id in self.names})
+        rest = [record for record in records if record.id not in known]
         for slugs in sorted(self._by_key, key=len, reverse=True):
             rest = self._match(slugs, rest)
         self.unexplained = self._find_surplus(rest)
@@ -466,6 +461,7 @@ class _Ledger:
                 alike[key].append(record)
             else:
                 rest.append(record)
+        named = {key: self._forget_names(rows[key], group, content) for key, group in alike.items()}
         telling = {key: self._telling(rows[key], group) for key, group in alike.items()}
         kept = {slug for key, group in alike.items() for slug in telling[key].slugs if _differs(slug, group)}
         for key, group in alike.items():
@@ -490,8 +486,20 @@ class _Ledger:
                     held = {_content(record): row for row, record in by_row.items()}
                     for record in [record for record in by_id.values() if _content(record) in held]:
                         self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs - kept))
+            for row, record in named[key].items():
+                if row not in self.found and record.id in by_id:
+                    self.found[row] = by_id.pop(record.id)
             rest += by_id.values()
         return rest
+
+    def _forget_names(self, rows: Sequence[int], records: list[Record], content: Recognition) -> dict[int, Record]:
+        """Add the known records of rows to others with the same key, and return them. Late lists may have shown copies of one row only."""
+        key = content.key(self.rows[rows[0]].data)
+        named = {row: record for row in rows if (record := self.found.get(row)) is not None and content.key(record.data) == key}
+        for row in named:
+            del self.found[row]
+        records[:] = sorted([*named.values(), *records], key=lambda record: (record.created_at or "", record.id))
+        return named
 
     def _telling(self, rows: Sequence[int], records: Iterable[Record]) -> Recognition:
         """Return the attributes that distinguish these rows: the rows differ in them, and some record has a value."""
@@ -567,9 +575,10 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
             journal.overrule(row, RowEntry(RowState.CREATED, record_id))
         elif ledger.states[row] is RowState.IN_DOUBT:
             journal.resolve(journal.batches_of(row, row)[row], {row: record_id}, ())
-    if ledger.surplus:
-        journal.name_rows({row: record_id for row in ledger.surplus if (record_id := names.get(row)) is not None})
-        journal.add_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
+    known = {row: record_id for record_id, row in ledger.names.items()}
+    is_news = {row: row in ledger.surplus or known.get(row, name) != name for row, name in names.items()}
+    journal.name_rows({row: name for row, name in names.items() if name is not None and is_news[row]}, replaces=True)
+    journal.add_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
     created = (row for row, state in ledger.states.items() if state is RowState.CREATED and row not in ledger.found)
     return _question(journal, [ledger.rows[row] for row in sorted(created) if among is None or row in among])
 
