@@ -194,6 +194,14 @@ TWINS = {
         seed=318,
         batch=8,
     ),
+    "one twin is lost, the other there twice, and the service alters only the blanks that tell them apart": AnswerPlay(
+        "capitals",
+        "collapses blanks",
+        answers=((2, "created, without effect"), (3, "429, applied all")),
+        lists="each record late",
+        seed=3491,
+        batch=3,
+    ),
     "late lists first show two records of one twin, and then two of the other": AnswerPlay(
         "capitals",
         "writes titles",

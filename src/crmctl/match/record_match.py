@@ -294,6 +294,13 @@ def spellings(sent: Iterable[str], there: Iterable[str]) -> dict[str, str]:
     return {row: row for row in rows} | {form: fitting[0] for form, fitting in origins.items() if len(fitting) == 1}
 
 
+def possible_rows(content: Recognition, rows: Mapping[int, Mapping[str, Any]], stored: Mapping[str, Any]) -> list[int]:
+    """Return the only row that the service can have changed into these stored values; all rows if none or several fit."""
+    sent, form = {row: content.form(data) for row, data in rows.items()}, content.form(stored)
+    origin = spellings(sent.values(), [form]).get(form)
+    return [row for row in rows if origin in (None, sent[row])]
+
+
 def _contains(text: str, part: str) -> bool:
     """Whether a text has all letters of another one, in order."""
     letters = iter(text)

@@ -24,6 +24,7 @@ from crmctl.match.record_match import (
     pair_but_for_blanks,
     pair_equal,
     pair_forms,
+    possible_rows,
     spellings,
 )
 from crmctl.models import jsontext
@@ -61,7 +62,6 @@ TAIL = 500
 """The number of last rows to compare with the newest page first."""
 
 UNLISTED = "the service's lists do not show what was created last"
-
 VANISHED = "the service accepted the row, and does not list it"
 
 
@@ -362,17 +362,8 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
             yield entry, row
 
 
-PAIRINGS = (
-    (pair_equal, True, "all"),
-    (pair_equal, False, "all"),
-    (pair_but_for_blanks, True, "all"),
-    (pair_but_for_blanks, False, "all"),
-    (pair_equal, True, "kept"),
-    (pair_equal, False, "kept"),
-    (pair_equal, True, "origin"),
-    (pair_equal, False, "origin"),
-    (pair_forms, True, "all"),
-)
+_WAYS = ((pair_equal, "all"), (pair_but_for_blanks, "all"), (pair_equal, "kept"), (pair_equal, "origin"))
+PAIRINGS = (*((pair, created, what) for pair, what in _WAYS for created in (True, False)), (pair_forms, True, "all"))
 """Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and the attributes it compares.
 
 `all`: those that tell rows apart; `kept`: those of them whose differences the service keeps; `origin`: as `kept`, but a record counts as
@@ -382,13 +373,14 @@ the only row whose values the service can have changed into its own."""
 class _Copy(NamedTuple):
     """A record that equals row `owner` in the attributes that tell it from its `twins`.
 
-    `telling`: those in which nothing shows that the service keeps the difference between twins.
+    `kept`: those in which the service keeps the difference between twins; nothing shows this for the `others`.
     """
 
+    record: Record
     owner: int
     twins: Sequence[int]
-    record: Record
-    telling: frozenset[str]
+    kept: Recognition
+    others: frozenset[str]
 
 
 class _Ledger:
@@ -484,8 +476,9 @@ class _Ledger:
                     self.found.update(by_row)
                 if created and pair is not pair_forms:
                     held = {_content(record): row for row, record in by_row.items()}
+                    told = rows[key], replace(compared, slugs=compared.slugs & kept), compared.slugs - kept
                     for record in [record for record in by_id.values() if _content(record) in held]:
-                        self._copies.append(_Copy(held[_content(record)], rows[key], by_id.pop(record.id), compared.slugs - kept))
+                        self._copies.append(_Copy(by_id.pop(record.id), held[_content(record)], *told))
             for row, record in named[key].items():
                 if row not in self.found and record.id in by_id:
                     self.found[row] = by_id.pop(record.id)
@@ -517,9 +510,10 @@ class _Ledger:
             if record is not None and record.data.get(slug) is not None
             if (own := Recognition(frozenset({slug}), unique=False)).form({slug: value}) != own.form(record.data)
         }
-        for owner, twins, record, telling in self._copies:
-            missing = [row for row in twins if row not in self.found and self.states[row] is RowState.CREATED]
-            if missing and altered & telling:
+        for record, owner, twins, kept, others in self._copies:
+            fitting = possible_rows(kept, {row: self.rows[row].data for row in twins}, record.data)
+            missing = [row for row in fitting if row not in self.found and self.states[row] is RowState.CREATED]
+            if missing and altered & others:
                 self.found[missing[0]] = record
             else:
                 self.surplus[owner].append(record.id)
