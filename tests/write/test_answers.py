@@ -202,6 +202,13 @@ TWINS = {
         seed=3491,
         batch=3,
     ),
+    "a refused row was created, and its record looks like a second one of its twin until it is sent again": AnswerPlay(
+        "capitals",
+        "trims text",
+        answers=((0, "no answer, applied all"), (1, "403, applied all"), (4, "created, without effect"), (5, "no answer, applied all")),
+        lists="every second read late",
+        seed=4025,
+    ),
     "late lists first show two records of one twin, and then two of the other": AnswerPlay(
         "capitals",
         "writes titles",

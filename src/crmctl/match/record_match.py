@@ -341,6 +341,12 @@ def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition:
     return frozenset(record.id for record, _ in pairs) - own
 
 
+def holds_most(record: Record, entry: Entry) -> bool:
+    """Whether a record has more than half of the values sent."""
+    same = [slug for slug, value in entry.data.items() if canonical(value) == canonical(record.data.get(slug))]
+    return 2 * len(same) > len(entry.data)
+
+
 def may_be_row(record: Record, data: Mapping[str, Any], recognition: Recognition) -> bool:
     """Whether a record with the key of a row may be that row: it has changed since its creation, or has values like those sent."""
     return not is_untouched(record) or all(

@@ -15,10 +15,11 @@ from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
-from crmctl.match.agreement import canonical, pair_altered
+from crmctl.match.agreement import pair_altered
 from crmctl.match.record_match import (
     Recognition,
     by_content,
+    holds_most,
     is_untouched,
     may_be_row,
     pair_but_for_blanks,
@@ -34,7 +35,7 @@ from crmctl.write.database import MAY_BE_THERE, BatchState, JobState, RowState
 from crmctl.write.evidence import Evidence, FinalCount
 from crmctl.write.in_flight import SendContext, further_records
 from crmctl.write.jobs import JobStore
-from crmctl.write.journal import Journal, RowEntry, SentBatch, add_rivals, doubtful, entries_of, records_made
+from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, doubtful, entries_of, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
 
@@ -271,7 +272,6 @@ class _Comparison:
         self._journal = journal
         self._altered = altered
         self._refused = refused_later(journal)
-        self._further = further_records(journal)
         self._slugs: set[frozenset[str]] = set()
         self._name = next((own.key for own in recognitions(journal.header) if own.key_types), lambda _: None)
         self._db = open_spill(_TABLES)
@@ -289,14 +289,12 @@ class _Comparison:
     def add_records(self, records: Iterable[Record]) -> int:
         widest = sorted(self._slugs, key=len, reverse=True)
         for record in records:
-            if record.id in self._further:
-                continue
             hashes = (_hashes(slugs, record.data) for slugs in widest)
             is_sent = "SELECT EXISTS (SELECT 1 FROM sent WHERE key = ?)"
             own = next((pair for pair in hashes if self._db.execute(is_sent, pair[:1]).fetchone()[0]), (None, None))
             body = jsontext.dumps(record.wire)
             self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?, ?, ?)", (record.id, *own, body, self._name(record.data)))
-        return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) + len(self._further)
+        return int(self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0])
 
     def ledger(self, since: Callable[[int], Iterable[Entry]], among: Collection[int] | None) -> _Ledger | None:
         """Match the rows and records that remain after those that agree in number and values.
@@ -389,6 +387,7 @@ class _Ledger:
     def __init__(self, journal: Journal, altered: frozenset[str]) -> None:
         self._journal = journal
         self._altered = altered
+        self._further: dict[str, int] = journal.kept(DUPLICATE)
         self.shows_job = True
         """Whether some created row has a record, if there are any."""
         self.rows: dict[int, Entry] = {}
@@ -411,7 +410,7 @@ class _Ledger:
 
     def see(self, records: Sequence[Record]) -> None:
         """Match each record with a row: by known id, then by equal content, then by altered content."""
-        known = {*self.names, *further_records(self._journal)}
+        known = {*self.names, *self._further}
         self.found.update({self.names[record.id]: record for record in records if record.id in self.names})
         rest = [record for record in records if record.id not in known]
         for slugs in sorted(self._by_key, key=len, reverse=True):
@@ -422,6 +421,7 @@ class _Ledger:
         self._match_keys()
         self._share_copies()
         self._pair_altered(created=False)
+        self._move_surplus(record for record in records if record.id in self._further)
 
     def _match_keys(self) -> None:
         """Match rows with records that a person changed since: they still have the key or unique value of the row.
@@ -438,7 +438,7 @@ class _Ledger:
                 records = by_key.get(recognition.key(entry.data) or "", [])
                 if ordinal in self.found or not records or not recognition.key(entry.data):
                     continue
-                is_refused = self.states[ordinal] is RowState.FAILED and _holds_most(records[0], entry)
+                is_refused = self.states[ordinal] is RowState.FAILED and holds_most(records[0], entry)
                 if is_refused or self.states[ordinal] is RowState.CREATED:
                     self.found[ordinal] = records.pop(0)
         taken = {record.id for record in self.found.values() if record is not None}
@@ -530,6 +530,14 @@ class _Ledger:
                 rest.append(record)
         return rest
 
+    def _move_surplus(self, records: Iterable[Record]) -> None:
+        """Give surplus records to the rows whose records they equal: they were taken for a twin's if the row had not been sent then."""
+        held = {_content(record): row for row, record in self.found.items() if record is not None}
+        for record in records:
+            own, content = self.found.get(self._further[record.id]), _content(record)
+            if own is not None and _content(own) != content and content in held:
+                self.surplus[held[content]].append(record.id)
+
     def _pair_altered(self, *, created: bool) -> None:
         records = self.unexplained
         open_rows = [row for row in self.rows if row not in self.found]
@@ -552,11 +560,6 @@ def _differs(slug: str, records: Iterable[Record]) -> bool:
     return len({value.form(record.data) for record in records}) > 1
 
 
-def _holds_most(record: Record, entry: Entry) -> bool:
-    same = [slug for slug, value in entry.data.items() if canonical(value) == canonical(record.data.get(slug))]
-    return 2 * len(same) > len(entry.data)
-
-
 def _content(record: Record) -> str:
     return jsontext.dumps({slug: record.data[slug] for slug in sorted(record.data)})
 
@@ -573,6 +576,8 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
     is_news = {row: row in ledger.surplus or known.get(row, name) != name for row, name in names.items()}
     journal.name_rows({row: name for row, name in names.items() if name is not None and is_news[row]}, replaces=True)
     journal.add_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
+    further = further_records(journal)
+    journal.keep(DUPLICATE, ((record_id, row) for row, ids in ledger.surplus.items() for record_id in ids if record_id in further))
     created = (row for row, state in ledger.states.items() if state is RowState.CREATED and row not in ledger.found)
     return _question(journal, [ledger.rows[row] for row in sorted(created) if among is None or row in among])
 
