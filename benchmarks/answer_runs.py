@@ -1,7 +1,8 @@
 """Random jobs against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
 
-`python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M]`. Imports create rows; changes are imports by key,
-deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is overwritten.
+`python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M] [--senders N]`. Imports create rows; changes are
+imports by key, deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is
+overwritten.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ def main() -> int:
     parser.add_argument("--plays", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="1/1", help="every M-th play, from the N-th")
+    parser.add_argument("--senders", type=int, default=1, help="requests at once; with several, a play differs each time")
     options = parser.parse_args()
     number, parts = map(int, options.part.split("/"))
     sums: Counter[str] = Counter()
@@ -41,7 +44,7 @@ def main() -> int:
         if index % parts != number - 1:
             continue
         try:
-            outcome = play(told)
+            outcome = play(replace(told, senders=options.senders))
         except Exception as error:
             print(f"CRASH {told}: {error!r}", file=sys.stderr)
             traceback.print_exc()

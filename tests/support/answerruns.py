@@ -90,6 +90,7 @@ class AnswerPlay:
     rows: int = 23
     seed: int = 0
     batch: int = 5
+    senders: int = 1
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
 
 
 def play(told: AnswerPlay) -> AnswerOutcome:
-    with repeatable_turns():
+    with repeatable_turns(told.senders):
         return _play(told)
 
 
@@ -235,10 +236,9 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
         for _ in range(RUNS):
             with closing(Journal(folder, clock)) as journal:
                 before, trouble = journal.counts(), len(service.faults)
-                options = DeliveryOptions(concurrency=1, max_rows=told.batch)
-                result = run_import(
-                    ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS)
-                )
+                options = DeliveryOptions(concurrency=told.senders, max_rows=told.batch)
+                client = client_of(service, clock, told.senders)
+                result = run_import(ImportRun(client, journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS))
                 notes += result.notes
                 counts = journal.counts()
                 bad = any(counts[state] for state in (RowState.FAILED, RowState.IN_DOUBT, RowState.UNSENT, RowState.REJECTED))

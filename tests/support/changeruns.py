@@ -101,7 +101,7 @@ class Stage:
     @property
     def bulk(self) -> Bulk:
         """A new process."""
-        return Bulk(PlayContext(client_of(self.service, self.clock), self.clock, self.folder))  # type: ignore[arg-type]
+        return Bulk(PlayContext(client_of(self.service, self.clock, self.told.senders), self.clock, self.folder))  # type: ignore[arg-type]
 
     def begin(self) -> None:
         """From now on the service misbehaves."""
@@ -144,7 +144,7 @@ class Stage:
             self.clock.advance(60)
             self.service.began = self.clock.now()
             try:
-                result = self.bulk.resume(job.id, concurrency=1)
+                result = self.bulk.resume(job.id, concurrency=self.told.senders)
             except CrmctlError as error:
                 self.outcome.faults.append(f"resume refuses: {error.code} {error.message}")
                 break
@@ -206,7 +206,7 @@ def _keyed(stage: Stage) -> None:
     """Some rows exist. A second import by key follows at once, while the lists are late."""
     stage.begin()
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
-    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=1))
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.told.senders))
     # A killed job that nobody resumes has compared nothing yet, and looks unfinished; the next import by key judges its rows.
     stage.count_rows(result, {} if result is None else sent, "first import")
     stage.fault(
@@ -217,7 +217,7 @@ def _keyed(stage: Stage) -> None:
         return  # nobody could find these keys again
     stage.service.watches = False  # what people changed after an import, the next one by key may change again
     again = {n: data_of(n, 2) for n in range(1, ROWS + 1)}
-    second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=1)
+    second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=stage.told.senders)
     mine = Counter(record.row for record in stage.service.of() if record.versions[0][2] == "job")
     journal = stage.store.open(stage.store.list()[0])
     with closing(journal):
@@ -231,7 +231,7 @@ def _delete(stage: Stage) -> None:
     kept = [stage.service.create(PEOPLE, data_of(n), "person") for n in range(101, 106)]
     ids = [record.id for record in stage.service.of() if record not in kept]
     stage.begin()
-    result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=1))
+    result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=stage.told.senders))
     left = [one for one in ids if stage.service.records[one].data is not None]
     stage.fault("other records were deleted", when=any(record.data is None for record in kept))
     if result is not None:
@@ -248,7 +248,9 @@ def _feed(stage: Stage) -> None:
     nights = [{n: data_of(n, night) for n in range(1, ROWS + 1)} for night in (1, 2)]
 
     def play_night(bulk: Bulk, night: int) -> Any:
-        return bulk.import_records("people", [*nights[night - 1].values()], key="email", feed="erp", again=True, concurrency=1)
+        return bulk.import_records(
+            "people", [*nights[night - 1].values()], key="email", feed="erp", again=True, concurrency=stage.told.senders
+        )
 
     stage.service.alters = True
     play_night(stage.bulk, 1)
@@ -278,7 +280,7 @@ def _undo(stage: Stage) -> None:
     before = {record.id: dict(record.data or {}) for record in stage.service.of()}
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
     stage.service.alters = True
-    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=1))
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.told.senders))
     if result is not None and error_of(result) is not None:
         return
     stage.clock.advance(3600)
@@ -332,7 +334,7 @@ def _parents(stage: Stage) -> None:
     stage.clock.advance(3600)
     stage.begin()
     stage.service.writer = "none"
-    options: dict[str, Any] = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": 1}
+    options: dict[str, Any] = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": stage.told.senders}
     result = stage.run(lambda bulk: bulk.import_records("people", rows, key="email", **options))
     firms = Counter(record.row for record in stage.service.of(COMPANIES))
     names = {record.id: record.row for record in stage.service.of(COMPANIES)}
@@ -357,7 +359,7 @@ def small_batches(size: int = 5) -> Iterator[None]:
 
 
 def play_change(told: ChangePlay) -> ChangeOutcome:
-    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(told.batch), repeatable_turns():
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(told.batch), repeatable_turns(told.senders):
         stage = Stage(told, Path(name))
         seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
         for n in seeded:

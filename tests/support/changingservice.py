@@ -47,6 +47,7 @@ class ChangePlay:
     resumes: bool = True
     seed: int = 0
     batch: int = 5
+    senders: int = 1
 
 
 @dataclass

@@ -6,7 +6,10 @@ A scenario is data; `play` is the only way to run one. Nothing waits: the clock 
 from __future__ import annotations
 
 import dataclasses
+import random
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,6 +21,7 @@ from unittest.mock import patch
 
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
+from crmctl.client.transport import Request, Response
 from crmctl.config.credentials import Credential
 from crmctl.plan.audit import audit, capture_ids
 from crmctl.plan.import_run import rows_of, run_import
@@ -57,8 +61,12 @@ class MovingClock(FakeClock):
 
 
 @contextmanager
-def repeatable_turns() -> Iterator[None]:
-    """Let the thread that looks after rows in doubt wait for the thread that sends, so that a play is the same each time."""
+def repeatable_turns(senders: int = 1) -> Iterator[None]:
+    """Let the thread that looks after rows in doubt wait for the thread that sends, so that a play is the same each time. Several
+    senders do not wait."""
+    if senders > 1:
+        yield
+        return
 
     def and_wait(work: Callable[..., None]) -> Callable[..., None]:
         def work_and_wait(delivery: Delivery, *given: Task | None) -> None:
@@ -193,8 +201,30 @@ def play(scenario: Scenario) -> Outcome:
             return _count(service, journal, rows)
 
 
-def client_of(service: FaultService, clock: FakeClock) -> Crm:
-    return Crm(Session(ORIGIN, Credential("key", "test", ORIGIN), service, clock=clock, random=lambda: 0.5))
+class Crowd:
+    """A service that several senders ask at once: it takes the requests one after the other, in any order."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._turn = threading.Lock()
+
+    def send(self, request: Request) -> Response:
+        time.sleep(random.uniform(0.0, 0.002))
+        with self._turn:
+            answer: Response = self._service.send(request)
+        time.sleep(random.uniform(0.0, 0.002))
+        return answer
+
+    def upload(self, *upload: object) -> Response:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def client_of(service: Any, clock: FakeClock, senders: int = 1) -> Crm:
+    transport: Any = service if senders == 1 else Crowd(service)
+    return Crm(Session(ORIGIN, Credential("key", "test", ORIGIN), transport, clock=clock, random=lambda: 0.5))
 
 
 def run_once(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
