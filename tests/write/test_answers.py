@@ -221,6 +221,40 @@ TWINS = {
 }
 
 
+SEVERAL_PAGES = {
+    "a batch has no effect, and as many rows are there twice after a refusal for now": AnswerPlay(
+        "capitals",
+        "trims text",
+        150,
+        answers=((1, "created, without effect"), (3, "429, applied all"), (5, "403, applied all")),
+        lists="each record late",
+        rows=330,
+        seed=73,
+        batch=60,
+    ),
+    "the list changes while copies are looked for": AnswerPlay(
+        "capitals",
+        "rounds numbers",
+        150,
+        answers=((1, "created twice by a proxy"),),
+        lists="every second read late",
+        writer="others",
+        rows=330,
+        seed=78,
+        batch=60,
+    ),
+    "the same as the first, in a job that is too long to be read": AnswerPlay(
+        answers=((2, "created, without effect"), (5, "429, applied all")), rows=1200, batch=100
+    ),
+}
+
+
+@pytest.mark.parametrize("told", SEVERAL_PAGES.values(), ids=SEVERAL_PAGES.keys())
+def test_copies_are_found_behind_the_newest_page(told: AnswerPlay) -> None:
+    outcome = play(told)
+    assert (outcome.is_right, outcome.duplicates) == (True, told.batch), outcome
+
+
 @pytest.mark.parametrize("told", TWINS.values(), ids=TWINS.keys())
 def test_the_service_shows_which_twin_a_record_is_although_it_alters_values(told: AnswerPlay) -> None:
     outcome = play(told)

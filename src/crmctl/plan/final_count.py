@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
-from crmctl.errors import CrmctlError, PartialError
+from crmctl.errors import CrmctlError, PartialError, ServiceError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
 from crmctl.match.agreement import pair_altered
@@ -31,11 +30,11 @@ from crmctl.match.record_match import (
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.read.read_back import LONG_READ, Reader
-from crmctl.write.database import MAY_BE_THERE, BatchState, JobState, RowState
-from crmctl.write.evidence import Evidence, FinalCount
+from crmctl.write.database import MAY_BE_THERE, BatchState, RowState
+from crmctl.write.effect import samples
+from crmctl.write.evidence import Evidence, FinalCount, Sent
 from crmctl.write.in_flight import SendContext, further_records
-from crmctl.write.jobs import JobStore
-from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, doubtful, entries_of, records_made
+from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, entries_of, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
 
@@ -47,14 +46,12 @@ MOST_ROWS = 200_000
 """The maximum number of differing rows or records to match in memory."""
 
 WALKS = 4
+FEW_RECORDS = 1000
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
 """Assumed delay in seconds of lists after a repeated request: if the lists were late, if there are more records than rows, or if all its
 rows were refused."""
-
-RECENT_SECONDS = 300.0
-"""Time in which lists catch up. An unfinished job that sent nothing since does not delay others."""
 
 UNVERIFIED = "unverified"
 """Journal fact: whether crmctl still has to compare the rows it sent with the records that exist."""
@@ -88,7 +85,8 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
         return Conclusion()
     try:
         count = _wait_for_lists(context, evidence)
-        if count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since):
+        fits = count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since)
+        if fits and (count.is_whole or not _is_hidden(journal, evidence, since)):
             return Conclusion()
         is_whole = count.is_whole or count.left is not None or any(map(_is_repeated, journal.batches()))
         among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
@@ -97,7 +95,12 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
             if count.is_whole or not is_whole:
                 comparison.add_records(count.records)
             else:
-                _read_all(context, reader, count, comparison)
+                try:
+                    _read_all(context, reader, count, comparison)
+                except CrmctlError as error:
+                    if count.why is None:
+                        raise
+                    return Conclusion(PartialError(f"{count.why}; they could not be compared: {error}", code="unverified"))
             ledger, unverified = comparison.ledger(since, among), PartialError(count.why or UNLISTED, code="unverified")
             if ledger is None:
                 return Conclusion(unverified)  # a later run compares again
@@ -111,46 +114,6 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
         return Conclusion(note=f"the records could not be compared with what was written: {error}")
 
 
-def await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
-    """Wait until lists show what jobs of the last minutes created in these objects. Return whether crmctl had to wait.
-
-    An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. If a job saw late
-    lists, some of the service's nodes may still be late.
-    """
-    clock, waits = store.clock, False
-    for folder, sent_at in store.sent_since(clock.now() - RECENT_SECONDS):
-        try:
-            with closing(Journal(folder, clock)) as journal:
-                header, settled_at = journal.header, sent_at + UNKNOWN_LAG * LATE_FACTOR
-                if header.origin != origin or header.object_id not in object_ids or journal.is_running:
-                    continue
-                if journal.state is JobState.OPEN or journal.recall(UNVERIFIED):
-                    waits = _await_rows(journal, Reader(service, header.object_id), settled_at, note) or waits
-                if journal.recall("lag") and (left := settled_at - clock.now()) > 0:
-                    note(f"waiting {left:.0f} s, because the lists of the service were late when job {header.job} ended")
-                    clock.sleep(left)
-                    waits = True
-        except (CrmctlError, sqlite3.Error):
-            continue  # another version's journal, or lists that cannot be read
-    return waits
-
-
-def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Callable[[str], None]) -> bool:
-    clock, evidence = journal.clock, Evidence(reader, journal, tuple, journal.clock)
-    in_flight = sum(doubt.size for doubt in doubtful(journal))
-    until, looks = clock.now() + CONTROL_SECONDS, 0
-    while clock.now() < until:
-        left = evidence.final_count().left if evidence.can_count else None
-        is_settled = clock.now() >= settled_at
-        if is_settled if left is None else left >= (0 if is_settled else in_flight):
-            break
-        looks += 1
-        if looks == NOTED_LOOKS:
-            note(f"waiting up to {CONTROL_SECONDS:.0f} s for the service's lists to show what job {journal.header.job} created")
-        clock.sleep(LOOKS.gap(looks))
-    return looks > 0
-
-
 def _read_all(context: SendContext, reader: Reader, count: FinalCount, comparison: _Comparison) -> None:
     """Read all new records until they are as many as counted. Lists that omit records are read several times."""
     journal = context.journal
@@ -159,8 +122,14 @@ def _read_all(context: SendContext, reader: Reader, count: FinalCount, compariso
         context.progress.note(f"the number of records does not fit what was written: reading about {pages:,} pages to find out why")
     from crmctl.plan.audit import walk_new
 
-    for _ in range(WALKS):
-        read = comparison.add_records(walk_new(journal, reader))
+    for walk in range(WALKS):
+        try:
+            read = comparison.add_records(walk_new(journal, reader))
+        except ServiceError:
+            if walk == WALKS - 1:
+                raise
+            context.clock.sleep(UNKNOWN_LAG)
+            continue
         if count.left is not None and read >= count.left + records_made(journal):
             return
 
@@ -174,6 +143,21 @@ def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Ca
         ledger.see(count.records)
         if not ledger.unexplained and not ledger.surplus:
             return all(ledger.states[row] is not RowState.FAILED for row in ledger.found)
+    return False
+
+
+def _is_hidden(journal: Journal, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> bool:
+    """Whether a count that fits may hide copies of rows, and as many missing rows: after batches that were refused for now.
+
+    If there are few records, all of them must be compared. Otherwise look for copies of three of these batches.
+    """
+    refused = [batch for batch in journal.batches() if batch.attempt > 1 or batch.state is BatchState.PLANNED]
+    if records_made(journal) <= FEW_RECORDS:
+        return bool(refused)
+    for batch in samples(refused):
+        rows = takewhile(lambda entry, last=batch.last: entry.ordinal <= last, since(batch.first))  # type: ignore[misc]
+        if evidence.has_copies(Sent(batch.number, Batch(tuple(rows)), batch.sent_at, batch.sent_at)):
+            return True
     return False
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.bulk_context import BulkContext
+from crmctl.client.crm import Crm
+from crmctl.errors import CrmctlError
 from crmctl.files.rows import spool_rows
 from crmctl.files.sources import GivenInput, open_source
 from crmctl.models.resources import Attribute
+from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput
 from crmctl.plan.job_run import RunOptions, run_to_result
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
@@ -28,11 +32,21 @@ from crmctl.plan.requests import (
     takes_turn,
 )
 from crmctl.plan.results import ImportResult
+from crmctl.read.read_back import Reader
+from crmctl.write.database import JobState
+from crmctl.write.evidence import Evidence
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import Journal, doubtful
+from crmctl.write.methods import CONTROL_SECONDS
 
 if TYPE_CHECKING:
     from crmctl.match.references import Reference
     from crmctl.plan.mirrored_records import MirroredRecords
     from crmctl.plan.plan_file import SavedPlan
+
+
+RECENT_SECONDS = 300.0
+"""Time in which lists catch up. An unfinished job that sent nothing since does not delay others."""
 
 
 def import_records(context: BulkContext, request: ImportRequest) -> ImportResult:
@@ -61,9 +75,47 @@ def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) ->
     ids = {reference.object_id for reference in plan.references} | ({target.object_id} if plan.mapping.keys else set())
     if not ids:
         return False
-    from crmctl.plan.final_count import await_unfinished
+    return _await_unfinished(context.service, store_of(context), context.origin, ids, context.listener.progress.note)
 
-    return await_unfinished(context.service, store_of(context), context.origin, ids, context.listener.progress.note)
+
+def _await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
+    """Wait until lists show what jobs of the last minutes created in these objects. Return whether crmctl had to wait.
+
+    An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. If a job saw late
+    lists, some of the service's nodes may still be late.
+    """
+    clock, waits = store.clock, False
+    for folder, sent_at in store.sent_since(clock.now() - RECENT_SECONDS):
+        try:
+            with closing(Journal(folder, clock)) as journal:
+                header, settled_at = journal.header, sent_at + UNKNOWN_LAG * LATE_FACTOR
+                if header.origin != origin or header.object_id not in object_ids or journal.is_running:
+                    continue
+                if journal.state is JobState.OPEN or journal.recall(UNVERIFIED):
+                    waits = _await_rows(journal, Reader(service, header.object_id), settled_at, note) or waits
+                if journal.recall("lag") and (left := settled_at - clock.now()) > 0:
+                    note(f"waiting {left:.0f} s, because the lists of the service were late when job {header.job} ended")
+                    clock.sleep(left)
+                    waits = True
+        except (CrmctlError, sqlite3.Error):
+            continue  # another version's journal, or lists that cannot be read
+    return waits
+
+
+def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Callable[[str], None]) -> bool:
+    clock, evidence = journal.clock, Evidence(reader, journal, tuple, journal.clock)
+    in_flight = sum(doubt.size for doubt in doubtful(journal))
+    until, looks = clock.now() + CONTROL_SECONDS, 0
+    while clock.now() < until:
+        left = evidence.final_count().left if evidence.can_count else None
+        is_settled = clock.now() >= settled_at
+        if is_settled if left is None else left >= (0 if is_settled else in_flight):
+            break
+        looks += 1
+        if looks == NOTED_LOOKS:
+            note(f"waiting up to {CONTROL_SECONDS:.0f} s for the service's lists to show what job {journal.header.job} created")
+        clock.sleep(LOOKS.gap(looks))
+    return looks > 0
 
 
 def prepared(

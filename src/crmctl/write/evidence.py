@@ -84,8 +84,8 @@ CLOCKS_APART = 900.0
 LAGS = 5
 """How many times the measured delay of the lists crmctl waits before it believes that they omit nothing."""
 
-PLACE_PAGES = 10
-"""Number of pages to read where a batch should be in a long list."""
+PLACE_PAGES, COPY_PAGES = 10, 4
+"""Number of pages to read where a batch should be in a long list, and where a repeated one and its copy should be."""
 
 FULL = MOST_PAGES * (PAGE_LIMIT - 1)
 """Number of records of the longest reading. An earlier start would show no more."""
@@ -470,7 +470,8 @@ class Evidence:
                 is_timed = thoroughly and method.ahead is not None
                 left = None if is_timed and page < LONG_READ else self.count.left(total, made, sent.sent_at)
                 if page == LONG_READ and left is not None and left > 0:
-                    placed.update((record.id, record) for record in self._at_place(sent, total or 0))
+                    new = (total or 0) - (self.count.before or 0)
+                    placed.update((record.id, record) for record in self._at_place(sent, new, PLACE_PAGES))
                     found = len(self._match(recognition, sent, [record for record in placed.values() if self._is_new(record)]).found)
                 return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= found)
 
@@ -487,11 +488,16 @@ class Evidence:
             method.ahead = None  # creation times do not advance, so they are useless
         return read(self._earliest if is_uncounted else self._beginning)
 
-    def _at_place(self, sent: Sent, total: int) -> Iterator[Record]:
-        """Yield the records around the place in the list that the batch has if it was carried out at once."""
+    def has_copies(self, sent: Sent) -> bool:
+        """Whether the list shows more records of a batch than its rows where it should be, if all new records are of the job."""
+        records = {record.id: record for record in self._at_place(sent, self.count.made, COPY_PAGES) if self._is_new(record)}
+        return bool(self._match(self.methods[-1].recognition_of(sent.creates), sent, [*reversed(records.values())]).extra)
+
+    def _at_place(self, sent: Sent, new: int, pages: int) -> Iterator[Record]:
+        """Yield the records around the place that the batch has among so many new ones if it was carried out at once."""
         earlier = sum(batch.created for batch in self._journal.batches() if batch.sent_at < sent.sent_at)
-        first = max(0, total - (self.count.before or 0) - earlier - PLACE_PAGES // 2 * PAGE_LIMIT)
-        for number in range(PLACE_PAGES):
+        first = max(0, new - earlier - pages // 2 * PAGE_LIMIT)
+        for number in range(pages):
             yield from self._reader.page(first + number * (PAGE_LIMIT - 1)).items
 
     def _windows(self, method: Method, sent: Sent) -> list[float | None]:
