@@ -1,7 +1,7 @@
 """Random jobs against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
 
-`python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M] [--senders N]`. Imports create rows; changes are
-imports by key, deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is
+`python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M] [--senders N] [--rows N]`. Imports create rows;
+changes are imports by key, deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is
 overwritten.
 """
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support import answerruns, changeruns
 
 SUMS = ("lost", "doubled", "misnamed", "false_success", "in_doubt", "duplicates")
-CAMPAIGNS: dict[str, tuple[Callable[[int, int], Iterator[Any]], Callable[[Any], Any]]] = {
+CAMPAIGNS: dict[str, tuple[Callable[..., Iterator[Any]], Callable[[Any], Any]]] = {
     "imports": (answerruns.plays, answerruns.play),
     "changes": (changeruns.change_plays, changeruns.play_change),
 }
@@ -35,12 +35,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="1/1", help="every M-th play, from the N-th")
     parser.add_argument("--senders", type=int, default=1, help="requests at once; with several, a play differs each time")
+    parser.add_argument("--rows", type=int, help="rows of each import (default: 23), in batches of 40 to 100")
     options = parser.parse_args()
     number, parts = map(int, options.part.split("/"))
     sums: Counter[str] = Counter()
     wrong, started = 0, time.perf_counter()
     plays, play = CAMPAIGNS[options.campaign]
-    for index, told in enumerate(plays(options.plays, options.seed)):
+    for index, told in enumerate(plays(options.plays, options.seed, *filter(None, [options.rows]))):
         if index % parts != number - 1:
             continue
         try:

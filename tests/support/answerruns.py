@@ -27,7 +27,7 @@ from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
 
 Data = dict[str, Any]
-BATCHES = (5, 5, 1, 2, 3, 8)
+BATCHES, LARGE_BATCHES = (5, 5, 1, 2, 3, 8), (40, 60, 100)
 RUNS = 6
 
 
@@ -308,20 +308,21 @@ def some_answers(chance: random.Random, rows: int, batch: int) -> tuple[tuple[in
     return tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes))
 
 
-def plays(count: int, seed: int) -> Iterator[AnswerPlay]:
+def plays(count: int, seed: int, rows: int = AnswerPlay.rows) -> Iterator[AnswerPlay]:
     """Random plays, the same for the same seed."""
     chance = random.Random(seed)
     for number in range(count):
-        batch = chance.choice(BATCHES)
+        batch = chance.choice(BATCHES if rows == AnswerPlay.rows else LARGE_BATCHES)
         yield AnswerPlay(
             chance.choice(RECOGNITIONS),
             chance.choice((None, *ALTERATIONS)),
             chance.choice((None, None, 3, 7, 8)),
-            some_answers(chance, AnswerPlay.rows, batch),
+            some_answers(chance, rows, batch),
             chance.choice(("current", *LISTS)),
             chance.choice(("none", "none", *WRITERS)),
             chance.random() < 0.75,
             chance.choice((None, None, 6, 12)),
+            rows,
             seed=number,
             batch=batch,
         )
