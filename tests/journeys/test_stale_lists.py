@@ -41,6 +41,20 @@ def test_an_undo_restores_records_that_the_lists_show_restored(monkeypatch: pyte
         assert {record["data"].get("score") for record in double.client.get(double.people()).json()["records"]} == {None}
 
 
+def test_an_undo_keeps_an_edit_that_the_lists_lack_although_others_created_the_newest_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    with used(monkeypatch) as double:
+        job = run_crmctl("bulk", "import", "people", people_file(3)).ok().json()["job"]
+        records = double.client.get(double.people()).json()["records"]
+        strangers = [{"data": {"name": f"Stranger {number}"}} for number in range(100)]
+        assert double.client.post(f"{double.people()}/bulk", json={"records": strangers}).json()["created"] == 100
+        double.fault(STALE_LISTS)
+        edited = records[0]["id"]
+        assert double.client.patch(f"{double.people()}/{edited}", json={"data": {"score": 5}}).status_code == 200
+        undone = run_crmctl("bulk", "undo", job, "--yes").exits(10).json()
+        assert (undone["deleted"], undone["rows"]["conflicts"][0]["id"]) == (2, edited)
+        assert double.client.get(f"{double.people()}/{edited}").json()["data"]["score"] == 5
+
+
 def test_a_sync_believes_no_lists_older_than_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     with used(monkeypatch) as double:
         double.fault(KEEP_STATES)

@@ -7,7 +7,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
@@ -17,7 +18,7 @@ from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
-from crmctl.plan.audit import CreatedId, name_records
+from crmctl.plan.audit import CreatedId, name_records, walk_new
 from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import ImportPlan
@@ -353,14 +354,15 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     """
     journal, updates = written.journal, written.updates
     step = next(updates.to_put_back(reader.object_id), None)
-    order: Literal["created_at", "updated_at"] = "created_at" if step is None else "updated_at"
-    listed = [one for one in _newest(reader, order) if one.id.lower() in written.ids] if step is None else []
-    if step is None and not listed:
-        return Lists.UNTESTED
-    step = step or Step(StepKind.DELETE, reader.object_id, listed[0].id)
+    is_restored, place, listed = step is not None, 0, None
+    if step is None:
+        places = enumerate(walk_new(journal, reader) if undo.found else ())
+        place, listed = next(((place, one) for place, one in places if one.id.lower() in written.ids), (0, None))
+        if listed is None:
+            return Lists.STALE if undo.found else Lists.UNTESTED
+        step = Step(StepKind.DELETE, reader.object_id, listed.id)
     current = read_one(reader, step.target)
-    is_restored = step.kind is StepKind.UPDATE
-    if current is None or (not updates.is_as_written(current) if is_restored else current.data != listed[0].data):
+    if current is None or (not updates.is_as_written(current) if listed is None else current.data != listed.data):
         return Lists.STALE
     if undo.found + undo.restorable == 1:
         return Lists.UNTESTED
@@ -378,7 +380,8 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
         undo.tested += 1
         written.ids.discard(step.target.lower())
     for look in range(1, LOOKS + 1):
-        there = {one.id: one for one in _newest(reader, order)}
+        shown = _changed_last(reader) if is_restored else islice(walk_new(journal, reader), place + PAGE_LIMIT)
+        there = {one.id: one for one in shown}
         found = there.get(step.target)
         if (found is None) is not is_restored and (found is None or not updates.is_as_written(found)):
             return Lists.UNTESTED if look == 1 else Lists.CURRENT
@@ -386,9 +389,9 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     return Lists.STALE
 
 
-def _newest(reader: Reader, order: Literal["created_at", "updated_at"]) -> Sequence[Record]:
+def _changed_last(reader: Reader) -> Sequence[Record]:
     try:
-        return reader.list_records(reader.object_id, sort=order, order="desc", limit=PAGE_LIMIT).items
+        return reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT).items
     except RejectedError:
         return ()
 
