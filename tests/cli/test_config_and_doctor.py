@@ -64,6 +64,16 @@ def test_what_is_wrong_is_refused_and_nothing_written(key: str, value: str) -> N
     assert not (Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml").exists()
 
 
+@pytest.mark.parametrize("words", ["help", "help exit-codes", "completion bash", "commands", "config path -o json", "doctor"])
+def test_what_helps_works_with_a_broken_file(words: str) -> None:
+    path = Path(run_crmctl("config", "path", "-o", "json").ok().json()["config"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = run_crmctl(*words.split()).out
+    path.write_bytes(b"\xff broken")
+    shown = run_crmctl(*words.split())
+    assert (shown.out == whole or words == "doctor", shown.code) == (True, 2 if words == "doctor" else 0), shown.err
+
+
 def test_a_broken_file_stops_commands_but_not_the_doctor() -> None:
     file = Path(run_crmctl("config", "path", "-o", "table").ok().out.strip())
     file.parent.mkdir(parents=True)

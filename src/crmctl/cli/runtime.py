@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS
-from crmctl.errors import CrmctlError, ServiceError, UsageError
+from crmctl.errors import ConfigError, CrmctlError, ServiceError, UsageError
 from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Runtime:
 
     @property
     def _shortens_ids(self) -> bool:
-        is_table = self.streams.stdout_is_terminal and self.output_format == "table"
+        is_table = self.streams.stdout_is_terminal and self.message_format == "table"
         return is_table and not self.flags.get("wide") and not self.flags.get("fields")
 
     @cached_property
@@ -274,13 +274,17 @@ class Runtime:
         from crmctl.output.emitter import Emitter
 
         fields = self.flags.get("fields")
+        try:
+            form, pager = self.output_format, self.settings.pager.value
+        except ConfigError:  # local commands work with broken settings
+            form, pager = self.message_format, None
         return Emitter(
             self.streams,
-            self.output_format,
+            form,
             fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
             query=self.flags.get("query"),
             excel_safe=self.excel_safe,
-            pager=self.settings.pager.value,
+            pager=pager,
             raw=bool(self.flags.get("raw_output")),
             messages=self.messages,
             clock=self.clock,

@@ -8,14 +8,14 @@ from crmctl.cli.runtime import Runtime
 app = CommandApp()
 
 
-@app.command("commands", examples=["crmctl commands", "crmctl commands --json"])
+@app.command("commands", local=True, examples=["crmctl commands", "crmctl commands --json"])
 def show_commands(runtime: Runtime) -> None:
     """Show the whole command tree, for people or machines.
 
     As JSON: every command with its arguments, options, help and examples, and the common options once.
     """
     tree = describe_tree()
-    if runtime.output_format == "table":
+    if runtime.message_format == "table":
         leaves = list(walk_commands(tree))
         width = max(len(leaf["command"]) for leaf in leaves)
         runtime.streams.write_out("".join(f"{leaf['command'].ljust(width)}  {leaf['summary']}\n" for leaf in leaves))

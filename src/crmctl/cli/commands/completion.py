@@ -20,6 +20,7 @@ SCRIPTS = {"bash": "crmctl.bash", "zsh": "_crmctl", "fish": "crmctl.fish", "powe
 
 @app.command(
     "completion",
+    local=True,
     examples=[
         "crmctl completion bash > ~/.local/share/bash-completion/completions/crmctl",
         "crmctl completion zsh > ~/.zfunc/_crmctl",

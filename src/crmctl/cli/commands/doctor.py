@@ -36,15 +36,11 @@ def examine(
 
     The exit code is that of the first failed check, or 0.
     """
-
-    from crmctl.output.emitter import Emitter
-
     checks = list(diagnose(runtime, network=network))
     if runtime.message_format == "table":
         runtime.streams.write_out("".join(_described(runtime, check) for check in checks))
     else:
-        rows = [check.to_document() for check in checks]
-        Emitter(runtime.streams, runtime.message_format, messages=runtime.messages).emit_rows(rows, "checks")
+        runtime.emitter.emit_rows([check.to_document() for check in checks], "checks")
     return next((check.exit_code for check in checks if check.status == "failed"), ExitCode.OK)
 
 

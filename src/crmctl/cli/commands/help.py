@@ -20,7 +20,9 @@ from crmctl.version import __version__
 app = CommandApp()
 
 
-@app.command("help", examples=["crmctl help exit-codes", "crmctl help records list", "crmctl help agents --install skills/crmctl"])
+@app.command(
+    "help", local=True, examples=["crmctl help exit-codes", "crmctl help records list", "crmctl help agents --install skills/crmctl"]
+)
 def explain(
     runtime: Runtime,
     topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None,
