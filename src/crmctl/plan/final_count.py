@@ -46,7 +46,9 @@ MOST_ROWS = 200_000
 """The maximum number of differing rows or records to match in memory."""
 
 WALKS = 4
-FEW_RECORDS = 1000
+MOST_COMPARED = 1000
+"""The maximum number of records to compare although their number fits."""
+
 NOTED_LOOKS = 3
 LATE_FACTOR = 3
 UNKNOWN_LAG = 10.0
@@ -86,7 +88,7 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
     try:
         count = _wait_for_lists(context, evidence)
         fits = count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since)
-        if fits and (count.is_whole or not _is_hidden(journal, evidence, since)):
+        if fits and (count.is_whole or not _may_hide_copies(journal, evidence, since)):
             return Conclusion()
         is_whole = count.is_whole or count.left is not None or any(map(_is_repeated, journal.batches()))
         among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
@@ -146,13 +148,13 @@ def _explains(journal: Journal, evidence: Evidence, count: FinalCount, since: Ca
     return False
 
 
-def _is_hidden(journal: Journal, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> bool:
-    """Whether a count that fits may hide copies of rows, and as many missing rows: after batches that were refused for now.
+def _may_hide_copies(journal: Journal, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> bool:
+    """Whether a batch that was refused for now may be there twice, while another one had no effect: then the count fits all the same.
 
-    If there are few records, all of them must be compared. Otherwise look for copies of three of these batches.
+    In a short job such a batch is enough. In a longer one, look for copies of three of these batches.
     """
     refused = [batch for batch in journal.batches() if batch.attempt > 1 or batch.state is BatchState.PLANNED]
-    if records_made(journal) <= FEW_RECORDS:
+    if records_made(journal) <= MOST_COMPARED:
         return bool(refused)
     for batch in samples(refused):
         rows = takewhile(lambda entry, last=batch.last: entry.ordinal <= last, since(batch.first))  # type: ignore[misc]

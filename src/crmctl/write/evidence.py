@@ -489,12 +489,12 @@ class Evidence:
         return read(self._earliest if is_uncounted else self._beginning)
 
     def has_copies(self, sent: Sent) -> bool:
-        """Whether the list shows more records of a batch than its rows where it should be, if all new records are of the job."""
+        """Whether the list holds more records than rows of a batch around its place. Assumes that only the job created records."""
         records = {record.id: record for record in self._at_place(sent, self.count.made, COPY_PAGES) if self._is_new(record)}
         return bool(self._match(self.methods[-1].recognition_of(sent.creates), sent, [*reversed(records.values())]).extra)
 
     def _at_place(self, sent: Sent, new: int, pages: int) -> Iterator[Record]:
-        """Yield the records around the place that the batch has among so many new ones if it was carried out at once."""
+        """Yield the records around the place of a batch that was carried out at once. `new`: number of records since the job began."""
         earlier = sum(batch.created for batch in self._journal.batches() if batch.sent_at < sent.sent_at)
         first = max(0, new - earlier - pages // 2 * PAGE_LIMIT)
         for number in range(pages):

@@ -478,7 +478,7 @@ class Journal:
         return found
 
     def number_created(self, first: int, last: int) -> int:
-        """Return how many of the rows first..last have the entry CREATED. Counting takes a tenth of the time of reading them."""
+        """Return how many of the rows first..last have the entry CREATED, without reading their entries."""
         return int(
             self._one(
                 "SELECT COUNT(*) FROM row JOIN batch ON batch.no = row.batch WHERE ordinal BETWEEN ? AND ? AND row.state IS NULL "
