@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
-from crmctl.errors import RejectedError, UsageError
+from crmctl.errors import UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import FEW
@@ -33,7 +33,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
-from crmctl.write.effect import Attributes, StepStanding, standing
+from crmctl.write.effect import Attributes, StepStanding, changed_last, standing
 from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows, write_requests
 from crmctl.write.journal import BEFORE, UNDONE, Journal, entries_of, mark_undone, surplus_records
 from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
@@ -354,14 +354,14 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     """
     journal, updates = written.journal, written.updates
     step = next(updates.to_put_back(reader.object_id), None)
-    is_restored, place, listed = step is not None, 0, None
+    place, listed = 0, None
     if step is None:
         places = enumerate(walk_new(journal, reader) if undo.found else ())
         place, listed = next(((place, one) for place, one in places if one.id.lower() in written.ids), (0, None))
         if listed is None:
             return Lists.STALE if undo.found else Lists.UNTESTED
         step = Step(StepKind.DELETE, reader.object_id, listed.id)
-    current = read_one(reader, step.target)
+    current, is_restored = read_one(reader, step.target), listed is None
     if current is None or (not updates.is_as_written(current) if listed is None else current.data != listed.data):
         return Lists.STALE
     if undo.found + undo.restorable == 1:
@@ -380,20 +380,17 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
         undo.tested += 1
         written.ids.discard(step.target.lower())
     for look in range(1, LOOKS + 1):
-        shown = _changed_last(reader) if is_restored else islice(walk_new(journal, reader), place + PAGE_LIMIT)
+        if is_restored:
+            page = changed_last(reader)
+            shown: Iterable[Record] = page.items if page is not None else ()
+        else:
+            shown = islice(walk_new(journal, reader), place + PAGE_LIMIT)
         there = {one.id: one for one in shown}
         found = there.get(step.target)
         if (found is None) is not is_restored and (found is None or not updates.is_as_written(found)):
             return Lists.UNTESTED if look == 1 else Lists.CURRENT
         journal.clock.sleep(GAPS.gap(look))
     return Lists.STALE
-
-
-def _changed_last(reader: Reader) -> Sequence[Record]:
-    try:
-        return reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT).items
-    except RejectedError:
-        return ()
 
 
 def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:

@@ -80,7 +80,7 @@ def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Re
     `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
     each other id. Raises the errors of reading.
     """
-    page = _changed_last(reader) if holds is not None and len(ids) > 2 else None
+    page = changed_last(reader) if holds is not None and len(ids) > 2 else None
     yield from _each_current(reader, ids, page, holds)
 
 
@@ -95,7 +95,7 @@ def _each_current(
         yield record
 
 
-def _changed_last(reader: Reader) -> Page[Record] | None:
+def changed_last(reader: Reader) -> Page[Record] | None:
     """Return the records changed last; None if the service cannot sort by the time of changes."""
     try:
         return reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
@@ -134,7 +134,7 @@ def compare(
         image = before.get(entry.ordinal)
         return _holds(entry, record) and (not image or not _is_as_before(entry, image, record.data))
 
-    page = _changed_last(reader) if len(entries) > 2 or not all(entry.ordinal in before for entry in entries) else None
+    page = changed_last(reader) if len(entries) > 2 or not all(entry.ordinal in before for entry in entries) else None
     date = micros_of_date(page.date) if page is not None else None
     since = sent_at - CLOCK_MARGIN if date is None else sent_at + date / MICROS - now() - DATE_MARGIN
     records = _each_current(reader, [str(entry.id) for entry in entries], page, lambda position, record: holds(entries[position], record))
