@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument("--senders", type=int, default=1, help="requests at once; with several, a play differs each time")
     parser.add_argument("--rows", type=int, help="rows of each import (default: 23), in batches of 40 to 100")
     options = parser.parse_args()
+    if options.rows and options.campaign != "imports":
+        parser.error("--rows is for imports")
     number, parts = map(int, options.part.split("/"))
     sums: Counter[str] = Counter()
     wrong, started = 0, time.perf_counter()
