@@ -125,3 +125,15 @@ def test_a_dry_run_of_what_does_not_write_is_refused(crm: RunningService) -> Non
     for arguments in (["records", "list", "people"], ["config", "set", "output", "yaml"], ["auth", "logout"]):
         assert "--dry-run" in run_crmctl(*arguments, "--dry-run").exits(2).error()["message"]
     assert requests_of(crm) == []
+
+
+def test_a_dry_run_shows_the_whole_request_whatever_fields_the_result_would_have(crm: RunningService) -> None:
+    shown = run_crmctl("records", "create", "people", "--set", "score=1", "--fields", "id", "--dry-run").ok()
+    assert shown.json()["body"] == {"data": {"score": 1}}
+    assert run_crmctl("api", "POST", "objects", "-f", "slug=x", "--fields", "id,slug", "--dry-run").ok().json()["method"] == "POST"
+
+
+def test_a_query_that_does_not_fit_the_request_of_a_dry_run_is_an_error_without_a_traceback(crm: RunningService) -> None:
+    refused = run_crmctl("records", "create", "people", "--set", "score=1", "-q", "length(id)", "--dry-run").exits(2)
+    assert refused.error()["code"] == "bad_query"
+    assert len(refused.err.splitlines()) == 1

@@ -444,7 +444,7 @@ def run_process(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str], runtime: Runtime) -> int:
     """Run one command line, print its output and errors, and return the exit code."""
     try:
-        code = run_command(arguments, runtime)
+        code = _run_or_preview(arguments, runtime)
         _tell_monitor(runtime, code)
         runtime.close()
         return code
@@ -453,12 +453,6 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
     except CrmctlError as error:
         return _report(runtime, error)
     except Exception as error:
-        from crmctl.cli.preview import WouldSend
-
-        if isinstance(error, WouldSend):
-            error.show(runtime)
-            runtime.close()
-            return ExitCode.OK
         if runtime.flags.get("debug"):
             import traceback
 
@@ -470,6 +464,19 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
         return _report(runtime, failure if isinstance(failure, CrmctlError) else unexpected)
     finally:
         runtime.end()
+
+
+def _run_or_preview(arguments: Sequence[str], runtime: Runtime) -> int:
+    """Run one command line. The first write of a dry run ends it, and is shown."""
+    try:
+        return run_command(arguments, runtime)
+    except Exception as error:
+        from crmctl.cli.preview import WouldSend
+
+        if not isinstance(error, WouldSend):
+            raise
+        error.show(runtime)
+        return ExitCode.OK
 
 
 def _tell_monitor(runtime: Runtime, code: int) -> None:

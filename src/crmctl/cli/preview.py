@@ -31,9 +31,10 @@ class WouldSend(Exception):
 
 
 def show_requests(runtime: Runtime, requests: Sequence[Json], document: Json) -> None:
-    """Print the requests of a dry run for a person, the document for a program."""
+    """Print the requests of a dry run for a person, the document for a program. --fields names parts of the result, not of a request."""
     from crmctl.models import jsontext
 
+    runtime.take_fields()
     if runtime.output_format == "table":
         for request in requests:
             body = "" if request["body"] is None else jsontext.dumps(request["body"], indent=2) + "\n"
