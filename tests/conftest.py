@@ -1,4 +1,4 @@
-"""What holds for every test: isolation from the machine, reproducible property tests, programs that may be absent."""
+"""Settings of every test: isolation from the machine, reproducible property tests, and programs a machine may lack."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from crmctl.main import COLLECT_AFTER
 from tests.support import isolation, programs
 
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
-hypothesis.settings.register_profile("local", derandomize=True, deadline=None, database=None)  # what is rare is played by benchmarks/
+hypothesis.settings.register_profile("local", derandomize=True, deadline=None, database=None)  # benchmarks/ runs the rare cases
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """Two more than there are processors: tests wait about as long for disks and other processes as they compute."""
+    """Start two workers more than there are processors: tests wait for disks and processes about as long as they compute."""
     return (yield) + 2
 
 
@@ -38,13 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long ones first: at the end, one of them would keep a worker busy while the others have nothing left."""
+    """Run long tests first: at the end, one of them would keep a worker busy while the others are idle."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays until the end: looking through it for garbage took a seventh of the time of a run."""
+    """Exempt imported and collected objects from garbage collection, which took a seventh of a run."""
     gc.disable()
     try:
         return (yield)
@@ -60,7 +60,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The known environment, also for what session fixtures start."""
+    """Isolate session fixtures, too."""
     with pytest.MonkeyPatch.context() as patch:
         isolation.clean_environment(patch)
         isolation.private_folders(patch, tmp_path_factory.mktemp("session"))
@@ -71,7 +71,7 @@ def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def _isolation(_machine_out_of_reach: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and a working folder of the test's own."""
+    """Give the test its own home and working folder."""
     root = tmp_path_factory.mktemp("isolation")
     isolation.private_folders(monkeypatch, root)
     (root / "work").mkdir()
@@ -80,7 +80,7 @@ def _isolation(_machine_out_of_reach: None, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session's PostgreSQL server, one for all workers."""
+    """Start one PostgreSQL server for all workers of the session."""
     from tests.support.postgres import shared_server
 
     folder = tmp_path_factory.getbasetemp()
@@ -90,7 +90,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres: Any) -> str:
-    """The name of a database with its organisation set up."""
+    """Return the name of a database with its organization set up."""
     from tests.support.databases import set_up_organisation
     from tests.support.postgres import database_of
 

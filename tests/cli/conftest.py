@@ -1,4 +1,4 @@
-"""A fresh service for every test, and the environment of somebody who uses it with a full-access key."""
+"""A fresh service for every test, and the environment of a user with a full-access key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def service(tmp_path: Path) -> Iterator[RunningService]:
 
 @pytest.fixture
 def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningService:
-    """The service, with address and key in the environment of everything the test starts."""
+    """Start a service; put its address and key into the environment of every process the test starts."""
     monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
     monkeypatch.setenv("CRMCTL_API_KEY", service.key)
     return service
@@ -26,14 +26,14 @@ def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningServ
 
 @pytest.fixture
 def people(crm: RunningService) -> list[str]:
-    """The ids of 120 people, oldest first."""
+    """Return the ids of 120 people, oldest first."""
     found = add_people(crm)
     crm.log.clear()
     return found
 
 
 def add_people(service: RunningService) -> list[str]:
-    """Make 120 people, person001@acme.com and so on, every third of example.org; returns their ids, oldest first."""
+    """Create 120 people, person001@acme.com and so on, every third of example.org; return their ids, oldest first."""
     rows = [
         {"data": {"email": f"person{number:03}@{'example.org' if number % 3 == 0 else 'acme.com'}", "score": number}}
         for number in range(1, 121)
@@ -48,5 +48,5 @@ def add_people(service: RunningService) -> list[str]:
 
 
 def requests_of(service: RunningService) -> list[tuple[str, str]]:
-    """Method and path of every request the service answered."""
+    """Return method and path of every request the service answered."""
     return [(str(entry["method"]), str(entry["path"])) for entry in service.log]

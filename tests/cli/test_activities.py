@@ -1,4 +1,4 @@
-"""`crmctl activities` against the real service, and against services that answer in other legal shapes."""
+"""`crmctl activities` with crmctl's service and with services that answer in other permitted shapes."""
 
 from __future__ import annotations
 

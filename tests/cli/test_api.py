@@ -1,4 +1,4 @@
-"""`crmctl api`: any method, any path, the answer as it came."""
+"""`crmctl api`: any method, any path, and the unchanged answer."""
 
 from __future__ import annotations
 

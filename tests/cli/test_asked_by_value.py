@@ -1,4 +1,4 @@
-"""Questions by a record's name, by money with a currency and by dates, against the real service."""
+"""Filters on names, on amounts with a currency and on dates, with crmctl's service."""
 
 from __future__ import annotations
 

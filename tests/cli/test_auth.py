@@ -1,4 +1,4 @@
-"""Logging in and out, profiles, and what a key may do; never a key on the screen."""
+"""Logging in and out, profiles, and the scopes of a key. No command prints a key."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.service import RunningService, running_service
 
 
 class Ahead(SystemClock):
-    """A clock that the test moves ahead."""
+    """A clock that the test advances."""
 
     offset = 0.0
 

@@ -1,4 +1,4 @@
-"""`crmctl bulk` as users and scripts meet it: summaries, exit codes, files, questions."""
+"""`crmctl bulk` for users and scripts: summaries, exit codes, files, questions."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_export_to_stdout_and_to_files(people: list[str], crm: RunningService) -
     ],
 )
 def test_a_summary_counts_the_requests_of_its_process(people: list[str], crm: RunningService, command: str) -> None:
-    """Requests for the schema, too, and those of a command that finds nothing to do."""
+    """Count all requests, also those for the schema and those of a command that has nothing to do."""
     if command == "mirror verify":
         run_crmctl("mirror", "sync").ok()
     before = len(requests_of(crm))

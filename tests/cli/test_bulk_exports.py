@@ -1,4 +1,4 @@
-"""`bulk export` and the common options: each is obeyed in every format, or refused before a record is read."""
+"""`bulk export` with the common options: in every format it obeys each, or refuses it before it reads a record."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def asked_for_records(crm: RunningService) -> bool:
 
 
 def wanted(record: dict[str, Any]) -> tuple[Any, ...]:
-    """A record of --fields score,id as its values, whatever shape its format gives it."""
+    """Return the values of a record exported with --fields score,id, whatever the format."""
     assert list(record) in (["score", "id"], ["data", "id"])
     return (str(record["data"]["score"]) if "data" in record else str(record["score"]).removesuffix(".0"), record["id"])
 
 
 def read(path: str) -> list[tuple[Any, ...]]:
-    """The rows of any exported file, read as an import reads it, or as JSON."""
+    """Return the rows of an exported file, read by the importer or as JSON."""
     if ".json" in path:
         text = gzip.decompress(Path(path).read_bytes()).decode() if path.endswith(".gz") else Path(path).read_text()
         return [wanted(one) for one in (json.loads(text) if "jsonl" not in path else map(json.loads, text.splitlines()))]

@@ -1,4 +1,4 @@
-"""`crmctl bulk import --feed` as a person or a script meets it: what is shown before, what is counted after, and what a kill leaves."""
+"""`crmctl bulk import --feed` for users and scripts: its preview, its counts, and its state after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def night(text: str, *options: str) -> Result:
 
 
 def hasty_night(text: str, *options: str) -> Result:
-    """One that waits half a minute for what a killed one may have sent, in no time."""
+    """A clock that skips the half minute crmctl waits for requests of a killed process."""
     Path("people.csv").write_text(text, encoding="utf-8")
     return run_here(*IMPORT, *options, clock=HastyClock())
 
@@ -127,7 +127,7 @@ def test_a_killed_night_is_known_the_next_one_or_not_at_all(crm: RunningService)
     edits("p7@acme.com", "score=99")
     done = hasty_night(file(3)).ok()
     in_doubt = done.json()["conflicts"] - 1 if done.json()["conflicts"] else 0
-    assert done.json()["kept"] == 0  # nothing that the killed night wrote is taken for somebody's edit
-    assert in_doubt <= 200  # two requests at most were on their way
+    assert done.json()["kept"] == 0  # crmctl takes no value that the killed job wrote for an edit by a user
+    assert in_doubt <= 200  # at most two requests were in flight
     assert person("p7@acme.com")["score"] == 99
     assert values(hasty_night(file(4), "--on-conflict", "take").ok())["updated"] == rows

@@ -1,4 +1,4 @@
-"""Bulk work by conditions that the service alone cannot decide: exports with fields of others, updates and deletions of what is meant."""
+"""Bulk exports, updates and deletions with local conditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.service import RunningService, running_service
 
 @pytest.fixture
 def service(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
-    """Three companies and twelve people."""
+    """Create three companies and twelve people."""
     with running_service(tmp_path_factory.mktemp("bulk")) as running:
         monkeypatch.setenv("CRMCTL_BASE_URL", running.base_url)
         monkeypatch.setenv("CRMCTL_API_KEY", running.key)

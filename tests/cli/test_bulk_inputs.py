@@ -1,4 +1,4 @@
-"""Inputs that can be read only once, as shells hand them over, and what is no input at all."""
+"""Inputs that can be read only once, as shells provide them, and arguments that are no input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_a_shell_hands_over_is_read_like_a_file(crm: RunningService, tmp_pa
     file = tmp_path / "firms.csv"
     file.write_text(FIRMS)
     program = CRMCTL
-    if "<(" not in way and "7<" not in way:  # a warm program is handed three streams
+    if "<(" not in way and "7<" not in way:  # a warm process is handed three streams
         warm_program(str(CRMCTL)).put_shim(tmp_path / "bin")
         program = tmp_path / "bin" / "crmctl"
     for words in ("bulk inspect", "bulk import companies --key name --dry-run", "bulk import companies --key name"):

@@ -1,4 +1,4 @@
-"""`bulk jobs`, `repair` and `undo`, and the import flags that go with them, as a person or a script meets them."""
+"""`bulk jobs`, `repair` and `undo`, and the import flags that belong to them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_dry_run_counts_the_requests_of_an_import_by_key(crm: RunningService) 
     predicted = run_crmctl("bulk", "import", *options, "--dry-run").ok().json()["requests"]
     done = run_crmctl("bulk", "import", *options, "--capture-ids").ok().json()
     assert done["created"] == 120
-    assert predicted - 4 <= done["requests"] <= predicted + 3  # the ids take two or three
+    assert predicted - 4 <= done["requests"] <= predicted + 3  # the lookup of the ids takes two or three
     ok = list(csv.DictReader(Path(done["files"]["ok"]).read_text(encoding="utf-8").splitlines()))
     assert len({row["_id"] for row in ok}) == 120
 

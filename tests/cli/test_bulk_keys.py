@@ -1,4 +1,4 @@
-"""`crmctl bulk import --key` as a person or a script meets it. The inside is tested in tests/write and tests/plan."""
+"""`crmctl bulk import --key` for users and scripts. tests/write and tests/plan test the inside."""
 
 from __future__ import annotations
 
@@ -69,10 +69,11 @@ def test_a_key_that_cannot_be_is_said_before_anything_is_sent(crm: RunningServic
 
 
 def test_one_row_takes_a_look_a_question_and_a_write(crm: RunningService) -> None:
-    """However many records there are; besides the look at objects and attributes. A changed record is read once more.
+    """Return the greatest number of requests for a file of changed or new rows, whatever the number of records.
 
-    A new row takes one request more, which shows that the question would have found it, and where the service does not keep the key
-    unique another one, which shows who else made it meanwhile.
+    The requests for objects and attributes are not counted. A changed record is read once more. A new row takes one more request, which
+    shows that the lookup would have found the record; if the service does not keep the key unique, it takes another one, which shows
+    records that other clients created meanwhile.
     """
     load(rows(700))
 

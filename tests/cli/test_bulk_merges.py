@@ -1,4 +1,4 @@
-"""`bulk dedupe`, `bulk apply` and `bulk inspect --duplicates` as the installed program: from the service and from a mirror."""
+"""`bulk dedupe`, `bulk apply` and `bulk inspect --duplicates` through the installed program, from the service and from a mirror."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`crmctl bulk import --mirror`: keys and references looked up in a mirror that is synced first. What makes a kept index wrong
-(decision 39) is a test each: deletions, a backup that was restored, another service behind the address.
+"""`crmctl bulk import --mirror`: crmctl syncs the mirror, then looks up keys and references in it.
+
+A kept index can be wrong in three ways (decision 39), and each has a test: deletions, a restored backup, and another service at the
+address.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def counts(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def synced() -> dict[str, int]:
-    """How often each object of the mirror was brought up to date."""
+    """Count the syncs of each object."""
     return {one["object"]: one["syncs"] for one in run_crmctl("mirror", "status").ok().json()}
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong around bulk jobs: nothing to do, two at once, files that are gone or damaged. One clear error each, and a way out."""
+"""Problems around bulk jobs: nothing to do, two jobs at once, missing or damaged files. Each gets one clear error with a way out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.service import RunningService, running_service
 
 
 def imported(file: str = "people.csv", content: str = "Email\na@x.com\nb@x.com\n", *options: str) -> str:
-    """Import a file; returns the job."""
+    """Import a file; return the job."""
     Path(file).write_text(content, encoding="utf-8")
     return str(run_crmctl("bulk", "import", "people", file).ok().json()["job"])
 
@@ -38,7 +38,7 @@ def test_a_file_without_rows_is_nothing_to_do(crm: RunningService, file: str) ->
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_a_table_without_a_header_is_an_error(crm: RunningService, content: str) -> None:
-    """A table without rows has a header: what wrote such a file has probably failed."""
+    """A table without rows has a header: a program that writes a file without one has probably failed."""
     Path("people.csv").write_text(content, encoding="utf-8")
     for arguments in (("people.csv",), ("-", "--format", "csv")):
         ended = run_crmctl("bulk", "import", "people", *arguments, input=content).exits(2)
@@ -65,7 +65,7 @@ def test_one_of_two_imports_of_the_same_content_at_once_is_refused(crm: RunningS
         with start_crmctl(*arguments) as one, start_crmctl(*arguments) as two:
             for process in (one, two):
                 assert process.stdin is not None
-                # More than a pipe holds: when it is written, the process is reading, and has nothing left to do but to register its job.
+                # More than a pipe holds: when the write returns, the process is reading and has only to register its job.
                 process.stdin.write("\n" * 100_000 + json.dumps({"email": f"p{attempt}@x.com"}))
                 process.stdin.flush()
             for process in (one, two):

@@ -1,4 +1,4 @@
-"""`bulk import --plan` and `bulk apply`: what was shown is what is done, or nothing is."""
+"""`bulk import --plan` and `bulk apply`: crmctl carries out exactly the plan it showed, or nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEOPLE = "Email,Score\na@acme.com,1\nb@acme.com,2\nnew@acme.com,3\n"
 APPLY = ("bulk", "apply", "people.plan")
 
 SCHEMA = 4
-"""Most requests for the schema, which is cached once a plan is made."""
+"""At most this many requests read the schema; crmctl caches it once a plan exists."""
 
 
 def plan(*options: str, text: str = PEOPLE, code: int = 0) -> Any:
@@ -28,7 +28,7 @@ def plan(*options: str, text: str = PEOPLE, code: int = 0) -> Any:
 
 @pytest.fixture
 def known(crm: RunningService) -> dict[str, str]:
-    """a@acme.com as the file has it, b@acme.com otherwise: by address, the ids."""
+    """Create a@acme.com as in the file and b@acme.com with other values; return the ids by address."""
     ids = {}
     for name, score in (("a", 1), ("b", 7)):
         made = run_crmctl("records", "create", "people", "--set", f"email={name}@acme.com", "--set", f"score={score}").ok().json()
@@ -41,7 +41,7 @@ def scores() -> dict[str, Any]:
 
 
 def refused(*arguments: str, code: int, changed: str) -> str:
-    """Apply what does not fit any more; the message."""
+    """Apply a plan that no longer fits; return the message."""
     error = run_crmctl(*(arguments or APPLY)).exits(code).error()
     assert (error["code"], error["details"]["changed"]) == ("plan_outdated", [changed])
     return str(error["message"])
@@ -151,7 +151,7 @@ def test_a_plan_of_stdin_or_over_another_file_is_refused(crm: RunningService) ->
     for place in ("people.csv", "nowhere/people.plan", "."):
         run_crmctl(*load, place, "--yes").exits(2)
     assert Path("people.csv").read_text(encoding="utf-8") == PEOPLE
-    run_crmctl(*load, "people.plan").ok()  # --plan means --dry-run
+    run_crmctl(*load, "people.plan").ok()  # --plan implies --dry-run
     assert scores() == {}
     assert "--yes" in run_crmctl(*load, "people.plan").exits(2).error()["hint"]
     run_crmctl(*load, "people.plan", "--yes").ok()

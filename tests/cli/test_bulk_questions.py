@@ -1,4 +1,4 @@
-"""What `bulk update` and `bulk delete` ask on a real terminal: how many, of what, examples, where; and that a no leaves everything."""
+"""The questions of `bulk update` and `bulk delete` on a real terminal: number, object, examples and service. A no changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd files through the installed program: what is refused says what to add, and what is imported is what the file means."""
+"""Odd files through the installed program: a refusal names the missing option, and an import keeps the file's meaning."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_unknown_option_is_told_once_with_its_rows(crm: RunningService) -> No
 
 
 def flags(sheet: Sheet) -> list[str]:
-    """The declarations of a sheet as options."""
+    """Return the options that declare the columns of a sheet."""
     values, said = sheet.values, []
     for option, by_column in (("--blank", "blank"), ("--decimal-mark", "decimal_marks"), ("--date-format", "date_formats")):
         for column, value in values.get(by_column, {}).items():

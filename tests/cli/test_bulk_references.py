@@ -1,4 +1,4 @@
-"""`crmctl bulk import --ref`: references named by what tells a record apart, as a person meets them."""
+"""`crmctl bulk import --ref`: references by the values that identify a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER = "Email,Company\n"
 
 @pytest.fixture
 def companies(crm: RunningService) -> dict[str, str]:
-    """Acme and Umbrella by name, and two that are called Twin."""
+    """Create Acme and Umbrella, and two companies named Twin."""
     for name in ("Acme", "Umbrella", "Twin", "Twin"):
         run_crmctl("records", "create", "companies", "--set", f"name={name}").ok()
     listed = run_crmctl("records", "list", "companies").ok().json()
@@ -88,7 +88,9 @@ def test_a_reference_that_cannot_be_is_refused(crm: RunningService, given: str) 
 
 
 def test_a_reason_is_given_only_for_what_was_looked_up(crm: RunningService, companies: dict[str, str]) -> None:
-    rows = "nope,Acme\nnope,Nobody\nb@acme.com,Nobody2\nc@acme.com,Acme\n"  # nobody looked for Nobody: its row is invalid anyway
+    rows = (
+        "nope,Acme\nnope,Nobody\nb@acme.com,Nobody2\nc@acme.com,Acme\n"  # crmctl does not look up Nobody, because the row is invalid anyway
+    )
     for options in ((), ("--on-error", "continue"), ("--dry-run",)):
         refused = load(rows, "--failed", "wrong.csv", *options)
         found = [(item["line"], item["code"]) for item in refused.error()["details"].get("findings", [])]

@@ -1,4 +1,4 @@
-"""`--on-missing-ref create` and references between the rows of one file, as a person meets them."""
+"""`--on-missing-ref create` and references between rows of one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.service import RunningService
 
 @pytest.fixture
 def staff(crm: RunningService) -> RunningService:
-    """People have a manager."""
+    """Give people a manager attribute."""
     people = crm.object_id("people")
     manager = {"name": "Manager", "type": "reference", "isRequired": False, "isUnique": False, "config": {"allowed_object_id": people}}
     assert crm.client.post(f"/api/v1/objects/{people}/attributes", json=manager).status_code == 201
@@ -28,7 +28,7 @@ def load(text: str, *options: str, code: int = 0) -> Any:
 
 
 def by_email(slug: str) -> dict[str, Any]:
-    """What people have in an attribute, records by what tells them apart."""
+    """Return the values of one attribute by person, with references replaced by the identifying values of their records."""
     names = {record["id"]: record["data"].get("name") for record in run_crmctl("records", "list", "companies").ok().json()}
     people = run_crmctl("records", "list", "people", "--all").ok().json()
     names |= {record["id"]: record["data"].get("email") for record in people}

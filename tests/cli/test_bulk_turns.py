@@ -1,4 +1,4 @@
-"""Two imports by key into one object at once: the second waits its turn, or is refused by name; nothing is there twice."""
+"""Two imports by key into one object at once: the second waits or is refused by name, and no row is written twice."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def names() -> Counter[str]:
 
 @dataclass
 class Held:
-    """A request that the service has taken up, and carries out when told to."""
+    """A request that the service has received and carries out when the test allows it."""
 
     reached: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
 
 def hold_up(monkeypatch: pytest.MonkeyPatch, number: int) -> Held:
-    """The n-th request of an import, from 1."""
+    """Hold the n-th request of an import, counted from 1."""
     held, read, numbers = Held(), bodies.read_shape, count(1)
 
     def read_shape(shape: Any, raw: bytes, **options: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_two_at_once_take_turns(firms: RunningService, monkeypatch: pytest.Monke
 
 
 def held(service: RunningService) -> AbstractContextManager[None]:
-    """The lock of the companies, in this process."""
+    """Lock the companies in this process."""
     store = JobStore(Path(os.environ["CRMCTL_STATE_DIR"]), SystemClock())
     store.prepare()
     return ObjectLock(store, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
@@ -111,7 +111,7 @@ def test_an_import_that_still_reads_its_input_holds_up_no_other(firms: RunningSe
 
 
 def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: RunningService, tmp_path: Path) -> None:
-    """With state directories of their own, as on two machines: a key that the service keeps unique is there once, of another it is said."""
+    """With separate state directories, as on two machines: a unique key exists once; crmctl reports a second record of any other key."""
     Path("people.csv").write_text("Email\n" + "".join(f"p{n}@acme.com\n" for n in range(ROWS)))
     elsewhere = {"CRMCTL_STATE_DIR": str(tmp_path / "elsewhere")}
     for file, key in (("people.csv", "email"), ("firms.csv", "name")):

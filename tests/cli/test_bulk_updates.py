@@ -1,4 +1,4 @@
-"""`crmctl bulk import --mode update`: rows without a record are skipped, named and counted; nothing is ever created."""
+"""`crmctl bulk import --mode update`: rows without a record are skipped, named and counted. Nothing is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command has in common: options in any place, formats, errors, pipes and terminals."""
+"""Options in any place, formats, errors, pipes and terminals of every command."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_colour_is_for_terminals_only(crm: RunningService) -> None:
 
 
 def test_a_warning_is_a_line_before_the_error_document(crm: RunningService) -> None:
-    """0.0.0.0 reaches this machine, and is an address of another one as far as anybody can tell."""
+    """0.0.0.0 reaches this machine, but crmctl cannot know that and treats it as another one."""
     away = ["--base-url", crm.base_url.replace("127.0.0.1", "0.0.0.0"), "-p", "default"]
     listed = run_crmctl("objects", "list", *away).ok()
     assert listed.err.startswith("warning: http://0.0.0.0")

@@ -1,4 +1,4 @@
-"""What completion offers behind a reference or a date, once the attributes have been listed."""
+"""Completion of references and dates, once the attributes have been listed."""
 
 from __future__ import annotations
 

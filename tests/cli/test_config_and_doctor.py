@@ -1,4 +1,4 @@
-"""Settings from the command line, and the doctor that finds what is wrong with them."""
+"""Settings from the command line, and the doctor that diagnoses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`crmctl demo`: the whole show, as a document and on a terminal, leaving nothing behind."""
+"""`crmctl demo`: the whole run as a document and on a terminal. It leaves nothing behind."""
 
 from __future__ import annotations
 

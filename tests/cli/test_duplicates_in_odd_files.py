@@ -1,4 +1,4 @@
-"""`bulk inspect FILE --duplicates` of odd files: a clear answer, never a traceback, and of what cannot be read why."""
+"""`bulk inspect FILE --duplicates` of odd files: a clear answer or the reason why crmctl cannot read the file, never a traceback."""
 
 from __future__ import annotations
 

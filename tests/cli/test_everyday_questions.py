@@ -1,4 +1,4 @@
-"""What an admin asks all day, against the real service: the answers, what is said beside them, and how many requests each may take."""
+"""Everyday questions of an admin to crmctl's service: answers, notes, and the number of requests each may take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ YEAR = 365 * 86_400
 
 
 class ShiftedClock(SystemClock):
-    """So many seconds ago."""
+    """Return the moment that many seconds ago."""
 
     ago = 0
 
@@ -28,7 +28,7 @@ class ShiftedClock(SystemClock):
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """30 companies; 240 people, half of them three years old; 130 deals."""
+    """Create 30 companies, 240 people (half of them three years old) and 130 deals."""
     clock = ShiftedClock()
     with running_service(tmp_path_factory.mktemp("asked"), clock=clock) as running:
         companies = add(running, "companies", [{"name": f"Company {one}", "domain": f"c{one}.com"} for one in range(30)])
@@ -54,7 +54,7 @@ def person(number: int, companies: list[str]) -> dict[str, Any]:
 
 
 def add(service: RunningService, slug: str, rows: list[dict[str, Any]]) -> list[str]:
-    """The ids of new records."""
+    """Return the ids of new records."""
     path = f"/api/v1/objects/{service.object_id(slug)}/records"
     for start in range(0, len(rows), 100):
         answer = service.client.post(f"{path}/bulk", json={"records": [{"data": row} for row in rows[start : start + 100]]}).json()
@@ -73,7 +73,7 @@ def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def ask(service: RunningService, *arguments: str, at_most: int | None = None) -> Result:
-    """One run; what it asks about records, besides looking up the schema, must not be more than `at_most` requests."""
+    """Run a command; it may send at most `at_most` requests about records, apart from those for the schema."""
     service.log.clear()
     result = run_here("records", *arguments)
     asked = [str(entry["path"]) for entry in service.log if "/records" in str(entry["path"])]

@@ -1,4 +1,4 @@
-"""Every example of every help page is run, as a person would paste it, against a service with a little data of its own."""
+"""Every example of every help page runs as pasted, against a service with a little data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELSEWHERE = {
     "crmctl auth explain": "needs the token of a CI job; run in tests/cli/test_auth_oidc.py",
 }
 PROGRAMS = ("sqlite3",)
-"""Programs of others that examples begin with."""
+"""Other programs with which examples may begin."""
 
 EXAMPLES = [
     pytest.param(leaf["command"], example, marks=[pytest.mark.needs(name) for name in PROGRAMS if example.startswith(f"{name} ")])
@@ -58,7 +58,9 @@ def test_every_command_has_examples_and_a_short_summary() -> None:
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two folders to copy. `service`: people, a custom object, an activity, a deal, reports (one was run), workflows; `work`: files."""
+    """Make two folders to copy. `service`: people, a custom object, an activity, a deal, reports (one with a run), workflows; `work`:
+    files.
+    """
     root = tmp_path_factory.mktemp("examples")
     with running_service(root / "service") as crm:
         people = add_people(crm)
@@ -85,7 +87,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_files(folder: Path, people: list[str]) -> None:
-    """What the examples import, upload and check."""
+    """Write the files that examples import, upload and check."""
     (folder / "contracts/signed").mkdir(parents=True)
     (folder / "checks").mkdir()
     headers, body = saved_delivery()
@@ -106,7 +108,7 @@ def _write_files(folder: Path, people: list[str]) -> None:
 
 @pytest.fixture
 def furnished(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
-    """A copy of the template, two profiles, and a key in the environment and in a file."""
+    """Copy the template; add two profiles, and a key in the environment and in a file."""
     shutil.copytree(template / "service", tmp_path / "service")
     shutil.copytree(template / "work", Path.cwd(), dirs_exist_ok=True)
     with running_service(tmp_path / "service") as crm:

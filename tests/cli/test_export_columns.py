@@ -31,7 +31,7 @@ USUAL: dict[str, list[Any]] = {
 
 @pytest.fixture
 def rows(crm: RunningService) -> list[dict[str, Any]]:
-    """Records of an object with an attribute of every type, and with a list of every type that can have one."""
+    """Create records of an object with an attribute of every type, and a list of every type that permits one."""
     thing = crm.client.post("/api/v1/objects", json={"singularName": "Thing", "pluralName": "Things", "slug": "things"}).json()["id"]
     values = {**USUAL, "reference": [thing]}
     people = f"/api/v1/objects/{crm.object_id('people')}/records"

@@ -1,4 +1,4 @@
-"""Commands that need an extension of the interface: with crmctl's own service, and refused by name with others."""
+"""Commands that need an extension of the interface: they work with crmctl's service and are refused by name with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`crmctl files upload` against a service and a storage that refuse, expire, break and redirect; the key stays at home."""
+"""`crmctl files upload` to services and storages that refuse, expire, break and redirect. The key goes to the service only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Put = Callable[[Asked, int], Answer]
 
 
 class Storage(FakeCrm):
-    """A service whose signed addresses are its own; `put(request, number of the signature)` answers the storage's part."""
+    """A service that signs URLs of its own; `put(request, number of the signature)` answers for the storage."""
 
     def __init__(self, put: Put = lambda asked, number: Answer(200)) -> None:
         self.stored: dict[str, bytes] = {}

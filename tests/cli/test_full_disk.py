@@ -1,4 +1,4 @@
-"""A disk that fills at any byte: it is said, with the summary where there is a job, and going on with room loses and doubles nothing."""
+"""A disk that fills at any byte: crmctl reports it, with the summary if there is a job. Resuming with room loses and doubles nothing."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk:
 
 @pytest.mark.parametrize("room", [512, 20_000, 70_000])
 def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
-    """For machines where nothing can be mounted."""
+    """Stand in for a full disk on machines that cannot mount one."""
 
     def limit() -> None:
-        """In the process of the program alone: the service is in this one."""
+        """Limit the program's process only; the service runs in this one."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     arguments = ("bulk", "import", "companies", "-")
@@ -119,7 +119,7 @@ def test_a_place_for_results_is_looked_at_before_the_first_request(crm: RunningS
 
 @pytest.fixture
 def known(crm: RunningService) -> list[str]:
-    """The names of 250 companies that the service has."""
+    """Return the names of the service's 250 companies."""
     run_crmctl("bulk", "import", "companies", "-", input=firms("k")).ok()
     return sorted(firms("k").split()[1:])
 
@@ -149,7 +149,7 @@ def test_a_mirror_that_has_no_room_to_grow_is_as_it_was(crm: RunningService, dis
 
 
 def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str], crm: RunningService, disk: Path) -> None:
-    """The copy of what is deleted, a plan, a setting, a key, a backup of a service: named, and nothing half-written."""
+    """The copy of deleted records, a plan, a setting, a key, a backup of a service: crmctl names the file and leaves none half-written."""
     (disk / "ids").write_text(run_crmctl("records", "list", "companies", "--all", "-o", "ids").ok().out)
     run_crmctl("mirror", "sync", "companies").ok()
     config = {"CRMCTL_CONFIG_DIR": str(disk / "config")}

@@ -1,4 +1,4 @@
-"""Records of other services with half of a surrogate pair, which no file and no database can hold: they are kept as JSON escapes them."""
+"""Records of other services with half a surrogate pair, which no file or database can hold: crmctl keeps the JSON escapes."""
 
 from __future__ import annotations
 

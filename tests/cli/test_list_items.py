@@ -1,4 +1,4 @@
-"""Items of a list are added and removed by `--set tags+=vip`, `--set tags-=old` and columns of these names; all others stay."""
+"""`--set tags+=vip`, `--set tags-=old` and columns of these names add and remove items of a list; the others stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.service import RunningService
 
 @pytest.fixture
 def ada(crm: RunningService) -> str:
-    """The id of a person with two tags."""
+    """Create a person with two tags; return the id."""
     done = run_crmctl("records", "create", "people", "--set", "email=ada@acme.com", "--set", "tags+=old;vip").ok()
     assert done.json()["data"]["tags"] == ["old", "vip"]
     return str(done.json()["id"])

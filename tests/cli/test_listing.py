@@ -1,4 +1,4 @@
-"""What is said about a list that changes, or that is not all there, while its pages are read."""
+"""Notes about lists that change or lack records while crmctl reads their pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OBJECT = "0b7ecf00-0000-4000-8000-000000000001"
 
 
 def listing(pages: list[tuple[int, range]]) -> FakeCrm:
-    """A service whose pages are those, each with the total it states; `records search` asks by POST."""
+    """A service with these pages, each with the total it states; `records search` sends a POST."""
     left = list(pages)
 
     def page(asked: Asked) -> Any:

@@ -1,4 +1,4 @@
-"""`crmctl mirror` through the installed program and a service on a socket."""
+"""`crmctl mirror` through the installed program, with a service on a socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.service import RunningService
 
 @pytest.fixture
 def mirrored(crm: RunningService, people: list[str]) -> list[str]:
-    """120 people, and a mirror of them."""
+    """Create 120 people and a mirror of them."""
     run_crmctl("mirror", "sync", "people").ok()
     crm.log.clear()
     return people
@@ -115,7 +115,7 @@ def test_activities_are_mirrored_found_and_verified(crm: RunningService, people:
 
 
 def test_what_referred_to_a_deleted_record_is_read_again(crm: RunningService, people: list[str]) -> None:
-    """The service may clean it up without a new time of change: here the mirror had it wrong before."""
+    """The service may clear it without a new time of change; here the mirror was already wrong."""
     companies, path = crm.object_id("companies"), f"/api/v1/objects/{crm.object_id('people')}/records"
     made = crm.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme"}}).json()
     company = made.get("record", made)["id"]

@@ -1,4 +1,4 @@
-"""What would cost too much comes from the mirror where there is one, as of then, and says so; what is agreed to comes from the service."""
+"""Expensive queries: crmctl answers from the mirror and says as of when, or asks the service if the user agrees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 @pytest.fixture(autouse=True)
 def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that takes any request more must be agreed to."""
+    """Make crmctl ask for consent to every extra request."""
     monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
     monkeypatch.setenv("CRMCTL_API_KEY", service.key)
     monkeypatch.setattr(record_queries, "MOST_REQUESTS", 0)
@@ -42,7 +42,7 @@ def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture(scope="module")
 def synced(service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mirror of everything, to be copied."""
+    """Make a mirror of everything, to be copied."""
     state = tmp_path_factory.mktemp("state")
     env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key, "CRMCTL_STATE_DIR": str(state)}
     run_here("mirror", "sync", "people", "companies", "deals", env=env).ok()
@@ -51,7 +51,7 @@ def synced(service: RunningService, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def mirror(synced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the mirror, this test's own."""
+    """Return the mirror file of this test."""
     shutil.copytree(synced, tmp_path / "state")
     monkeypatch.setenv("CRMCTL_STATE_DIR", str(tmp_path / "state"))
     [place] = (tmp_path / "state" / "mirror").glob("*.sqlite")
@@ -59,7 +59,7 @@ def mirror(synced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def read(service: RunningService) -> int:
-    """How many requests were made about records."""
+    """Count the requests about records."""
     return sum("/records" in str(entry["path"]) for entry in service.log)
 
 
@@ -171,7 +171,7 @@ def test_names_that_would_take_too_much_come_from_the_mirror(service: RunningSer
 
 @pytest.mark.usefixtures("mirror")
 def test_a_name_that_the_mirror_does_not_know_yet_is_asked_for(service: RunningService) -> None:
-    """A company and a person of it, both younger than the mirror; the newest companies are known without it."""
+    """Create a company and a person of it after the sync; crmctl knows the newest companies without the mirror."""
     companies, people = (f"/api/v1/objects/{service.object_id(slug)}/records" for slug in ("companies", "people"))
     made = service.client.post(companies, json={"data": {"name": "Newcomer", "domain": "new.com"}}).raise_for_status().json()
     rows = [{"data": {"name": f"Newest {one}", "domain": f"new{one}.com"}} for one in range(100)]

@@ -1,4 +1,4 @@
-"""A mirror belongs to a service and an organization, so to an origin and a key, not to a profile's name."""
+"""A mirror belongs to an organization of a service, so to an origin and a key, not to the name of a profile."""
 
 from __future__ import annotations
 

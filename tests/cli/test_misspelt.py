@@ -1,4 +1,4 @@
-"""What was mistyped is answered with one suggestion, the nearest, the same every time; and no library speaks to the user."""
+"""Misspelt words: crmctl suggests the nearest name, always the same, in its own words."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HABITS = [
     (("records", "list", "people", "--filter", "score between 5 and 10"), "--filter 'score>=5' --filter 'score<=10'"),
     (("records", "list", "people", "--filter", "status in ('new', 'customer')"), "--filter 'status in new,customer'"),
 ]
-"""What people of other tools type, and what is meant by it."""
+"""Commands and options of other tools, with crmctl's equivalents."""
 
 NOT_MEANT = [
     ("email = 'a@b.c'", "--filter 'email=a@b.c'"),
@@ -142,7 +142,7 @@ def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[
 
 @pytest.mark.parametrize(("words", "hint"), HABITS, ids=[" ".join(words) for words, _ in HABITS])
 def test_what_other_tools_call_it(service_here: RunningService, words: tuple[str, ...], hint: str) -> None:
-    """A hint that is a command, or a part of one, is taken as it stands."""
+    """Return hints that are a command, or part of one, unchanged."""
     assert run_here(*words).exits(2).error()["hint"] == hint
     if hint.startswith("--filter"):
         run_here(*LIST, *shlex.split(hint)).ok()

@@ -1,4 +1,4 @@
-"""One record by `attr=value`: get, update and delete with one request more at most; none is exit 3, several are exit 9 with their ids."""
+"""One record by `attr=value`: get, update and delete take at most one more request; none is exit 3, several are exit 9 with their ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of many records reads and shows before it asks, and errors that come before any question."""
+"""A change of many records: the reads and the preview before its question, and errors that come before any question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ids_and_undo_are_read_by_lists_of_100(people: list[str], crm: RunningSe
     undone = run_crmctl("bulk", "undo", done["job"], "--yes").ok().json()
     assert undone["restored"] == 90
     reads = [path for method, path in requests_of(crm) if method == "GET" and "/records" in path]
-    # Two of them learn whether the lists are late, and each request that writes is followed by a list that shows its effect.
+    # Two of them learn whether lists are late; a list that shows its effect follows each write.
     assert len(reads) <= 8, reads
     assert run_crmctl("records", "count", "people", "--filter", "status=new").ok().json() == {"count": 0}
 

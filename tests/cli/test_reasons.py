@@ -1,4 +1,4 @@
-"""Why a row was refused, by the service or here, is on stderr in the words that help, and not only in a file of a job."""
+"""stderr says in helpful words why the service or crmctl refused a row, not only a file of the job."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ WORDS = {
     "404": (404, "text/html", b"<h1>No such page</h1>", 3, "<h1>No such page</h1>"),
     "lost": (0, "", b"", 6, "the answer broke off"),
 }
-"""Refusals: status, type, body, and the exit code and the words that are to be told."""
+"""Refusals: status, type and body, with the exit code and the expected words."""
 
 NOBODY = "01900000-0000-7000-8000-000000000001"
 

@@ -1,4 +1,4 @@
-"""`records edit`: what an editor makes of a record's text is sent, only what changed, and nothing that nobody meant."""
+"""`records edit` sends the changes an editor made to the text of a record, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ada(crm: RunningService) -> str:
 
 
 def editor(tmp_path: Path, code: str) -> str:
-    """An editor that runs Python on the text `t` of the file."""
+    """An editor that runs Python code on the text `t` of the file."""
     script = tmp_path / "editor.py"
     script.write_text(f"import sys, pathlib\np = pathlib.Path(sys.argv[1])\nt = p.read_text()\n{code}\np.write_text(t)\n")
     return f"{sys.executable} {script}"
@@ -84,7 +84,7 @@ def test_somebody_elses_change_is_not_overwritten(crm: RunningService, ada: str,
 def test_a_change_in_the_last_moment_is_not_overwritten(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody saves between the last look and the write: the service is told which version is meant."""
+    """Another client saves between the last read and the write: crmctl names the version it changes."""
     look, turns = Editing._refuse_changed, []
 
     def looks(*given: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_change_in_the_last_moment_is_not_overwritten(
 def test_a_lost_answer_is_not_taken_for_somebody_elses_change(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: bool
 ) -> None:
-    """The service writes and the connection breaks; the second try names a version that is gone, because of the first one."""
+    """The service writes and the connection breaks; the first try made the version that the second one names outdated."""
     send, sent = HttpTransport.send, []
 
     def loses(transport: HttpTransport, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""`records edit` is a job of one row: killed at any step, or with answers lost, it is written once or not at all, and comes back."""
+"""`records edit` is a job of one row: killed at any step, or with lost answers, it writes once or not at all, and can be resumed."""
 
 from __future__ import annotations
 
@@ -104,9 +104,12 @@ def test_what_was_killed_overwrites_nobody_later(crm: RunningService, ada: str, 
 
 
 class Faults(ThreadingHTTPServer):
-    """Stands before the service. `patches` says what becomes of each PATCH and of each batch, the last of them for good: a status instead
-    of it, `lost` before it, `late`, which loses the answer only, or `held`, which answers when the `gate` is open. `dies`: nothing is
-    answered after the first of them. `versions`: with ETags."""
+    """A proxy before the service.
+
+    `patches` gives the fate of each PATCH and batch, the last one for all that follow: a status instead of it, `lost` before it, `late`
+    (only the answer is lost) or `held` (the answer waits for `gate`). `dies`: after the first of them the proxy answers nothing.
+    `versions`: the service has ETags.
+    """
 
     daemon_threads = True
 
@@ -153,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer.status_code, answer.content, {name: it for name, it in answer.headers.items() if name not in gone})
             return
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()  # a reset
+        self.connection.close()  # reset the connection
         self.close_connection = True
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:

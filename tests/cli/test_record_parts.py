@@ -1,4 +1,4 @@
-"""`records create` and `records update` of values with parts: what is named changes, everything else stays."""
+"""`records create` and `records update` of values with parts: the named parts change, everything else stays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOME = {"street": "1 Main St", "city": "Paris", "country": "FR"}
 
 @pytest.fixture
 def place(crm: RunningService) -> str:
-    """The id of a company with an address and a budget."""
+    """Create a company with an address and a budget; return the id."""
     for name, kind in (("Home", "address"), ("Budget", "currency"), ("Boss", "name")):
         crm.client.post(f"/api/v1/objects/{crm.object_id('companies')}/attributes", json={"name": name, "type": kind}).raise_for_status()
     data = {"name": "Acme", "home": HOME, "budget": {"amount": 5, "currency": "EUR"}, "boss": "Ada Lovelace"}

@@ -1,4 +1,4 @@
-"""`crmctl records` against the real service: results, notes, exit codes, and how many requests it takes."""
+"""`crmctl records` with crmctl's service: results, notes, exit codes, and the number of requests."""
 
 from __future__ import annotations
 

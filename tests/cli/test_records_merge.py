@@ -14,7 +14,7 @@ FIRST, SECOND = "domain=acme.com", "domain=acme.org"
 
 @pytest.fixture
 def companies(crm: RunningService) -> list[str]:
-    """Ids of two companies; a person and an activity belong to the second."""
+    """Create two companies; a person and an activity belong to the second. Return the companies' ids."""
     rows = (
         ("name=Acme", "domain=acme.com", "tags=a;b", "employees=5"),
         ("name=Acme Inc", "domain=acme.org", "tags=b;c", "industry=retail"),

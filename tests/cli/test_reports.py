@@ -1,4 +1,4 @@
-"""`crmctl reports` against services whose answers differ: names, runs in any order, results of any shape, charts."""
+"""`crmctl reports` with services that answer differently: names, runs in any order, results of any shape, charts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = [{"stage": "won", "count": 30, "amount": 1234.5}, {"stage": "lost", "co
 
 
 def service(results: Any = None, **more: Any) -> FakeCrm:
-    """One report with one run, whose results lie where `results` puts them."""
+    """A report with one run; `results` names the place of its results."""
     run = {"id": RUN, "status": "completed", "resultCount": 2, "startedAt": "2026-05-01T12:00:00.000Z"}
     return FakeCrm(
         {

@@ -1,4 +1,4 @@
-"""What a command says about its requests before it makes them, and how many they are: for every row of what an admin does all day."""
+"""Commands announce how many requests they will send, and keep to it; one row for each everyday task of an admin."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SAID = re.compile(r"(\d+) (?:more )?requests?")
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a service with companies and people, to copy."""
+    """Make the folder of a service with companies and people, to copy."""
     clock = ShiftedClock()
     clock.ago = 86_400
     with running_service(tmp_path_factory.mktemp("priced"), clock=clock) as running:
         companies = add(running, "companies", [{"name": f"Company {one}", "domain": f"c{one}.com"} for one in range(30)])
         for start in range(0, PEOPLE, 100):
-            clock.ago -= 60  # whoever looks for what changed a moment ago finds few
+            clock.ago -= 60  # a filter for very recent changes matches few records
             add(running, "people", [person(number, companies) for number in range(start, start + 100)])
         return running.data_dir
 
@@ -49,7 +49,7 @@ def _environment(service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 class Hearing:
-    """What was said, and how often data had been read by then."""
+    """Return the announcements, each with the number of reads before it."""
 
     def __init__(self, service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         self._service = service
@@ -64,7 +64,7 @@ class Hearing:
 
     @property
     def made(self) -> int:
-        """Count the reads, without the one after each write: it belongs to the write."""
+        """Count the reads without the one that follows each write: it belongs to the write."""
         reads = sum(
             entry["method"] == "GET" and (str(entry["path"]).endswith("/activities") or "/records" in str(entry["path"]))
             for entry in self._service.log
@@ -116,7 +116,7 @@ PRICED = [
     ("bulk import deals refs.csv --ref contact=people.email --dry-run", 2, 15),
     ("bulk update people --filter address.city=Rome --set notes=x --yes", 4, 12),
 ]
-"""The command, after how many requests at most it says how many more it makes, and how many those are at most."""
+"""The command; the requests after which it must announce more at the latest; the greatest number of those."""
 
 
 @pytest.mark.parametrize(("command", "first", "most"), PRICED, ids=lambda value: value if isinstance(value, str) else "")
@@ -133,7 +133,7 @@ def test_what_reads_more_than_it_shows_says_so_first(
 
 
 def test_an_undo_says_what_looking_for_references_takes(service: RunningService, hearing: Hearing, tmp_path: Path) -> None:
-    """Deals and people may refer to companies; activities may name them."""
+    """Let deals and people refer to companies; activities may name them."""
     (tmp_path / "ids.txt").write_text(FILES["few.txt"](service))
     hearing.run("bulk", "delete", "people", "--ids", "ids.txt", "--yes").ok()
     said = int(SAID.findall(hearing.run("bulk", "undo", "last", "--dry-run").ok().out)[0])

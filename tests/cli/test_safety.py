@@ -1,4 +1,4 @@
-"""Dry runs send nothing, read-only and protected profiles write nothing, deletions ask."""
+"""Dry runs send nothing, read-only and protected profiles write nothing, and deletions ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`schema pull`, `diff` and `apply`: what one service has, laid on another one."""
+"""`schema pull`, `diff` and `apply` bring the schema of one service to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`objects`, `attributes` and `members` against the real service."""
+"""`objects`, `attributes` and `members` with crmctl's service."""
 
 from __future__ import annotations
 

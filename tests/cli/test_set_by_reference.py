@@ -1,4 +1,4 @@
-"""References are set by any unique value of the record: `--set company.domain=acme.com`, `--participant person:email=...`."""
+"""`--set company.domain=acme.com` and `--participant person:email=...` set references by a unique value of the record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.service import RunningService
 
 @pytest.fixture
 def companies(crm: RunningService) -> dict[str, str]:
-    """Ids of two companies by domain."""
+    """Create two companies; return their ids by domain."""
     domains = ("acme.com", "other.org")
     create = ("records", "create", "companies", "-q", "id")
     return {domain: run_crmctl(*create, "--set", f"name=Company {domain}", "--set", f"domain={domain}").ok().json() for domain in domains}

@@ -1,4 +1,4 @@
-"""`--value COLUMN:FROM=TO` and the `values` of a map file replace texts of a column; `bulk inspect` proposes near options."""
+"""`--value COLUMN:FROM=TO` and the `values` of a map file replace texts of a column; `bulk inspect` proposes similar options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A noun is one row: added at run time, it is listed and read from the command line through client and service."""
+"""A noun is one row: added at run time, the command line lists and reads it through client and service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.service import RunningService
 
 @pytest.fixture
 def visits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A noun `visits` that the service keeps under /activities."""
+    """Add a noun `visits` that the service keeps under /activities."""
     row = Noun("activities", "activity", "List visits.", "title id", "id title activityDate", example="ID")
     monkeypatch.setitem(NOUNS, "visits", row)
     monkeypatch.setitem(BY_NAME, "visits", CommandEntry("visits", "Records and data", "List visits", module=NOUN))

@@ -1,4 +1,4 @@
-"""`crmctl webhooks`: what the service says about events, and a receiver that is sent true, forged, stale, doubled and hostile requests."""
+"""`crmctl webhooks`: the event types of the service, and a receiver of genuine, forged, stale, duplicate and hostile requests."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="needs pipes of a known size")
 @pytest.mark.parametrize("read", [1, 20_000, 300_000])
 def test_what_was_answered_with_success_was_written_when_the_reader_goes_away(read: int) -> None:
-    """Lines are longer than the pipe holds: one that was written has been read up to its last part."""
+    """Lines are longer than the pipe holds: a line that has been written has been read up to its last part."""
     with Listener() as listener:
         assert listener.process.stdout is not None
         reader = listener.process.stdout.fileno()

@@ -1,4 +1,4 @@
-"""`crmctl webhooks verify`: saved deliveries, their headers in any form, and where the type of an event is found."""
+"""`crmctl webhooks verify`: saved deliveries, headers in any form, and the place of the event type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports, workflows, files and webhooks against the embedded service itself, as somebody uses them one after another."""
+"""Reports, workflows, files and webhooks of crmctl's service, used one after another."""
 
 from __future__ import annotations
 

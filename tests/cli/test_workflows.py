@@ -1,4 +1,4 @@
-"""`crmctl workflows`: refusals before anything starts, and waiting for the run that the call started among the runs of others."""
+"""`crmctl workflows`: refusals before the start, and the wait for the run that the command started, among other runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_of(identity: str, created: float, status: str = "completed", **more: Any
 
 
 class Service(FakeCrm):
-    """One workflow. `after(look, runs)` changes the list at each look after the start, counted from 0."""
+    """A service with one workflow. `after(look, runs)` changes the list at each look after the start, counted from 0."""
 
     def __init__(self, runs: list[dict[str, Any]] | None = None, *, after: Callable[[int, list[Any]], None] | None = None) -> None:
         self.workflow = {"id": ID, "name": NAME, "enabled": True, "trigger": "record/created"}
@@ -180,7 +180,7 @@ NOW = 1_800_000_000.4
 
 
 class Scene:
-    """A follower on a clock that tests move: our own is an hour behind the service's."""
+    """A follower on a clock that the test moves; crmctl's clock is an hour behind the service's."""
 
     def __init__(self, fake: Service) -> None:
         self.clock = FakeClock(NOW)
@@ -196,7 +196,7 @@ class Scene:
         return self.follower.follow(seconds)
 
     def at(self, seconds: float) -> float:
-        """A moment of the service's clock, counted from the request."""
+        """Return a moment of the service's clock, counted from the request."""
         return NOW + 3600 + seconds
 
 

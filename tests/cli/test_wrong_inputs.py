@@ -1,4 +1,4 @@
-"""Errors of wrong inputs name the value, what was meant and the way out."""
+"""Errors about wrong inputs name the value, the intended meaning and the way out."""
 
 from __future__ import annotations
 
