@@ -1,4 +1,4 @@
-"""One service for the tests of a module."""
+"""A service for all tests of a module, and a test double."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def app_crm() -> Iterator[Crm]:
 
 @pytest.fixture
 def double(crm: TestService, monkeypatch: pytest.MonkeyPatch) -> TestService:
-    """A test double, which the processes of a test use."""
+    """Start a test double for the processes of a test."""
     for name, value in crm.env.items():
         monkeypatch.setenv(name, value)
     return crm

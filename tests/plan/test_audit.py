@@ -1,4 +1,4 @@
-"""The second look: every record too many is named, whatever hid it from the first."""
+"""The audit of a finished import names every surplus record, also those that the first comparison could not see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.faultruns import ORIGIN, ROWS, MovingClock, Scenario, client_
 from tests.support.faultservice import Fault, FaultService, Habits
 
 DOUBLED = Fault("drop, applied twice", "twice", "drop")
-"""Of the second batch, rows 6 to 10; row 7 is like row 6, 9 like 8, and 11, of the next batch, like 10."""
+"""The second batch, rows 6 to 10, is written twice. Row 7 resembles row 6, row 9 row 8, and row 11, of the next batch, row 10."""
 
 
 @pytest.mark.parametrize("habits", [Habits("as it is"), Habits("text altered", alters=True)], ids=lambda habits: habits.name)
@@ -34,7 +34,7 @@ def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Ha
     with closing(Journal(tmp_path / "job", clock)) as journal:
         run_once(service, journal, rows, Scenario("twins"), clock)
         assert journal.counts()[RowState.CREATED] == ROWS
-        # Whether the next batch was on its way when the second was read back is chance: the audit finds out by itself.
+        # Reading back the second batch may find the next one in flight, or not. The audit has to work out the names without it.
         for record_id in further_records(journal):
             journal.keep(DUPLICATE, [(record_id, None)])
         if seen_before_the_next:
@@ -52,7 +52,7 @@ def test_all_doubles_of_rows_that_are_alike_are_named(tmp_path: Path, habits: Ha
 @pytest.mark.parametrize("alteration", ["truncates text", "alters the unique attribute", "sorts lists"])
 @pytest.mark.parametrize("altered", [None, 8], ids=["all altered", "one altered"])
 def test_doubles_that_the_service_altered_are_named(tmp_path: Path, alteration: str, altered: int | None) -> None:
-    """The values sent find none of them: only what agrees best says which rows are there twice."""
+    """The values sent match no record: only the best agreement tells which rows exist twice."""
     clock = MovingClock()
     told = AnswerPlay(alteration=alteration, altered=altered)
     service, rows = AnsweringService(clock, told), rows_of_play(told)

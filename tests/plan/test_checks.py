@@ -1,4 +1,4 @@
-"""`crmctl check`: every kind on every attribute type, one error for each mistake, reports, trend, failing records."""
+"""`crmctl check`: every kind on every attribute type, one error for each mistake, reports, trend, and failing records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
     "name": {"first": "Ada", "last": "Lovelace"}, "address": {"city": "London"}, "currency": {"amount": 5, "currency": "EUR"},
     "date": "2020-05-01", "select": "new", "list": ["a", "b"],
 }  # fmt: skip
-"""A value of each type; a reference is made by the test."""
+"""A valid value of each type; the test makes a reference."""
 
 OTHER: dict[str, Any] = {
     "text": "other", "email": "grace@acme.com", "number": 13, "phone_number": "+442079460001", "checkbox": False,
@@ -36,7 +36,7 @@ SEEN: dict[str, tuple[str, Any]] = {
     "address": ("London", "London"), "currency": ("5 EUR", "5 EUR"), "date": ("2020-.*", "2020-05-01"), "select": ("new", "new"),
     "list": ("[ab]", "a"), "reference": ("[0-9a-f-]{36}", None),
 }  # fmt: skip
-"""A pattern that only the good value matches, and the good value as a text."""
+"""A pattern that only the valid value matches, and the valid value as text."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Deleting many records: nothing goes before its copy is on disk, under faults and deaths at every step; and all of it comes back."""
+"""Bulk deletions: a copy of each record is on disk before its deletion, under faults and kills at every step, and an undo restores all."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_undo_whose_lists_lead_nowhere_names_the_service_and_goes_on_later(cl
 
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Ids that the service does not delete, without a word but its count."""
+    """The service keeps some of the records and tells only by its count."""
     kept: set[str] = set()
     delete = Crm.bulk_delete
 
@@ -237,7 +237,7 @@ def test_references_among_them_and_activities_are_linked_again(service: RunningS
 
 @pytest.mark.parametrize("others", [3, 230], ids=["read", "asked"])
 def test_other_records_refer_to_them_again(service: RunningService, client: Client, others: int) -> None:
-    """Of other objects and of the same one, by one value and in a list; what somebody set to another record meanwhile stays."""
+    """References from other objects and from the same one, single and in lists. A reference that another client changed meanwhile stays."""
     people_id = service.object_id("people")
     for name, extra in (("Mentor", {}), ("Friends", {"isList": True})):
         fields = {"name": name, "type": "reference", "config": {"allowed_object_id": people_id}, **extra}
@@ -273,7 +273,7 @@ def _moment(number: int) -> str:
 
 
 class Blind:
-    """A service of many deals that finds none by reference, though one names a person."""
+    """A service with many deals. Its filter by reference finds none, although one deal names a person."""
 
     def __init__(self) -> None:
         wires = ({"id": f"d{n:03}", "data": {"contact": "ab" if n == 7 else f"c{n}"}, "createdAt": _moment(n)} for n in range(900))
@@ -304,7 +304,7 @@ def test_a_service_that_finds_nothing_by_reference_is_read_whole() -> None:
 
 
 class Hasty(SystemClock):
-    """Sleeps no longer than it takes to say so."""
+    """A clock that advances by each sleep instead of sleeping."""
 
     def __init__(self) -> None:
         self.slept = 0.0
@@ -322,7 +322,7 @@ class Hasty(SystemClock):
 def test_an_undo_in_which_nothing_is_lost_waits_for_nothing(
     service: RunningService, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both of its phases: records that refer to each other; one of them is refused, since its address is taken meanwhile."""
+    """Both phases: the records refer to each other, and the service refuses one because its address is taken meanwhile."""
     monkeypatch.setenv("CRMCTL_BASE_URL", service.base_url)
     monkeypatch.setenv("CRMCTL_API_KEY", service.key)
     monkeypatch.chdir(tmp_path)
@@ -372,7 +372,7 @@ def test_a_copy_that_is_gone_or_was_changed_is_not_believed(client: Client, tmp_
 
 
 def test_a_list_of_lost_records_is_final_only_once_they_are_being_created(tmp_path: Path) -> None:
-    """Until then the job may be resumed and delete more."""
+    """Until its journal is finished, the job may be resumed and delete more."""
     lost = LostRecords(tmp_path, "companies", [])
     record = Record.parse({"id": "00000000-0000-4000-8000-000000000001", "data": {}})
     assert [lost.keep([]), lost.keep([record])] == [0, 1]

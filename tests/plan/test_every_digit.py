@@ -1,4 +1,4 @@
-"""Numbers of up to 1,000 digits on every path from a person or a file to the wire and back: no digit is lost, none is invented."""
+"""Numbers of up to 1,000 digits on every path from a user or a file to the wire and back: no digit is lost or invented."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KNOWN = {one.slug: one for one in ATTRIBUTES}
 
 @st.composite
 def spelled(draw: st.DrawFn) -> str:
-    """A number in plain digits, as people and programs write it; every length, and often where a float begins to lose."""
+    """Draw a number in plain digits, as people and programs write it: any length, often near the limit of a float."""
     count = draw(st.integers(1, 40) | st.sampled_from([15, 16, 17, 18, 19, 20, 38, 308, 309, 310, 999, 1000]))
     digits = draw(st.text("0123456789", min_size=count, max_size=count))
     whole = draw(st.integers(0, count))
@@ -57,7 +57,7 @@ NUMBERS = st.lists(spelled(), min_size=1, max_size=8)
 
 
 def says(value: Any, text: str) -> None:
-    """The value, as it goes over the wire, is the number that the text says."""
+    """Whether the value sent equals the number in the text."""
     assert Decimal(jsontext.dumps(value)) == Decimal(text)
 
 
@@ -134,7 +134,7 @@ def test_an_assignment_keeps_every_digit(text: str) -> None:
 def test_two_numbers_are_the_same_when_they_are_and_only_then(one: str, other: str, place: int) -> None:
     digits = [index for index, letter in enumerate(one) if letter.isdigit()]
     index = digits[place % len(digits)]
-    near = f"{one[:index]}{int(one[index]) % 9 + 1}{one[index + 1 :]}"  # one digit differs, anywhere
+    near = f"{one[:index]}{int(one[index]) % 9 + 1}{one[index + 1 :]}"  # one digit differs, at any place
     near = near if re.match("-?(0[.]|0$|[1-9])", near) else one
     zeros = one if len(one) > 990 else f"{one}000" if "." in one else f"{one}.000"
     for written, current in ((one, other), (one, near), (one, zeros)):

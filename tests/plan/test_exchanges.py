@@ -1,4 +1,4 @@
-"""Plans edited by hand in which a group gets a unique value of another group's record: refused by name, before anything is written."""
+"""Edited plans that give a group the unique value of another group's record: crmctl refuses them by name and writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = count(1)
 
 
 class Trade:
-    """A world of which every contact has an e-mail address and a code, both its own; `gets` edits the plan."""
+    """A world whose contacts have a unique e-mail address and a unique code; `gets` edits the plan."""
 
     def __init__(self, app_crm: Crm, folder: Path, groups: int, seed: int = 1) -> None:
         number, chance = next(NUMBERS), random.Random(seed)
@@ -34,7 +34,7 @@ class Trade:
         return self.crm.create_record(self.world.contacts, {"code": f"code {name}", "email": f"e{name}@x.com"}).id
 
     def gets(self, group: int, slug: str, giver: str | None) -> None:
-        """The survivor of a group gets what a record has, or nothing."""
+        """Give the survivor of a group the value of another record, or none."""
         value = None if giver is None else self.of(giver)[slug]
         merge = self.merges[group]
         self.merges[group] = replace(merge, values={**merge.values, slug: MergedValue(value, (), "")})
@@ -45,7 +45,7 @@ class Trade:
         return next(dict(merge.record(record_id).data) for merge in self.merges if record_id in (merge.survivor, *merge.losers))
 
     def refused(self) -> list[str]:
-        """Why groups are, when the plan is carried out."""
+        """Return why groups are refused when crmctl carries out the plan."""
         return [row["error"] for row in apply(self.context, self.path).to_document()["rows"]["refused"]]
 
     def undone(self) -> None:

@@ -1,4 +1,4 @@
-"""Exports over a real socket: complete while others write, whole or absent as files."""
+"""Exports over a real socket: complete while other clients write, and files that are whole or absent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exported_ids(text: str) -> list[str]:
 
 
 def same_moment(size: int) -> object:
-    """Creation times shared by `size` records each."""
+    """Return a creation time for each number, shared by `size` records."""
     return lambda n: f"2026-01-01T00:00:00.{n // size:06d}Z"
 
 
@@ -288,7 +288,7 @@ def test_the_format_comes_from_the_name() -> None:
 
 @pytest.mark.parametrize(("name", "pages"), [("people.csv", 12), ("people.parquet", 12), ("people.csv.gz", 90)])
 def test_a_full_disk_is_named_and_the_same_command_goes_on(name: str, pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's own limit stands for the disk that holds what was gathered."""
+    """SQLite's own limit stands in for a full disk under the collected records."""
     target, opened = tmp_path / name, Staging.__init__
     full = True
 
@@ -317,7 +317,7 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(name: str, pages: int
 def test_a_disk_that_fills_while_the_file_is_written_leaves_no_half_of_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of this process on the size of a file stands for the disk that holds the file."""
+    """The process's limit on file sizes stands in for a full disk under the exported file."""
     target, written = tmp_path / name, exporting.write_file
 
     def on_a_full_disk(*given: Any) -> None:

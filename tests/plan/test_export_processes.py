@@ -1,4 +1,4 @@
-"""Exports as processes: killed at any moment and gone on with, beside a writer, from the command line, from one run to the next."""
+"""Exports in processes of their own: killed at any moment and resumed, beside a writer, incremental from run to run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def killed(child: WarmProcess) -> None:
 
 
 def seed(double: TestService, scores: range) -> None:
-    """Create people a day ago."""
+    """Create people with times of yesterday."""
     done = double.client.bulk.import_records("people", ({"score": score} for score in scores))
     assert done.summary.to_document()["created"] == len(scores)
     double.clock.set("in 1d")
@@ -94,7 +94,7 @@ def test_a_kill_at_the_end_leaves_nothing_half(double: TestService, tmp_path: Pa
 
 @pytest.mark.parametrize("point", ["recalled", "written", "described", "remembered"])
 def test_an_incremental_export_that_is_killed_at_its_end_gives_all_once(double: TestService, tmp_path: Path, point: str) -> None:
-    """Who loads files with their manifest misses nothing; who loads only those of runs that ended well gets nothing twice."""
+    """A user who loads each file with its manifest misses no record; a user who loads only files of successful runs gets none twice."""
     target = tmp_path / "people.jsonl"
 
     def given() -> list[int]:
@@ -145,7 +145,7 @@ def all_people(service: RunningService) -> dict[str, Any]:
 
 
 def until_older(service: RunningService, made: dict[str, Any]) -> None:
-    """What was made is older than the service's clock, which its answers tell in whole seconds and a little late, says from now on."""
+    """Wait until the records are older than the service's clock, whose answers give whole seconds a little late."""
     newest = max(micros_of(record["updatedAt"]) or 0 for record in made.values())
 
     def now() -> float:

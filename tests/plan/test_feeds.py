@@ -1,5 +1,4 @@
-"""Imports of a feed beside people who edit, over a real socket: none of their edits is lost, nothing of the feed that should come is, and
-what is remembered of it is never wrong."""
+"""Feeds while people edit, over a real socket: no edit is lost, every change of the feed arrives, and the bases are never wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def test_a_week_of_a_feed(desk: KeyDesk) -> None:
     person_writes(desk, "ada", "hers")
     reads = len(desk.server.reads)
     assert night(desk, {"ada": "a1", "bob": "b2", "eve": "e1"}) == ({"updated": 1, "unchanged": 2}, (1, 0))
-    assert len(desk.server.reads) - reads <= 2  # no more than without a feed
+    assert len(desk.server.reads) - reads <= 2  # as many as without a feed
     assert notes(desk) == {"ada": "hers", "bob": "b2", "eve": "e1"}
     assert night(desk, {"ada": "a2", "bob": "b2", "eve": "e1"}) == ({"unchanged": 3}, (0, 1))
     assert notes(desk)["ada"] == "hers"
@@ -79,7 +78,7 @@ def test_the_first_night_decides_by_the_policy_alone(desk: KeyDesk) -> None:
 
 
 def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
-    night(desk, {"adalbertine": "remarkable", "bartholomew": "remarkable"})  # words that hashes do not hold by chance
+    night(desk, {"adalbertine": "remarkable", "bartholomew": "remarkable"})  # words that no hash contains by chance
     folder = desk.folder / "state" / "feeds"
     (file,) = folder.glob("*.sqlite")
     assert [path.stat().st_mode & 0o777 for path in (file, folder / "key", folder)] == [0o600, 0o600, 0o700]
@@ -87,7 +86,7 @@ def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
     assert not any(word in said for word in (b"adalbert", b"barthol", b"acme.com", b"remarkable"))
     with closing(sqlite3.connect(file)) as base:
         hashes = [row for (row,) in base.execute("SELECT hashes FROM base")]
-    assert len(set(hashes)) == 2  # one value, two rows: nobody can tell
+    assert len(set(hashes)) == 2  # one value in two rows has two hashes
 
 
 def test_an_undo_takes_back_what_is_remembered_too(desk: KeyDesk) -> None:
@@ -120,7 +119,7 @@ def test_a_row_of_which_nobody_can_tell_leaves_no_base(desk: KeyDesk, applies: b
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulate the death of the process."""
 
 
 POINTS = ["intend", "settle", "_confirm"]
@@ -129,7 +128,7 @@ POINTS = ["intend", "settle", "_confirm"]
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_process_that_dies_leaves_no_wrong_base(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, point: str, times: int) -> None:
-    """Where what it wrote is not known, the next night takes it for a conflict, or knows it from the journal; never for somebody's edit."""
+    """If the base is unknown, the next run reports a conflict or learns the base from the journal; it never mistakes the value for an edit."""
     night(desk, {"ada": "a1", "bob": "b1"})
     person_writes(desk, "bob", "his")
     with monkeypatch.context() as patched:
@@ -154,7 +153,7 @@ def test_a_process_that_dies_leaves_no_wrong_base(desk: KeyDesk, monkeypatch: py
 
 @pytest.mark.parametrize("applies", [True, False], ids=["its request was carried out", "its request was lost"])
 def test_rows_in_flight_of_a_killed_feed_are_not_edits_of_people(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, applies: bool) -> None:
-    """Nobody resumes the killed night. Each record holds what the feed wrote before or what it was writing, except one person's."""
+    """The killed job is not resumed. Each record holds the previous value of the feed or the new one, except the one a person edited."""
     names = [f"p{n}" for n in range(120)]
     night(desk, dict.fromkeys(names, "1"))
     with monkeypatch.context() as patched:
@@ -176,7 +175,7 @@ def test_rows_in_flight_of_a_killed_feed_are_not_edits_of_people(desk: KeyDesk, 
 
 
 def test_random_nights_lose_no_edit_under_keep_and_no_change_of_the_feed_under_take(desk: KeyDesk) -> None:
-    """As benchmarks/three_way_merges.py does with 10,000."""
+    """Random values as in benchmarks/three_way_merges.py, which draws 10,000."""
     from benchmarks.three_way_merges import Nights
 
     for policy in ("keep", "take"):

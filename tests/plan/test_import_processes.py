@@ -1,4 +1,4 @@
-"""Imports in processes that are killed or interrupted at every step: each row is there at most once, and accounted for."""
+"""Imports in processes that are killed or interrupted at every step: each row exists at most once and is accounted for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BULK = "POST /api/v1/objects/*/records/bulk"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """People with a score of their own."""
+    """Give people a score attribute."""
     path = tmp_path / "people.csv"
     path.write_text("score\n" + "".join(f"{n}\n" for n in range(1, ROWS + 1)))
     return path
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 @contextmanager
 def child(file: Path, point: str = "never", *, concurrency: int = 1, stderr: int | IO[str] = subprocess.DEVNULL) -> Iterator[WarmProcess]:
-    """An import of the file, or what continues it."""
+    """Start an import of the file, or resume it."""
     begin = ("import", "people", file, "--concurrency", concurrency, "--mirror", "never", "--settle", 1, "--timeout", 2 * PATIENCE)
     words = ("resume", "--last", "--yes", "--settle", 1) if job_folders() else begin
     streams = {"stdout": subprocess.DEVNULL, "stderr": stderr}
@@ -56,7 +56,7 @@ def open_journal() -> closing[Journal]:
 
 
 def accounted(crm: TestService) -> tuple[int, int, int]:
-    """Created, in doubt and unsent rows; every promise about them is checked against what the service really has."""
+    """Return the created, doubtful and unsent rows, after comparing every promise about them with the service."""
     with open_journal() as journal, journal.hold():
         counts, entries = journal.counts(), journal.rows(1, ROWS)
     there = Counter(int(person.data["score"]) for person in crm.client.records("people").list())
@@ -93,7 +93,7 @@ def test_a_killed_import_loses_and_doubles_nothing(double: TestService, file: Pa
 
 
 def held_up(crm: TestService, number: int) -> None:
-    """The service takes its time over one request, and carries it out when `let_go` is called."""
+    """A service that holds one request until `let_go` is called."""
     crm.faults(f"{BULK} [nth={number}] -> delay={2 * PATIENCE:.0f}s")
 
 

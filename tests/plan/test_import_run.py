@@ -1,4 +1,4 @@
-"""An import as a whole: what is in the service, and what the journal says, after every kind of trouble."""
+"""Whole imports under every kind of trouble: the records of the service and the states in the journal."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_one_bad_row_in_a_batch_refused_as_a_whole_is_found_by_halving(journal: 
 
 
 def test_a_refusal_that_is_believed_later_is_not_sent_as_a_whole_again(journal: Journal) -> None:
-    """While more is to come nobody can tell yet that nothing of a refused batch is there: it waits, and then goes on in halves."""
+    """While other batches are in flight, crmctl cannot prove that a refused batch left nothing: it waits, then sends halves."""
     server = BulkServer()
     server.refuse_batch = lambda records: (400, "bad row") if any(r["data"]["n"] == 42 for r in records) else None
     run(server.crm(), journal, prepared(500), ONE)
@@ -163,7 +163,7 @@ def test_an_update_that_was_carried_out_is_not_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("applies", [True, False])
 def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, applies: bool) -> None:
-    """A colleague changes row 7 before crmctl looks: row 7 is in doubt and named, the others are done once."""
+    """Another client changes row 7 before crmctl reads it back: row 7 is in doubt and named, all others exist once."""
     server = BulkServer()
     with closing(new_journal(tmp_path / "job", mode="upsert")) as journal:
         ids = server.seed([{"n": -n} for n in range(1, 11)])
@@ -261,7 +261,7 @@ def test_doubts_without_end_stop_the_sending_and_the_rows_that_are_absent_can_be
     result = run(server.crm(), journal, prepared(1000), ONE)
     assert len(server.writes) == 6
     assert "unknown" in result.notes[0]
-    # Lists in which nothing is newer than these requests prove nothing: they wait for a request that succeeds.
+    # Lists that show nothing newer than these requests prove nothing: crmctl waits for a request that succeeds.
     assert journal.counts()[RowState.IN_DOUBT] == 600
     server.faults.clear()
     run(server.crm(), journal, prepared(1000), ONE)

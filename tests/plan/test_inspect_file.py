@@ -1,4 +1,4 @@
-"""A look at a file: what was detected, what the columns hold, which attributes they would fill."""
+"""`bulk inspect`: detected format, values of each column, and the attributes they would fill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that ends at any write of its journal, of a merge or of its undo, loses and doubles nothing."""
+"""A process that dies at any write of the journal, during a merge or its undo, loses and doubles nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL_KINDS = 28
 
 
 def crashes(act: Callable[[], Any], at: int) -> bool:
-    """Whether it came to the `at`-th write of the journal: every second one is lost with the process, the others are just made."""
+    """Run an act that dies at the `at`-th write of the journal; return whether it came that far. Every second such write is lost, too."""
     seen, whole = count(1), MergeJournal._transaction
 
     @contextmanager
@@ -58,7 +58,7 @@ def test_a_crash_at_any_write_of_the_journal(app_crm: Crm, tmp_path: Path, undoi
         came = crashes((lambda: unmerge(context)) if undoing else (lambda: apply(context, path)), at)  # noqa: B023
         if came and newest_job(context).is_running:
             assert at > 10
-            return  # the last write of all ends the hold; that of a process which has died is none
+            return  # the last write of a merge releases its lease; after a crash nothing does
         if not undoing:
             assert error_of(resume(context)) is None
             world.check_merged(merges)

@@ -1,4 +1,4 @@
-"""`bulk update` and `bulk delete` killed at every step, and their undos too: all is changed once, and all comes back."""
+"""`bulk update`, `bulk delete` and their undos, killed at every step: each change happens once, and all of it is undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.service import RunningService, running_service
 from tests.support.warm_program import run_module
 
 PEOPLE = 230
-"""Three requests of 100."""
+"""Three requests of 100 records."""
 
 COMMANDS = {
     "update": ("bulk", "update", "people", "--filter", "score>=0", "--set", "address.city=Rome", "--yes"),

@@ -1,4 +1,4 @@
-"""Jobs whose journal went back in time: a log that is gone, an older copy, no mark beside it. They are refused, and nothing is sent."""
+"""Jobs whose journal went back in time (missing log, older copy, no high-water mark): crmctl refuses them and sends nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE = DeliveryOptions(concurrency=1)
 
 
 class Desk:
-    """A job that ended with row 1,000 sent, and whose files are then spoiled."""
+    """Run a job until row 1,000 was sent; then damage its files."""
 
     def __init__(self, folder: Path, server: BulkServer) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Desk:
         self.clock = FakeClock()
 
     def send_a_thousand(self, *, copy_at: int) -> None:
-        """`copy_at`: the number of the request at which a copy of the database is made, without its log."""
+        """Copy the database without its log at the request with number `copy_at`."""
 
         def copy(_: object) -> None:
             if len(self.server.writes) == copy_at + 1:
@@ -87,7 +87,7 @@ def test_a_job_whose_journal_went_back_is_refused_by_name(
     desk = Desk(tmp_path / "job", server)
     desk.send_a_thousand(copy_at=copy_at)
     if harm is put_back_all:
-        monkeypatch.setattr(database, "TOUCHED_SECONDS", -1.0)  # it was put back later than this
+        monkeypatch.setattr(database, "TOUCHED_SECONDS", -1.0)  # the copy was put back after this moment
     harm(desk)
     error = failure_of(desk)
     assert (error.code, str(desk.folder) in error.message) == ("damaged_job", True)

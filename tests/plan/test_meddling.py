@@ -1,5 +1,6 @@
-"""Somebody else at work while groups are merged, or taken apart: whatever they do after any write, nothing of theirs is lost, nothing is
-made twice, and the other group is not held up."""
+"""Another client at work while crmctl merges groups or undoes a merge: whatever it does after any write, crmctl loses none of its changes,
+creates nothing twice, and finishes the other group.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ NUMBERS = count(1)
 
 
 class Somebody:
-    """Does one thing in a world, once; `done` when it was possible."""
+    """Acts of another client in a world, each once; `done` once it succeeded."""
 
     def __init__(self, app_crm: Crm, world: World, merge: PlannedMerge) -> None:
         self.crm, self.world, self.merge = app_crm, world, merge
@@ -60,7 +61,7 @@ class Somebody:
 
 
 class Meddler(CrashingService):
-    """After the `at`-th write somebody does something."""
+    """A service in which another client acts after the `at`-th write."""
 
     def __init__(self, app_crm: Crm, at: int, act: Callable[[], None], somebody: Somebody) -> None:
         super().__init__(app_crm, at, "after")
@@ -68,7 +69,7 @@ class Meddler(CrashingService):
 
     def _crash(self, when: str) -> None:
         if self.writes == self._at and when == "after":
-            # Gone already, or it refers to what is gone: somebody is told so.
+            # The record is gone, or the act refers to a record that is: the service tells the other client.
             with contextlib.suppress(NotFoundError, RejectedError):
                 self.act()
                 self.somebody.done = True
@@ -84,7 +85,7 @@ def world_of(app_crm: Crm, folder: Path) -> tuple[MergeContext, World, list[Plan
 
 
 def nothing_dangles(world: World) -> None:
-    """No reference and no link names what is not there."""
+    """Every reference and link names an existing record."""
     there = {record.id for record in world.records(world.contacts)}
     for record in (*world.records(world.contacts), *world.records(world.tickets)):
         assert {record.data.get(slug) for slug in ("asker", "helper", "manager")} - {None} <= there
@@ -145,7 +146,7 @@ def test_somebody_at_every_second_write_of_an_undo(app_crm: Crm, tmp_path: Path,
 
 
 class Counting:
-    """Counts what is listed, and of which objects by filter."""
+    """A service that counts lists, and the objects of filtered ones."""
 
     def __init__(self, app_crm: Crm, *, heeds: bool = True) -> None:
         self._crm, self._heeds = app_crm, heeds

@@ -1,4 +1,4 @@
-"""What a merge reads before it writes, and what it says of that."""
+"""The reads of a merge before its first write, and its notes about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges on a real service: everything is merged or left as it was, at every crash, whoever else writes; an undo brings all of it back."""
+"""Merges on a real service: at every crash, and whoever else writes, a group is merged or unchanged, and an undo restores everything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMBERS = count(1)
 SEEDS = (1,)
 THREE_LOSERS = 20
 ALL_KINDS = 28
-"""A world whose merge takes a step of every kind."""
+"""The seed of a world whose merge takes a step of every kind."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 class Case:
-    """One world of its own, with a plan."""
+    """A world with its plan."""
 
     def __init__(self, service: RunningService, folder: Path, seed: int = 1, groups: int = 1) -> None:
         self.service, self.folder = service, folder
@@ -60,7 +60,7 @@ class Case:
         return {record.id: record for record in self.world.records(self.world.contacts)}
 
     def plan_again(self, number: int) -> None:
-        """The same merges, of what has other ids after an undo."""
+        """Plan the same merges again for records that have new ids after an undo."""
         ids = {str(record.data["code"]): one for one, record in self._known().items()}
         self.ids = [[ids[code] for code in codes] for codes in self._codes]
         self.path = self.path.with_suffix(f".{number}")
@@ -75,7 +75,7 @@ class Case:
         return apply(self.context, self.path)
 
     def crash(self, act: Any, at: int, when: str) -> bool:
-        """Whether it came to it."""
+        """Run an act with a crash at the `at`-th write; return whether it came that far."""
         self.context.service = CrashingService(self.crm, at, when)
         try:
             act()
@@ -86,7 +86,7 @@ class Case:
         return False
 
     def undone(self) -> None:
-        """Take everything apart; what there was before is there again."""
+        """Undo all merges and compare the world with its state before."""
         done = unmerge(self.context)
         assert error_of(done) is None, str(error_of(done))
         assert self.world.snapshot() == self.before
@@ -105,7 +105,7 @@ def test_what_was_merged_by_chance_is_taken_apart_again(service: RunningService,
 
 
 def when(at: int) -> str:
-    """Every second crash comes before its request leaves, the others with the answer in hand; the benchmark has both for each."""
+    """Every second crash comes before the request leaves, the others after the answer; the benchmark plays both for each write."""
     return "before" if at % 2 else "after"
 
 
@@ -155,7 +155,7 @@ def test_a_process_killed_at_any_step_goes_on_where_it_was(service: RunningServi
 
 def test_losers_that_refer_to_each_other_do_so_again(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=THREE_LOSERS) as case:
-        last = max(case.ids[0])  # made again after the others, who are without it until then
+        last = max(case.ids[0])  # these are recreated last; until then the others lack the reference
         for one in case.ids[0]:
             case.crm.update_record(case.world.contacts, one, {"manager": last})
         case.before = case.world.snapshot()
@@ -166,7 +166,7 @@ def test_losers_that_refer_to_each_other_do_so_again(service: RunningService, tm
         case.undone()
 
 
-# -- somebody else ---------------------------------------------------------------------------------------------------------------------
+# -- other clients -------------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_whose_record_moved_is_refused_by_name_and_the_rest_goes_on(service: RunningService, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service
 
 
 class Meddling(CrashingService):
-    """Somebody else does something after the `at`-th write."""
+    """Another client acts after the `at`-th write."""
 
     def __init__(self, crm: Any, at: int, act: Any) -> None:
         super().__init__(crm, at, "after")
@@ -294,7 +294,7 @@ class Meddling(CrashingService):
 
 
 class LostAnswers(CrashingService):
-    """Every second record that is created is never heard of."""
+    """A service that loses the answer to every second creation."""
 
     made = 0
 
@@ -314,7 +314,7 @@ class LostAnswers(CrashingService):
 
 
 class Refusing(CrashingService):
-    """Deletes nothing."""
+    """A service that refuses deletions."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*_: Any) -> Any:
@@ -324,7 +324,7 @@ class Refusing(CrashingService):
 
 
 class RefusingWrites(CrashingService):
-    """Refuses to change activities, or the records of one object."""
+    """A service that refuses changes of activities, or of one object's records."""
 
     def __init__(self, crm: Any, name: str, object_id: str) -> None:
         super().__init__(crm, 0, "after")
@@ -342,7 +342,7 @@ class RefusingWrites(CrashingService):
 
 
 class Keeping(CrashingService):
-    """Deletes nothing, and says so by its count alone."""
+    """A service that deletes nothing and tells only by its count."""
 
     def __getattr__(self, name: str) -> Any:
         return (lambda *_, **__: 0) if name == "bulk_delete" else getattr(self._crm, name)

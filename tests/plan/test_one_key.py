@@ -1,4 +1,4 @@
-"""Two imports and a reader, each a process, on one key: no request is refused. benchmarks/rate_processes.py measures them."""
+"""Two imports and a reader, each a process, share one key: the service refuses no request. benchmarks/rate_processes.py measures them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_processes_with_one_key_share_its_limit(tmp_path: Path, limiter: Callabl
         while any(process.poll() is None for process in imports):
             run_crmctl("records", "list", "people", env=env).ok()
             reads += 1
-            threading.Event().wait(0.2)  # a person who asks again and again
+            threading.Event().wait(0.2)  # a person who repeats a query
         ends = [(process.communicate(), process.returncode) for process in imports]
         assert [code for _, code in ends] == [0, 0], ends
     assert sum(one.writes for one in sink.asked) == 2 * BATCHES

@@ -1,4 +1,4 @@
-"""Rows that name parts of values, by key and by id: what is not named stays, also when a job ends in the middle and others edit."""
+"""Rows that name parts of values, by key and by id: other parts stay, also if the job stops half-way and other clients edit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MONEY = {"amount": 5, "currency": "EUR"}
 
 @dataclass
 class PartsDesk:
-    """Somebody who imports a CSV by the ids or by the codes of records."""
+    """A user who imports a CSV by the ids or the codes of records."""
 
     server: BulkServer
     folder: Path
@@ -66,7 +66,7 @@ class PartsDesk:
         return ImportPlan(mapping=MappingOptions(Mode.UPSERT, keys=("code",) if self.by_key else ()), stop_on_error=stop, values=values)
 
     def file(self, header: str, *rows: str) -> Path:
-        """Rows after the codes of the records, in their order; one more row than records creates one."""
+        """Return rows in the order of the records' codes; one more than there are records, so that one is created."""
         path = self.folder / f"{len(list(self.folder.glob('*.csv')))}.csv"
         names = [record["id"] for record in self.server.records] + [""] * 9
         lines = [f"{names[place]},c{place},{row}" for place, row in enumerate(rows)]
@@ -148,7 +148,7 @@ def test_a_text_is_refused_before_anything_is_sent(desk: PartsDesk) -> None:
 
 
 def test_a_job_that_goes_on_heeds_what_others_did_meanwhile(desk: PartsDesk) -> None:
-    desk.server.faults[1] = Fault(status=403)  # the second request ends the run, nothing of it was carried out
+    desk.server.faults[1] = Fault(status=403)  # the second request ends the run without effect
     first = desk.load("home.city", *["Rome"] * 5)
     assert first.summary.counts["unsent"] == 3
     desk.clock.advance(3600)

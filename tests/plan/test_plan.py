@@ -1,4 +1,4 @@
-"""A job that carries out a plan and is interrupted before its first request compares the plan again."""
+"""A job that carries out a plan and stops before its first request compares the plan again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def desk(tmp_path: Path) -> KeyDesk:
 
 
 def begin(desk: KeyDesk) -> None:
-    """Make a plan, and the job that is to carry it out; the plan's own file is gone then."""
+    """Make a plan and the job that will carry it out; delete the plan's own file."""
     source, place = desk.folder / "people.csv", desk.folder / "people.plan"
     source.write_text(ROWS, encoding="utf-8")
     target = ImportTarget("people", OBJECT_ID, desk.server.origin, desk.attributes, desk.server.crm(desk.clock))

@@ -1,4 +1,4 @@
-"""Parents and links when the service refuses some of them, when others make them first, and when two references want the same."""
+"""Parents and links when the service refuses some, when other clients create them first, and when two references need the same parent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTRIBUTES = [
 
 
 class Desk:
-    """Imports people who refer to one another by address."""
+    """A user who imports people that refer to one another by address."""
 
     def __init__(self, server: BulkServer, folder: Path) -> None:
         self.server = server
@@ -65,7 +65,7 @@ class Desk:
         return run_job(context, job, RunOptions(DeliveryOptions(concurrency=1)), self.findings.append)
 
     def people(self) -> dict[str, dict[str, Any]]:
-        """By address, what everybody holds, with addresses in place of ids."""
+        """Return everyone's values by address, with addresses in place of ids."""
         names = {record["id"]: record["data"]["email"] for record in self.server.records}
 
         def named(value: Any) -> Any:
@@ -105,7 +105,7 @@ def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, 
 
 
 def test_a_unique_parent_that_somebody_else_made_first_is_used(desk: Desk) -> None:
-    """The service refuses the parent because another client created it after crmctl looked: the rows are valid and refer to it."""
+    """The service refuses the parent because another client has created it since the look-up: the rows are valid and refer to it."""
 
     def taken(data: dict[str, Any]) -> str | None:
         if data.get("email") != "g@x.com":
@@ -187,7 +187,7 @@ def test_a_link_the_service_refuses_fails_its_row_which_is_there(desk: Desk) -> 
 def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int, applies: bool) -> None:
     desk.server.faults[request_number] = Fault(applies=applies, drop=True)
     done = desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,g@x.com\nc@x.com,a@x.com\n")
-    if request_number < 2 and not applies:  # the only records that are made: a list without anything newer proves nothing
+    if request_number < 2 and not applies:  # these are the only records created: a list that shows nothing newer proves nothing
         assert (done.exit_code, counts(done)) == (ExitCode.PARTIAL, {"unsent": 3} if request_number == 0 else {"inDoubt": 3})
         assert len(desk.server.records) == request_number
         left = done.summary.files["inDoubt" if request_number else "unsent"]

@@ -1,4 +1,4 @@
-"""Parents, rows and links in a process that is killed at every step: each record is there once, and refers to the one it should."""
+"""Parents, rows and links in a process killed at every step: each record exists once and refers to the right one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, GHOSTS = 130, 20
 
 
 def managers() -> dict[str, str | None]:
-    """Everybody of the file: rings of three, and every fifth has a manager who is neither in the file nor there."""
+    """The people of the file: rings of three; the manager of every fifth is neither in the file nor in the service."""
     found: dict[str, str | None] = {}
     for n in range(ROWS):
         ring = n - n % 3 + (n + 1) % 3
@@ -28,7 +28,7 @@ def managers() -> dict[str, str | None]:
 
 @pytest.fixture
 def managed(double: TestService) -> TestService:
-    """A test double whose people have managers."""
+    """Start a test double whose people have managers."""
     try:
         double.restore("managers")
     except RejectedError:
@@ -59,7 +59,7 @@ def test_a_killed_import_makes_and_links_everybody_once(managed: TestService, tm
     assert run(point, "import", "people", file, *keys, *references) == -signal.SIGKILL
     ended = run("never", "resume", "--last", "--yes")
     people = {record.id: record.data for record in managed.client.records("people").list()}
-    if point == "begun:1":  # nobody can tell: the only request so far may be under way, and nothing newer shows
+    if point == "begun:1":  # undecided: the only request so far may still be under way, and no newer record shows
         assert (ended, people) == (10, {})
         return
     assert ended == 0

@@ -1,4 +1,4 @@
-"""What is there a second time: looked at as it is now, and deleted only beside the row's own record and while nobody has changed it."""
+"""`bulk repair` reads the copies of rows again and deletes one only if the row's own record exists and the copy is unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.outcomes import error_of
 
 @dataclass
 class RepairDesk(QuietContext):
-    """A job of nine rows whose second request, rows 4 to 6, a proxy has repeated."""
+    """Run a job of nine rows whose second request, rows 4 to 6, a proxy repeats."""
 
     state: Path = field(kw_only=True)
     recognition: str = field(kw_only=True)
@@ -81,7 +81,7 @@ class RepairDesk(QuietContext):
                 one["wire"] |= {"data": one["wire"]["data"] | {"note": "by hand"}, "updatedAt": "2099-01-01T00:00:00Z"}
 
     def named(self) -> dict[int, str]:
-        """The ids in the file of rows that are ok."""
+        """Return the ids in the result file of created rows."""
         (file,) = self.state.rglob("ok.csv")
         return {int(row["_row"]): row["_id"] for row in csv.DictReader(file.read_text().splitlines()) if row["_id"]}
 
@@ -127,7 +127,7 @@ def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path,
 
 
 def test_what_people_did_since_decides_which_one_stays(tmp_path: Path) -> None:
-    """Of row 4 they have removed the record that was kept, of row 5 the other one, and changed the other one of row 6."""
+    """Another client has deleted the named record of row 4 and the copy of row 5, and changed the copy of row 6."""
     people = desk(tmp_path, "unique")
     copies = people.repair().found.duplicates
     people.remove(str(copies[4][0]))
@@ -156,7 +156,7 @@ def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(
 
 @pytest.mark.parametrize("recognition", ["content", "unique"])
 def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path: Path, recognition: str) -> None:
-    """Nothing shows that the second record is the job's."""
+    """Nothing shows that the job created the second record."""
     people = desk(tmp_path, recognition)
     left = Counter([4, 5, 6])
     for _ in range(2):

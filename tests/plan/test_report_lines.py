@@ -1,4 +1,4 @@
-"""Every finding of a report stands on its physical line of the file, whatever the file is made of, in a form that its reader takes."""
+"""Every finding of a report stands on its physical line of the file, for every file format, in the form its reader expects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def report(name: str, *options: str, form: str = "github") -> Result:
 
 
 def places(out: str) -> list[tuple[int, str]]:
-    """Line and code of every annotation of a line; of several lines `3-4`."""
+    """Return line and code of every annotation; `3-4` for several lines."""
     found = re.findall(r"^::(?:error|warning) file=.*?,line=(\d+)(?:,endLine=(\d+))?,title=(\w+)::", out, re.MULTILINE)
     return [(int(last or first), code) for first, last, code in found]
 
@@ -70,7 +70,7 @@ def test_findings_on_their_lines(here: Path, name: str, content: str | bytes, ex
 
 
 def test_rows_of_a_sheet(here: Path) -> None:
-    """Empty, hidden and merged rows count: a line is the number that Excel shows."""
+    """Empty, hidden and merged rows count: the line is the number that Excel shows."""
     book = openpyxl.Workbook()
     sheet = book.active
     for place, value in {"A3": "email", "B3": "score", "A6": "a@x.io", "B6": "bad", "A8": "b@x.io", "B8": "bad"}.items():

@@ -1,4 +1,4 @@
-"""Jobs that go on after something changed: the attributes of their object, or the records they have yet to write."""
+"""Jobs resumed after a change of the object's attributes or of records still to be written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def desk(tmp_path: Path) -> KeyDesk:
 
 
 def stopped(desk: KeyDesk) -> None:
-    """Begin an import of 150 rows that stops after the first 100."""
+    """Start an import of 150 rows that stops after the first 100."""
     desk.server.faults[1] = Fault(status=403)
     assert counts(desk.load(ROWS, "email")) == {"created": 100, "unsent": 50}
     desk.server.faults.clear()
@@ -81,7 +81,7 @@ def test_no_change_of_the_attributes_keeps_a_job_from_being_undone(desk: KeyDesk
 
 
 def test_an_undo_restores_the_values_of_the_attributes_that_still_exist(desk: KeyDesk) -> None:
-    """The records lost the others with their attribute, which is no edit, and the service takes none back."""
+    """The records lost the other values with their attribute, which is no edit, and the service accepts none back."""
     motto = attribute("motto")
     desk.attributes.append(motto)
     desk.server.seed([{"email": f"p{n}@acme.com", "note": "old", "motto": "old"} for n in range(150)])

@@ -1,4 +1,4 @@
-"""Imports in any order of runs, faults, deaths, strangers, repair and undo. benchmarks/machine_runs.py plays many more."""
+"""Imports under any order of runs, faults, kills, other clients, repairs and undos. benchmarks/machine_runs.py plays many more."""
 
 from __future__ import annotations
 

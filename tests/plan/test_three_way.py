@@ -1,4 +1,4 @@
-"""Whose value counts: the table of what a feed wrote last, what its file says and what the record holds, for whole values and for parts."""
+"""The three-way table (value the feed wrote last, value in the file, value of the record) for whole values and for parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hash_of(unit: str, form: str) -> str:
 
 
 def decide(policy: str, base: Any, file: Any, record: Any, slug: str = "note") -> tuple[Any, ValueChoice | None, bool | None]:
-    """What is written (None: nothing), and what had to be chosen; `base` "?" is an unknown one."""
+    """Return the value to write (None: none) and the conflict; an unknown `base` is "?"."""
     rule = ThreeWay(Policy.parse(policy), ATTRIBUTES)
     known = {} if base == "?" else rule.first({slug: base}, {}, hash_of).bases
     merge = rule.merge(({slug: file}, {}), {slug: record}, known, hash_of)
@@ -40,7 +40,7 @@ def decide(policy: str, base: Any, file: Any, record: Any, slug: str = "note") -
     return written, chosen.choice if chosen else None, chosen.is_conflict if chosen else None
 
 
-TABLE = [  # base, file, record, and what each policy does: keep, take, fail, fill
+TABLE = [  # base, file, record, and the result of each policy: keep, take, fail, fill
     ("a", "a", "a", [(None, None, None)] * 4),
     ("a", "b", "a", [("b", None, None)] * 4),
     ("a", "a", "x", [(None, "kept", False), ("a", "taken", False), (None, "kept", False), (None, "kept", False)]),

@@ -1,4 +1,4 @@
-"""Undo of imports by key over a real socket: what nobody changed since is as it was before, whatever happens on the way, and once only."""
+"""Undo of imports by key over a real socket: unchanged records are restored, once only, under any fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.patience import PATIENCE
 from tests.support.warm_program import start_module
 
 OLD, NEW = 250, 150
-"""Records that were there, all of which the import changes, and those it creates."""
+"""Existing records, all changed by the import, and records the import creates."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def desk(tmp_path: Path) -> KeyDesk:
 
 
 def imported(desk: KeyDesk) -> list[dict[str, Any]]:
-    """An import that changes all old records and creates new ones; returns how the records were before."""
+    """Import changes of all existing records, and new ones; return the records as they were before."""
     desk.server.seed([{"email": f"p{n}@acme.com", "note": f"old {n}", **({"n": n} if n % 2 else {})} for n in range(OLD)])
     before = copy.deepcopy(desk.server.records)
     text = "Email,Note,n\n" + "".join(f"P{n}@acme.com,new,{n + 1000}\n" for n in range(OLD + NEW))
@@ -49,7 +49,7 @@ def undone(desk: KeyDesk) -> Undo:
 
 
 def freeze_lists(server: BulkServer, records: list[dict[str, Any]]) -> None:
-    """From now on lists show these records; each record by itself is shown as it is."""
+    """Let lists show these records from now on; a single record is shown as it is."""
     page = server.page
 
     def frozen(query: dict[str, list[str]]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def freeze_lists(server: BulkServer, records: list[dict[str, Any]]) -> None:
 
 
 def shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Data with empty attributes left out."""
+    """Return data without empty attributes."""
     return [{slug: value for slug, value in record["data"].items() if value is not None} for record in records]
 
 
@@ -110,7 +110,7 @@ def test_a_change_while_the_question_is_asked_is_seen(desk: KeyDesk) -> None:
         nonlocal seen
         if desk.server.reads[page].get("sort") == ["updated_at"]:
             seen += 1
-            if seen == 2:  # the look after the answer
+            if seen == 2:  # the read after the answer
                 record = desk.server.records[3]
                 record["data"]["note"], record["updatedAt"] = "theirs", "2026-01-01T00:10:00.000000Z"
 
@@ -169,7 +169,7 @@ def test_a_killed_undo_is_finished_by_the_next_one(double: TestService, point: s
     with start_module("tests.support.commandchild", point, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         assert process.wait(PATIENCE) == -signal.SIGKILL
     assert (stored() == before) is point.endswith(":8")
-    first = next(people.list(order="asc"))  # put back by now, and then changed by somebody
+    first = next(people.list(order="asc"))  # restored by now, then changed by another client
     people.update(first.id, {"notes": "theirs"})
     undone = run_crmctl(*words)
     assert (undone.code, undone.json()["conflicts"]) in ((0, 0), (10, 1)), undone
@@ -198,7 +198,7 @@ def test_few_records_of_many_are_read_by_themselves(desk: KeyDesk) -> None:
     desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(5)), "email")
     desk.server.reads.clear()
     assert undone(desk).left == {}
-    assert len(desk.server.reads) == 3  # the newest, how many there are, and what changed since
+    assert len(desk.server.reads) == 3  # the newest record, the total, and the records changed since
     assert fetching.reading_cost(desk.server.crm(desk.clock), "people", 12) == (11, True)
 
 
@@ -219,9 +219,9 @@ KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm"
         ({"email": "A@b.c"}, {"email": "a@b.c"}, {"email": "A@b.c"}, StepStanding.AFTER),
         ({"phone": "+44 20 79"}, {"phone": None}, {"phone": "+442079"}, StepStanding.AFTER),
         ({"firm": "11"}, {"firm": {"id": "22"}}, {"firm": {"id": "11", "name": "x"}}, StepStanding.AFTER),
-        ({"n": 12}, {"n": 1}, {"n": "12.0"}, StepStanding.AFTER),  # a number that the service keeps as text
+        ({"n": 12}, {"n": 1}, {"n": "12.0"}, StepStanding.AFTER),  # the service keeps this number as text
         ({"n": 12}, {"n": 1}, {"n": 12.0}, StepStanding.AFTER),
-        ({"note": "b", "n": 2}, {"note": "a", "n": 1}, {"note": "b", "n": 1}, StepStanding.AFTER),  # half of it is restored already
+        ({"note": "b", "n": 2}, {"note": "a", "n": 1}, {"note": "b", "n": 1}, StepStanding.AFTER),  # half of it is already restored
         ({"sum": {"amount": 2}}, {"sum": {"amount": 1}}, {"sum": {"amount": 3}}, StepStanding.CHANGED),
     ],
 )
@@ -231,7 +231,7 @@ def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], curre
 
 @pytest.mark.parametrize("times", ["kept", "static", "missing"])
 def test_values_that_colleagues_added_stay_whatever_the_service_says_of_times(desk: KeyDesk, times: str) -> None:
-    """The service writes a default and cuts notes off; that is no edit. One colleague adds a value, another replaces one."""
+    """The service adds a default and truncates notes, which is no edit. One client adds a value, another replaces one."""
     add = desk.server.add
     moment = "2026-01-01T00:05:00.000000Z"
 
@@ -255,7 +255,7 @@ def test_values_that_colleagues_added_stay_whatever_the_service_says_of_times(de
 
 
 def test_lists_that_show_the_state_before_the_import_do_not_count_as_an_undo(desk: KeyDesk) -> None:
-    """Records of a list from before the import look as if an earlier undo had restored them."""
+    """The list is older than the import; its records look as if an earlier undo had restored them."""
     desk.server.seed([{"email": f"p{n}@acme.com", "note": f"old {n}"} for n in range(OLD)])
     before = copy.deepcopy(desk.server.records)
     assert counts(desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(OLD)), "email")) == {"updated": OLD}
@@ -267,7 +267,7 @@ def test_lists_that_show_the_state_before_the_import_do_not_count_as_an_undo(des
 
 @pytest.mark.parametrize("count", [20, NEW])
 def test_records_that_a_list_from_before_the_import_lacks_are_deleted_not_called_undone(desk: KeyDesk, count: int) -> None:
-    """The ids are known, from an undo that stopped before it deleted anything."""
+    """The ids are known from an undo that stopped before its first deletion."""
     desk.server.seed([{"email": f"p{n}@acme.com"} for n in range(5)])
     before = copy.deepcopy(desk.server.records)
     assert counts(desk.load("Email,Note\n" + "".join(f"n{n}@acme.com,new\n" for n in range(count)), "email")) == {"created": count}

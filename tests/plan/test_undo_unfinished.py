@@ -1,4 +1,4 @@
-"""Undo of a job that was killed: its unsent rows are abandoned, and its rows in doubt are settled first."""
+"""Undo of a killed job: crmctl settles its rows in doubt first and abandons its unsent rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def scores(client: Client) -> list[int]:
 def test_undo_deletes_records_of_a_request_refused_for_now_that_the_service_carried_out(
     service: RunningService, tmp_path: Path, refused: int
 ) -> None:
-    """The process ended before it could repeat the request."""
+    """The process died before it could repeat the request."""
     path = tmp_path / f"refused{refused}.csv"
     path.write_text("score\n" + "".join(f"{n}\n" for n in range(ROWS)))
     with opened(service) as client:

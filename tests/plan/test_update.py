@@ -1,4 +1,4 @@
-"""Updating many records: what is changed and what is not, under faults and deaths at every step, resumed and taken back."""
+"""Bulk updates: what changes and what does not, under faults and kills at every step, resumed and undone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SET = {"status": "contacted", "address.city": "Rome"}
 
 
 def people(client: Client, count: int = COUNT) -> dict[str, dict[str, Any]]:
-    """Records with an address of several parts; every tenth holds the new values already."""
+    """Records with an address of several parts; every tenth already holds the new values."""
     rows = (
         {
             "score": n,
@@ -63,7 +63,7 @@ def test_only_what_is_another_value_is_written_and_no_other_part_changes(client:
 def test_an_undo_without_a_list_of_changes_restores_the_record_that_tests_the_lists_once(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some records have no `updatedAt`, so no list shows that crmctl has restored one record already."""
+    """Some records have no `updatedAt`, so no list shows that crmctl has already restored one of them."""
     before = people(client, 12)
     result = client.bulk.update("people", {"status": "contacted"}, filter="score>=0")
     monkeypatch.setattr(Lookup, "refresh", lambda *_: False)

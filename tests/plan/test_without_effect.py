@@ -1,4 +1,4 @@
-"""The service answers that it updated records and does not: no job calls them written, and one lie is repaired."""
+"""A service that acknowledges updates without effect: no job calls them written, and a repetition repairs one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 @pytest.fixture
 def lies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The number of updates that will have no effect, as the only item."""
+    """The number of updates without effect, as the only item."""
     left = [0]
     write, update = Crm.bulk_write, Crm.update_record
 
@@ -122,7 +122,7 @@ def test_an_edit(client: Client, lies: list[int], count: int, tmp_path: Path) ->
 
 
 def test_a_merge_and_its_undo(service: RunningService, lies: list[int], tmp_path: Path) -> None:
-    """Every kind of update of a merge has no effect the first time: values, references and unique values."""
+    """The first update of every kind in a merge (values, references, unique values) has no effect."""
     with Case(service, tmp_path, seed=28) as case:
         lies[0] = 2
         assert error_of(case.apply()) is None
@@ -156,7 +156,7 @@ def test_references_to_records_that_an_undo_creates_again(client: Client, lies: 
 
 
 class AcceptingService(PlainService):
-    """Accepts every row and stores none."""
+    """A service that accepts every row and stores none."""
 
     def _bulk(self, object_id: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"created": len(body["records"]), "updated": 0, "failed": []}

@@ -54,7 +54,7 @@ def test_a_partly_refused_batch_confirms_its_accepted_rows() -> None:
 @pytest.mark.parametrize("answer", [*ANSWERS])
 @pytest.mark.parametrize("recognition", ["content", "unique"])
 def test_a_wrong_answer_is_found_out_before_the_job_ends(answer: str, recognition: str) -> None:
-    """The last look compares what exists with what was written: exit 0 only if every row exists once."""
+    """The final comparison matches records with rows: exit 0 only if every row exists once."""
     for number in (1, 4):
         outcome = play(AnswerPlay(recognition, answers=((number, answer),)))
         assert outcome.is_right, outcome

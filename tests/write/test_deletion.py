@@ -1,4 +1,4 @@
-"""Deleting many records over a real socket: which ids are taken, what is sent, and what is said about them."""
+"""Bulk deletions over a real socket: accepted ids, requests and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a job on disk: found from any row on, kept only when complete, private."""
+"""The rows of a job on disk: readable from any row on, kept only if complete, and private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proves that a row is absent: several clocks, stopped lists, refusals after the commit, and records that were there before."""
+"""Proof that a row is absent: differing clocks, lists that stand still, refusals after the commit, and earlier records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AFTER_COMMIT = [fault for fault in FAULTS if fault.reply in ("400", "403", "404"
 def import_over_socket(
     folder: Path, service: FaultService, rows: int, options: DeliveryOptions = ONE
 ) -> tuple[RunResult, Counter[RowState]]:
-    """One run; the rows' states afterwards."""
+    """Run a job; return the states of its rows."""
     with closing(new_journal(folder)) as journal, FaultServer(service) as server:
         session = Session(server.origin, Credential("key", "test", server.origin), HttpTransport(), clock=service.clock)
         result = run(Crm(session), journal, prepared(rows), options, clock=service.clock)
@@ -48,7 +48,7 @@ def values(service: FaultService) -> Counter[Any]:
     return Counter(one["wire"]["data"]["n"] for one in service.records)
 
 
-# -- several clocks ----------------------------------------------------------------------------------------------------------------------
+# -- differing clocks ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -82,7 +82,7 @@ def test_times_without_a_zone_cost_nothing_more(tmp_path: Path) -> None:
     assert abs(reads[0] - reads[1]) <= 4, "the order of two threads may cost a look while sending and one at the end"
 
 
-# -- lists that say nothing --------------------------------------------------------------------------------------------------------------
+# -- lists that prove nothing --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED, *AFTER_COMMIT[:2]], ids=str)
@@ -95,7 +95,7 @@ def test_nothing_is_absent_from_lists_that_have_stopped(habits: Habits, fault: F
 
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED], ids=str)
 def test_a_list_without_any_new_record_proves_nothing(tmp_path: Path, fault: Fault) -> None:
-    """Stopped lists of the only request look just like those of one that was not carried out."""
+    """After the only request, lists that stand still look like a request that was never carried out."""
     service = FaultService(FakeClock(), {0: fault}, Habits(stopped=0))
     _, states = import_over_socket(tmp_path / "job", service, 50)
     assert states == {RowState.IN_DOUBT: 50}
@@ -103,7 +103,7 @@ def test_a_list_without_any_new_record_proves_nothing(tmp_path: Path, fault: Fau
 
 
 class Meeting(FaultService):
-    """The first write is answered when a second one is under way, or when none has come for a moment."""
+    """Answer the first write once a second one is under way, or after a moment without one."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -121,7 +121,7 @@ class Meeting(FaultService):
 
 
 def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) -> None:
-    """Two batches that are under way together show nothing newer than one another."""
+    """Two batches that were under way together prove nothing about each other."""
     service = Meeting(FakeClock(), {0: NOT_APPLIED})
     _, states = import_over_socket(tmp_path / "job", service, 150, DeliveryOptions())
     assert states == {RowState.CREATED: 150}
@@ -147,7 +147,7 @@ def test_why_rows_are_in_doubt_is_said(tmp_path: Path) -> None:
 
 
 def test_what_nobody_can_tell_now_is_told_when_something_newer_is_there(tmp_path: Path) -> None:
-    """Three lost requests in a row: one more is sent, and what it shows settles them."""
+    """Three requests in a row are lost: crmctl sends one more, whose effect settles them."""
     service = FaultService(FakeClock(), dict.fromkeys((0, 1, 2), NOT_APPLIED))
     _, states = import_over_socket(tmp_path / "job", service, 1000)
     assert states == {RowState.CREATED: 1000}
@@ -164,7 +164,7 @@ def test_a_service_without_totals_still_settles_doubts(tmp_path: Path, fault: Fa
 
 
 def test_the_count_at_the_end_says_when_something_is_there_twice(tmp_path: Path) -> None:
-    """Nothing is said where it fits."""
+    """A count that fits brings no message."""
     notes = []
     for number, last in enumerate(("all", "twice")):
         service = FaultService(FakeClock(), {1: NOT_APPLIED, 3: Fault("taken", last, "good")})
@@ -174,7 +174,7 @@ def test_the_count_at_the_end_says_when_something_is_there_twice(tmp_path: Path)
     assert "400 rows were created, and the service has 500 more records" in notes[1]
 
 
-# -- records that were there before ------------------------------------------------------------------------------------------------------
+# -- earlier records -----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", ["zone", "bare", "none"])
@@ -193,7 +193,7 @@ def test_records_like_the_rows_that_were_there_before_are_not_the_rows(tmp_path:
 
 
 def test_records_like_the_rows_from_just_before_the_job_are_not_the_rows(tmp_path: Path) -> None:
-    """They are read with what is new, since clocks may be off by as much, and are not among the newest that the job has noted."""
+    """crmctl reads them with the new records, since clocks may differ by as much; they are not among the newest ones of the baseline."""
     service = FaultService(FakeClock(), {1: NOT_APPLIED})
     for n in [*range(101, 201), *range(-150, 0)]:
         service.create({"n": n})

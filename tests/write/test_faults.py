@@ -1,4 +1,4 @@
-"""Imports under faults: whatever fails, and whenever the program dies, every row is there once, or the job names it."""
+"""Imports under faults: whichever request fails and whenever crmctl dies, every row exists once, or the job names it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY = 100
 
 
 def sample(scenarios: list[Scenario]) -> list[list[Scenario]]:
-    """One scenario in EVERY, the same each time, in four portions."""
+    """Return every EVERY-th scenario, always the same ones, in four portions."""
     chosen = random.Random(7).sample(scenarios, len(scenarios) // EVERY)
     return [chosen[start::4] for start in range(4)]
 
@@ -38,7 +38,7 @@ def test_no_single_fault_and_no_pair_loses_or_doubles_a_row(portion: int) -> Non
 @pytest.mark.parametrize("recognition", RECOGNITIONS)
 @pytest.mark.parametrize("name", ["502 html, applied all", "502 html, applied no", "hang, applied half", "drop, applied late"])
 def test_what_can_be_told_is_told(recognition: str, name: str) -> None:
-    """Where the service behaves, no row stays in doubt."""
+    """If the service behaves, no row stays in doubt."""
     outcome = play(Scenario(recognition, ((1, BY_NAME[name]),)))
     assert (outcome.is_right, outcome.duplicates) == (True, 0)
     assert outcome.in_doubt == 0 or recognition == "twins"
@@ -59,7 +59,7 @@ def test_a_row_written_twice_by_a_proxy_is_named_with_both_records() -> None:
 
 @pytest.mark.parametrize("applies", ["no", "all", "half"])
 def test_the_only_request_of_a_job_is_sent_again_only_where_the_lists_move(tmp_path: Path, applies: str) -> None:
-    """Half of it shows that they do; nothing of it may be a list that has stopped."""
+    """Half of them prove that lists are current; no list of such a scenario may count as standing still."""
     service = FaultService(FakeClock(), {0: BY_NAME[f"500, applied {applies}"]})
     with closing(new_journal(tmp_path / "job")) as journal, FaultServer(service) as server:
         run_over_socket(server, service, journal, 50)

@@ -1,4 +1,4 @@
-"""Somebody else creates a record with the key of a row while its outcome is unknown: it is not the row, and not a second one of it."""
+"""Another client creates a record with the key of a row in doubt: crmctl takes it neither for the row's record nor for a copy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.faultruns import ORIGIN, Scenario, look_back, rows_for, run_o
 from tests.support.faultservice import Fault, FaultService, Lost
 
 ROW = 7
-"""Of the second batch, rows 6 to 10."""
+"""The second batch, rows 6 to 10."""
 
 RECOGNIZED: list[dict[str, Any]] = [{"unique": "email"}, {"keys": ["email"], "key_types": ["email"]}]
 THEIRS = {"n": -1, "note": "theirs", "email": f"P{ROW}@acme.com"}
 
 
 class Shared(FaultService):
-    """Somebody else creates a record with the row's key before, or after, the second write."""
+    """Let another client create a record with the row's key before, or after, the second write."""
 
     comes = "before"
 
@@ -46,7 +46,7 @@ class Shared(FaultService):
 
 
 class Enforced(Shared):
-    """Refuses the row alone, or `as_a_whole` what it comes with; the answer to the second write is lost, or not."""
+    """Refuse the row alone, or with its batch (`as_a_whole`); lose the answer to the second write, or not."""
 
     as_a_whole = is_lost = False
 
@@ -68,7 +68,7 @@ def _answer(status: int, document: Any) -> Response:
 
 
 def imported(folder: Path, service: FaultService, recognized: dict[str, Any]) -> tuple[RowEntry, dict[int, list[str]]]:
-    """What a job and its audit say of the row, and which records they call too many; every other row must have been created."""
+    """Return the job's and the audit's state of the row, and the records they call surplus; every other row must exist."""
     Journal.create(folder, dataclasses.replace(header(origin=ORIGIN), **recognized), service.clock).close()
     with closing(Journal(folder, service.clock)) as journal:
         rows = rows_for("unique")

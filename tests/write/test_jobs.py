@@ -1,4 +1,4 @@
-"""Jobs as a user has them: a file goes in, records, result files and a summary come out; a second run goes on where the first one was."""
+"""Jobs for users: a file in; records, result files and a summary out. A second run continues the first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SEQUENTIAL = DeliveryOptions(concurrency=1)
 
 @dataclass
 class Desk:
-    """Somebody who imports files into one service."""
+    """A user who imports files into one service."""
 
     server: BulkServer
     state: Path
@@ -316,7 +316,7 @@ def test_a_job_whose_ground_has_changed_does_not_go_on(desk: Desk, tmp_path: Pat
 
 @pytest.mark.parametrize("guard", [Guard(expect=3), Guard(most=50, percent=True)], ids=["expect", "percent"])
 def test_what_it_may_change_holds_for_whoever_goes_on(desk: Desk, tmp_path: Path, guard: Guard) -> None:
-    """An import that ended during its check had a number of rows that was expected; it still has it."""
+    """An import that stopped during its check has an expected number of rows, and keeps it."""
     with temporary_input(desk.store, str(people(tmp_path, 4)), io.BytesIO()) as given:
         begun = start_import(desk.store, desk.target, given, JobOptions(ImportPlan(), guard=guard))
     begun.journal.close()

@@ -1,4 +1,4 @@
-"""The journal: what it refuses, what survives, and that its counts always add up."""
+"""The journal: what it refuses, what survives a crash, and that its counts always add up."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_sending_is_on_disk_before_begin_returns(journal: Journal) -> None:
 
 
 def test_what_is_about_to_leave_is_brought_to_disk(journal: Journal) -> None:
-    """SQLite says how it would commit at the moment it does."""
+    """SQLite reports its commit mode while it commits."""
     modes: list[tuple[str, int]] = []
     database = journal._db
 
@@ -181,7 +181,7 @@ def test_the_dead_have_no_start_time() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # dead, and not yet taken away
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # dead, but not yet reaped
     assert lease.start_time(child) == ""
     os.waitpid(child, 0)
     assert lease.start_time(child) == ""

@@ -1,4 +1,4 @@
-"""Reading back: what counts as evidence and what does not."""
+"""Reading back: what counts as evidence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(journal: 
 
 
 def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
-    """However much was created in the same second: it was there when the job began."""
+    """Records of the same second, however many, existed when the job began."""
     unique = dataclasses.replace(header(), unique="n")
     server = BulkServer()
     with closing(Journal.create(tmp_path / "job", unique, FakeClock())) as journal:
@@ -73,7 +73,7 @@ def test_without_the_right_to_read_rows_stay_in_doubt(journal: Journal) -> None:
 
 @dataclasses.dataclass
 class Announced(Silent):
-    """Keeps when each announced wait ends at the latest."""
+    """Collects the latest end of each announced wait."""
 
     clock: FakeClock = dataclasses.field(default_factory=FakeClock)
     ends: list[float] = dataclasses.field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The exit code of a job, by what became of its rows."""
+"""The exit code of a job, by the states of its rows."""
 
 from __future__ import annotations
 

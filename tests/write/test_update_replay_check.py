@@ -1,4 +1,4 @@
-"""Updates that were sent long ago: what may be sent again, and what somebody else may have changed since."""
+"""Updates sent long ago: which ones crmctl may repeat, and which records another client may have changed since."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTRY = Entry(1, b'{"data":{"city":"Rome"},"id":"a"}', "a")
 
 
 class Service:
-    """Has one record, which somebody last changed at a moment."""
+    """A service with one record and the moment of its last change."""
 
     def __init__(self, city: str, updated_at: str | None, date: str | None = None) -> None:
         self.date = date
@@ -48,7 +48,7 @@ def outcome(city: str, updated_at: str | None, date: str | None = None, now: flo
     [(-CLOCK_MARGIN - 1, True), (-CLOCK_MARGIN + 1, False), (0, False), (CLOCK_MARGIN + 1, False), (3600, False), (-3600, True)],
 )
 def test_only_what_nobody_touched_since_is_sent_again(seconds: float, is_repeatable: bool, zone: str) -> None:
-    """Clocks may be off: what was changed within a minute before the sending may have been changed after it."""
+    """Clocks may differ: a change up to a minute before the request may be younger than it."""
     moment = datetime.fromtimestamp(SENT_AT + seconds, UTC).isoformat().replace("+00:00", zone)
     assert outcome("Paris", moment) == (set(), {1} if is_repeatable else set())
 
@@ -58,7 +58,7 @@ def test_only_what_nobody_touched_since_is_sent_again(seconds: float, is_repeata
 def test_the_date_of_a_list_tells_when_the_request_was_sent_by_the_clock_of_the_service(
     lead: float, seconds: float, is_repeatable: bool
 ) -> None:
-    """The list is read 20 s after the request; the clock of the service differs from ours by `lead` seconds."""
+    """crmctl reads the list 20 s after the request; the service's clock is `lead` seconds ahead."""
     moment = datetime.fromtimestamp(SENT_AT + lead + seconds, UTC).isoformat()
     date = format_datetime(datetime.fromtimestamp(SENT_AT + lead + 20, UTC), usegmt=True)
     assert outcome("Paris", moment, date, now=SENT_AT + 20) == (set(), {1} if is_repeatable else set())
@@ -81,7 +81,7 @@ def test_without_a_time_nothing_is_overwritten(updated_at: str | None) -> None:
 @pytest.mark.parametrize("applies", [True, False])
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_step_is_repeated_only_if_the_record_holds_the_old_values(applies: bool, count: int) -> None:
-    """The answer is lost, and another client edits the first record before it is sent again."""
+    """The answer is lost, and another client edits the first record before crmctl repeats the request."""
     server = BulkServer()
     ids = server.seed([{"city": "Paris", "n": n} for n in range(count)])
     server.faults[0] = Fault(applies=applies, drop=True)

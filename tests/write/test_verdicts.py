@@ -1,4 +1,4 @@
-"""What is known of a batch after an answer or an error: certain only where the answer fits every row."""
+"""The verdict on a batch after an answer or an error: certain only if the answer fits every row."""
 
 from __future__ import annotations
 
