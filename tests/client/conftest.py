@@ -21,7 +21,7 @@ KEY = "crs_9f8e7d6c5b4a_secret/+"
 
 @dataclass
 class Scene:
-    """What a test looks at: the server, the client on it, and everything that was said."""
+    """The server, the client on it, and the notes and log lines of the client."""
 
     server: ScriptedServer
     crm: Crm

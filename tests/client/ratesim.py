@@ -1,4 +1,4 @@
-"""A discrete simulation of processes that share one rate budget against services that limit in different ways. No time passes."""
+"""Simulate processes that share one rate budget, against services that limit in different ways. No real time passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rounding = Callable[[float], float]
 
 
 class FixedWindow:
-    """Counts per window; windows are aligned to the epoch or begin with the first request."""
+    """Counts requests per window. Windows are aligned to the epoch or begin with the first request."""
 
     def __init__(self, limit: int, window: float, *, aligned: bool, rounding: Rounding = math.floor, phase: float = 0.0) -> None:
         self.limit, self.window, self.aligned, self.rounding, self.phase = limit, window, aligned, rounding, phase
@@ -34,7 +34,7 @@ class FixedWindow:
 
 
 class SlidingWindow:
-    """Counts the accepted requests of the last `window` seconds; Reset is when the oldest leaves, or a whole window from now."""
+    """Counts the accepted requests of the last `window` seconds. Reset is when the oldest leaves, or a whole window from now."""
 
     def __init__(self, limit: int, window: float, *, rounding: Rounding = math.ceil, running: bool = False) -> None:
         self.limit, self.window, self.rounding, self.running = limit, window, rounding, running
@@ -51,7 +51,7 @@ class SlidingWindow:
 
 
 class TokenBucket:
-    """At most `capacity` tokens (`limit` unless said), `limit` new ones a window, evenly; Reset is when it is full again."""
+    """A bucket of `capacity` tokens (default: `limit`), refilled evenly by `limit` tokens per window. Reset is when it is full."""
 
     def __init__(self, limit: int, window: float, capacity: int | None = None) -> None:
         self.limit, self.window, self.capacity = limit, window, capacity or limit
@@ -70,11 +70,12 @@ Limiter = FixedWindow | SlidingWindow | TokenBucket
 
 @dataclass
 class World:
-    """`workers` requests at a time in all, each with `latency` seconds to the service and back (with jitter).
+    """Clients of one service with one key.
 
-    One in fifty takes `stall` seconds more. Each worker prepares its next request for `pace` seconds. `foreign` requests a second come
-    from elsewhere with the same key. A person at a terminal sends one after each of many `pauses` (the least and the most seconds of one;
-    none: nobody does), and `waits` tells how long each of these took.
+    `workers` requests are in flight at a time, each with `latency` seconds to the service and back (with jitter); one in fifty takes
+    `stall` seconds more. Each worker prepares its next request for `pace` seconds. `foreign` requests per second come from other clients
+    with the same key. A person at a terminal sends a request after each pause between the two `pauses` (seconds; None: no person), and
+    `waits` holds how long each of them took.
     """
 
     service: Limiter
@@ -98,7 +99,7 @@ class World:
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
 
     def run(self, *, seconds: float = math.inf, requests: float = math.inf) -> World:
-        """Until so much time has passed, or so many requests were accepted."""
+        """Run for a time, or until the service has accepted that many requests."""
         ledger = self.ledger
         dice = random.Random(self.seed)
         order = itertools.count()
@@ -109,7 +110,7 @@ class World:
             heapq.heappush(events, (moment, next(order), what))
 
         def ask(now: float, lane: int, then: Callable[[float], object], ticket: int | None = None) -> None:
-            """`then` follows the answer."""
+            """Acquire a slot and send a request; call `then` after the answer."""
             answer = ledger.acquire(now, lane, ticket)
             if isinstance(answer, int):
                 at(now + self._leg(dice), lambda moment: arrive(moment, answer, then))
@@ -160,9 +161,10 @@ class World:
 
 
 def share_used(world: World) -> float:
-    """Share of the limit used. Aligned windows: of those that went by whole. A bucket, which begins full: of those after the first.
+    """Return the used share of the limit.
 
-    Others: as a rate, over full limits.
+    Aligned windows: of the windows that passed completely. A bucket, which begins full: of those after the first. Others: as a rate, over
+    full limits.
     """
     service, times = world.service, sorted(world.accepted)
     if isinstance(service, FixedWindow) and service.aligned:
@@ -181,7 +183,7 @@ def share_used(world: World) -> float:
 
 
 def least_time(limit: int, window: float, start: float, workers: int, *, cycle: float, requests: int) -> float:
-    """Seconds that somebody who knows the aligned windows exactly needs; each worker has one request at a time of `cycle` seconds."""
+    """Return the seconds needed with exact knowledge of the aligned windows; each worker has one request at a time of `cycle` seconds."""
     free = [start] * workers
     heapq.heapify(free)
     counts: dict[int, int] = {}

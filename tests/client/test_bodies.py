@@ -1,4 +1,4 @@
-"""Answers of any size: what is read of one is bounded, decompressed as well, and so is the memory of the process that reads it."""
+"""Answers of any size: crmctl reads a bounded part, also of compressed ones, and its memory stays bounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chunked(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def packed(times: int) -> bytes:
-    """300 MB of blanks, compressed so many times; never whole in this process, whose memory a child is measured with."""
+    """Return 300 MB of blanks, compressed `times` times, without holding them: a child's memory counts this process's, too."""
     packer = zlib.compressobj(9, wbits=31)
     body = b"".join([*(packer.compress(BLANKS) for _ in range(300)), packer.flush()])
     return body if times == 1 else gzip.compress(body, 9)
@@ -58,7 +58,7 @@ def nested() -> Iterator[bytes]:
 
 @contextmanager
 def serving(answer: Callable[[], Iterator[bytes]]) -> Iterator[str]:
-    """An address where every connection is answered so."""
+    """Serve this answer on every connection; return the address."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -87,11 +87,11 @@ import resource, subprocess, sys
 run = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
 print(run.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """
-"""A small process between: a child counts the memory of the process that it was forked from as its own."""
+"""A small process in between: a forked child counts its parent's memory as its own."""
 
 
 def ask(origin: str, **env: str) -> tuple[int, str, int]:
-    """Exit code, stderr, and the most MB of memory of one `crmctl members list`."""
+    """Return exit code, stderr and peak memory in MB of one `crmctl members list`."""
     command = [sys.executable, "-c", MEASURED, str(CRMCTL), "members", "list", "--max-wait", "5"]
     given = environment({"CRMCTL_BASE_URL": origin, "CRMCTL_API_KEY": "key", **env})
     run = subprocess.run(command, capture_output=True, env=given, text=True, check=True)

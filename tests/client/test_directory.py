@@ -1,4 +1,4 @@
-"""Slugs to objects and attributes: how many requests they cost, and what a stale or broken cache does."""
+"""Slugs to objects and attributes: the number of requests, and stale or broken caches."""
 
 from __future__ import annotations
 

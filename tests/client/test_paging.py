@@ -1,4 +1,4 @@
-"""Walking lists of services that count well, badly, or not at all."""
+"""Pages of lists with right totals, wrong totals, or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def records(start: int, count: int) -> list[Record]:
 
 
 class Service:
-    """A list of `size` records. `cap` is the largest page it gives, whatever is asked."""
+    """A list of `size` records. `cap` is the largest page, whatever the client requests."""
 
     def __init__(self, size: int, *, counts: bool = True, cap: int = 100, says_cap: bool = False, overcount: int = 0) -> None:
         self.size, self.counts, self.cap, self.says_cap, self.overcount = size, counts, cap, says_cap, overcount
@@ -100,12 +100,12 @@ def test_a_service_that_does_not_move_on_is_an_error_not_a_loop(page: Callable[[
 
 @pytest.mark.parametrize("size", [1, 10, 15, 40])
 def test_a_short_list_that_comes_again_is_the_whole_list(size: int) -> None:
-    """A service that neither counts nor heeds `offset`; of 20 or 50 nobody can say whether the service only gave its own page."""
+    """The service sends no total and ignores `offset`. After 20 or 50 records, its own page size could be the reason."""
     assert walk(lambda limit, offset: Page(records(0, size), None, limit, offset)) == [f"r{number}" for number in range(size)]
 
 
 class Shifting:
-    """A list of 300 that others change before the answers whose numbers are given: new records in front, or old ones gone from there."""
+    """A list of 300 records that other clients change before the numbered answers: new records in front, or old ones deleted there."""
 
     def __init__(self, changes: dict[int, int], *, counts: bool) -> None:
         self.rows, self.changes, self.counts, self.asked = records(0, 300), changes, counts, 0

@@ -1,4 +1,4 @@
-"""The retry policy as a table, and Retry-After in both of its forms."""
+"""The retry policy as a table, and both forms of Retry-After."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_wish_of_the_service_is_never_shortened(status: int) -> None:
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after": formatdate(NOW + 30, usegmt=True)}, 30.0),
         ({"retry-after": formatdate(NOW - 30, usegmt=True)}, 0.0),
-        # A service whose clock is an hour ahead: its own Date says what it means.
+        # The service's clock is an hour ahead; its Date header gives the base.
         ({"retry-after": formatdate(NOW + 3610, usegmt=True), "date": formatdate(NOW + 3600, usegmt=True)}, 10.0),
         ({}, None),
         ({"retry-after": ""}, None),

@@ -1,4 +1,4 @@
-"""Requests over real sockets: addresses, the key, retries, errors, and what is said about them."""
+"""Requests over real sockets: addresses, the key, retries, errors and messages."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_post_of_unknown_outcome_is_never_repeated(scene: Play, step: Reply) -
         assert caught.value.outcome_unknown
         assert here.clock.slept == []
         error = caught.value.to_document()["error"]
-        assert error["retryable"] is False  # a script that believes it would write twice
+        assert error["retryable"] is False  # a script that trusted True would write twice
         assert "look before you repeat" in error["hint"]
 
 
@@ -158,7 +158,7 @@ def test_a_connection_that_was_never_made_lets_a_post_try_again(scene: Play) -> 
                 Session(origin, Credential(KEY, "test", origin), HttpTransport(), clock=here.clock, random=lambda: 0.5) for _ in range(2)
             )
             reached.request("GET", "/objects")
-        # A service that this session never reached is not tried again: a person waits for the answer.
+        # The session never reached this service and does not retry: a user is waiting for the answer.
         for session, waits in ((unreached, 0), (reached, 4)):
             with pytest.raises(NetworkError) as caught:
                 session.request("POST", "/objects", body={})
@@ -179,7 +179,7 @@ def test_max_wait_bounds_a_rate_limit(scene: Play) -> None:
 
 
 class _Slow(Budget):
-    """Every request takes 40 seconds."""
+    """A transport whose requests take 40 seconds."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""Every resource in every shape that the specification leaves open, and the shapes that are refused."""
+"""Every resource in every shape that the specification permits, and shapes that crmctl refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections, TLS, proxies, bodies: what the transport does with real sockets, and what its failures say about the outcome."""
+"""Connections, TLS, proxies and bodies over real sockets, and the outcome after each failure."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_header_that_http_does_not_allow_is_not_quoted(transport: HttpTranspor
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1 with its key, in one file."""
+    """Return one file with a self-signed certificate for 127.0.0.1 and its key."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -213,7 +213,7 @@ def test_a_certificate_must_be_trusted(tls: ssl.SSLContext, certificate: Path) -
 
 
 def test_plain_http_where_tls_was_expected(transport: HttpTransport) -> None:
-    # Whatever the random bytes of the greeting look like, the answer is plain HTTP.
+    # The answer is plain HTTP, whatever the random bytes of the greeting are.
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:
         answered = answering.submit(_answer_plainly, listening)
         error = failure(transport, f"https://127.0.0.1:{listening.getsockname()[1]}/x")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, on a disk that fills: the error names the place, and nothing is left behind."""
+"""Files appear whole or not at all, also on a full disk: the error names the place, and crmctl leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crmctl.files.whole_files import check_place, whole_bytes, whole_file
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a disk that is full by then: no file of this process grows beyond so many bytes."""
+    """Imitate a full disk: no file of this process grows beyond this many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

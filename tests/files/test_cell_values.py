@@ -1,4 +1,4 @@
-"""One value at a time: cells, JSON values, blanks, and the form that existing records show."""
+"""Single values: cells, JSON values, blanks, and the form of existing records."""
 
 from __future__ import annotations
 

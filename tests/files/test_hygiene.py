@@ -1,4 +1,4 @@
-"""What is declared column by column, and dates that no time zone moves."""
+"""Formats declared for a column, and dates that no time zone shifts."""
 
 from __future__ import annotations
 

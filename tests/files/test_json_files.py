@@ -1,4 +1,4 @@
-"""JSONL and JSON arrays: records, exports, bad lines, numbers, and where a broken array is broken."""
+"""JSONL and JSON arrays: records, exports, bad lines, numbers, and the place where an array is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns to attributes: what a name means, what the user declares, and everything that is refused before the first row."""
+"""Columns to attributes: names, declarations of the user, and refusals before the first row."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_unknown_columns_are_all_listed_with_the_nearest_attributes():
 
 
 @pytest.mark.parametrize("header", ["--", "- -"])
-def test_a_column_without_a_letter_is_near_nothing(header):
-    """Neither to an attribute that has no name."""
+def test_a_column_without_letters_gets_no_suggestion(header):
+    """Not even an attribute without a name."""
     with pytest.raises(UsageError) as caught:
         build_mapping([header, "notes"], [*ATTRIBUTES, attribute("nameless", name="")], MappingOptions())
     assert "nearest" not in caught.value.message

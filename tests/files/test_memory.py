@@ -1,4 +1,4 @@
-"""Memory stays flat however long a file is: the peak of a long file is that of a short one, give or take a few blocks."""
+"""Memory stays flat: a long file needs as much as a short one, apart from a few blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(report.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def peak(program: str, path: Path) -> tuple[int, int]:
-    """Rows read and megabytes used at most by a fresh process."""
+    """Return the rows read and the peak of megabytes of a fresh process."""
     run = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     rows, megabytes = map(int, run.stdout.split())
     return rows, megabytes

@@ -1,4 +1,4 @@
-"""A table of odd files and what each must give: cells, problems with their lines, or a refusal. Nothing is padded, shifted or guessed."""
+"""Odd files and their results: cells, problems with their lines, or a refusal. crmctl pads, shifts and guesses nothing."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_the_hint_at_an_encoding_is_likely(tmp_path, text, likely):
     ],
 )
 def test_the_hint_shows_how_a_word_reads(tmp_path: Path, text: str, written: str, readings: list[str]) -> None:
-    """Which encoding a file has can hardly be told by its bytes, but by somebody who knows its words."""
+    """Bytes hardly show their encoding, but a user recognizes the words."""
     with pytest.raises(UsageError) as caught:
         source_of(tmp_path, text.encode(written))
     assert [one for one in readings if one not in (caught.value.hint or "")] == []

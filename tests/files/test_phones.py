@@ -17,7 +17,7 @@ PHONE = attribute("phone", "phone_number")
 
 
 def sent(text, region=None, **options):
-    """The wire value, or the code of the finding."""
+    """Return the wire value, or the code of the finding."""
     value = convert(text, PHONE, ValueOptions(default_region=region, **options))
     return value.code if isinstance(value, Finding) else value
 

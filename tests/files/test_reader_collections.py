@@ -1,4 +1,4 @@
-"""The cases that collections of CSV tests are known for (csv-spectrum, csvkit, DuckDB), written anew: the same shapes, our own data."""
+"""The shapes of well-known collections of CSV tests (csv-spectrum, csvkit, DuckDB), with data of our own."""
 
 from __future__ import annotations
 

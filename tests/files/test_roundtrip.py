@@ -1,4 +1,4 @@
-"""Whatever a csv.writer writes, in any dialect and encoding, is read back to the character, twice, with true line numbers."""
+"""crmctl reads back every character that csv.writer writes, in any dialect and encoding, twice, with the right line numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_any_table_written_by_csv_is_read_back_exactly(table, delimiter, style, 
     assert [row.cells for row in rows] == table
     assert rows == again
     assert [row.problem for row in rows] == [None] * len(table)
-    # The original text of the records, put together again, is the file; and the line numbers are those of the records' places in it.
+    # The original texts of all records, joined, are the file, and the line numbers fit their places in it.
     assert newline.join([source.header_text, *(row.raw for row in rows)]).rstrip("\r\n") == text.rstrip("\r\n")
     place = 0
     for row in rows:

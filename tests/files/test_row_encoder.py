@@ -1,4 +1,4 @@
-"""Rows that come encoded say exactly what rows built with all their data say, and rows with findings never come that way."""
+"""Encoded rows equal rows built as data, and a row with findings is never encoded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ BLANK = ["Bob", *[""] * 10]
 
 @st.composite
 def rows(draw):
-    """A row with nothing to say about it, but for a few cells: with many odd ones hardly a row would come encoded."""
+    """Draw a clean row with at most three odd cells: with more, hardly any row would be encoded."""
     row = list(draw(st.sampled_from([CLEAN, BLANK])))
     for place in draw(st.sets(st.integers(0, len(COLUMNS) - 1), max_size=3)):
         row[place] = draw(st.sampled_from(CELLS[COLUMNS[place]]))
@@ -98,7 +98,7 @@ def both_ways(directory, rows, values=OPTIONS[0], mapping=MAPPINGS[0], header=CO
 
 @pytest.fixture(autouse=True, params=[4096, 2])
 def memory(request, monkeypatch):
-    """Columns whose memory is full read their texts all at once."""
+    """Test columns with a full memo, too: they convert each text anew."""
     monkeypatch.setattr(encoding, "MEMO_CELLS", request.param)
 
 

@@ -1,4 +1,4 @@
-"""What does not fit memory is spilled: to one kind of database, which nobody else can see and which is gone when closed."""
+"""Data too large for memory is spilled to a database that is private and disappears when closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables spoiled by seed: what comes through is the truth to the character, everything else is named or refused with a reason."""
+"""Tables damaged at random: each value that arrives is exact; crmctl names or refuses all others, with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.sheetreading import read_sheet
 from tests.support.spoiledsheets import DAMAGES, ODDITIES, spoiled_sheet
 
 SEEDS = 300
-"""A run of thousands is in benchmarks/results/spoiled_sheets.md."""
+"""benchmarks/results/spoiled_sheets.md has a run of thousands."""
 
 
 def faults(path, seeds):
@@ -33,7 +33,7 @@ def test_nothing_is_ever_silently_changed(tmp_path):
         if outcome.faults:
             found[seed] = outcome.faults
     assert found == {}
-    # The seeds try everything, and a reader that refused all of it would not pass.
+    # The seeds cover every damage, and a reader that refused everything would fail.
     assert {mutate.__name__ for mutate in [*ODDITIES, *DAMAGES]} == set(done)
     assert totals["exact"] > 0.6 * totals["rows"]
     assert totals["named"] > 100

@@ -1,4 +1,4 @@
-"""Excel workbooks and Parquet files as input: every value as its text in full, and what a sheet has lost as a problem of its row."""
+"""Excel and Parquet files: every value as its full text, and values lost by a spreadsheet as a problem of their row."""
 
 from __future__ import annotations
 

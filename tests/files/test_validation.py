@@ -1,4 +1,4 @@
-"""Whole files: every bad row with its place, what is sent for the good ones, and the same again on a second pass."""
+"""Whole files: each bad row with its place, the payloads of the good ones, and the same on a second pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PEOPLE = [
 
 
 class Input:
-    """A file with its mapping, ready to be validated."""
+    """A file with its mapping, ready for validation."""
 
     def __init__(self, directory, text, name="people.csv", values=None, attributes=PEOPLE, **mapping):
         self.source = source_of(directory, text, name)
@@ -247,7 +247,7 @@ def test_the_parts_and_the_id_of_a_json_record(tmp_path):
 
 @pytest.mark.parametrize("keys", [("address.city", "address"), ("address", "address.city"), ("address.city", "Address.City")])
 def test_a_json_record_fills_nothing_twice(tmp_path, keys):
-    """Keys that are new in a late record, which no header has told of; one of the record's keys more does no harm."""
+    """A late record has keys that the header sample lacks; an additional key of its own does no harm."""
     early = '{"name": "Ada"}\n' * HEADER_SAMPLE
     late = '{"name": "Ada", ' + ", ".join(f'"{key}": "Rome"' for key in keys) + ', "notes": "x"}\n'
     assert Input(tmp_path, early + late, "people.jsonl").found() == [("duplicate_target", HEADER_SAMPLE + 1, keys[1])]

@@ -1,4 +1,4 @@
-"""Pulls and applies that were killed: the folder is complete or unchanged, and a repeated apply loses and doubles nothing."""
+"""Killed pulls and applies: the folder is complete or unchanged, and a repeated apply loses and doubles nothing."""
 
 from __future__ import annotations
 

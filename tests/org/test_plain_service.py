@@ -1,4 +1,4 @@
-"""Folders of services that offer the specification and nothing more."""
+"""Folders of services that offer only the specification."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Captures of 20 tables on a terminal of 80 and of 120 columns, from equal data each time.
+"""Captures of 20 tables on terminals of 80 and 120 columns, from equal data each time.
 
     python -m tests.output.captures
 
-writes tests/output/captures/, which test_captures.py compares with what crmctl prints. Look at each changed line before you keep it: words
-are whole, numbers and units line up, the columns people look for are there, and no column is empty.
+writes tests/output/captures/, which test_captures.py compares with crmctl's output. Read each changed line before you keep it: words are
+whole, numbers and units line up, the columns people look for are there, and no column is empty.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ VARYING = (
     (re.compile(r"(?m)^(20260601-abcde  )\d{4}-\d\d-\d\d \d\d:\d\d"), r"\g<1>2026-06-01 00:00"),
     (re.compile(r"(companies\.csv  documents .*  )20\d\d-\d\d-\d\d \d\d:\d\d"), r"\g<1>2026-06-01 00:00"),
 )
-"""What the machine and its clock decide, and texts of the same width."""
+"""Values that depend on the machine and its clock, with texts of the same width."""
 
 
 def capture(folder: Path, crmctl: Path = CRMCTL.parent) -> dict[int, str]:
-    """Fill a service with the sample in `folder`, and return all tables by width."""
+    """Fill a service with the sample in `folder`; return all tables by width."""
     start, tasks = read_tasks()
     for step in read_steps(start + "".join(task.text for task in tasks)):
         if isinstance(step, File) and step.name.endswith(".csv"):

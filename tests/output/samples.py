@@ -18,14 +18,14 @@ NIL = "00000000-0000-4000-8000-"
 
 
 def view(*slugs: str) -> View:
-    """The view of an object whose attributes are named after their types, given in reverse to prove that displayOrder counts."""
+    """Return the view of an object with one attribute per type, in reverse order to show that displayOrder counts."""
     chosen = slugs or TYPES
     attributes = [Attribute.parse({"id": slug, "slug": slug, "type": slug, "displayOrder": place}) for place, slug in enumerate(chosen)]
     return record_view(reversed(attributes))
 
 
 def record(place: int = 1, /, **data: Any) -> dict[str, Any]:
-    """One record; `data` replaces or adds values."""
+    """Return a record; `data` replaces or adds values."""
     values: dict[str, Any] = {
         "text": "[on hold] Zoë",
         "email": "ada@acme.test",
@@ -45,7 +45,7 @@ def record(place: int = 1, /, **data: Any) -> dict[str, Any]:
 
 
 class Run:
-    """An emitter whose output is in memory: `out` and `err` are what it has printed so far."""
+    """An emitter in memory: `out` and `err` hold its output so far."""
 
     def __init__(self, format: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
         self._out, self._err = io.StringIO(), io.StringIO()

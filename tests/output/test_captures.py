@@ -1,4 +1,4 @@
-"""Tables look as captured on terminals of 80 and 120 columns; `python -m tests.output.captures` takes the captures again."""
+"""Tables look as captured on terminals of 80 and 120 columns; `python -m tests.output.captures` takes new captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How things look on a real terminal: the same records at three widths, and what is said when it does not fit in a line."""
+"""Output on a real terminal: the same records at three widths, and messages longer than a line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ Emitter(Streams.of_process(), "table", fields=["name", "amount", "stage"]).emit_
 
 @pytest.mark.parametrize("width", [30, 60])
 def test_money_beside_names_of_any_script(width: int) -> None:
-    """Whatever a name is made of, it is whole, and amounts end in one column; where they do not fit each record is a block."""
+    """Names of any script stay whole, and amounts end in one column; without room, each record is a block."""
     seen = on_terminal(MONEY.replace("NAMES", ascii(GRAPHEMES)), columns=width, env={"NO_COLOR": "1"}).out
     lines = seen.splitlines()
     assert all(cell_len(line) <= width for line in lines)
@@ -124,7 +124,7 @@ with ProgressDisplay(Streams.of_process(), time_for=lambda requests: requests * 
 
 @pytest.mark.parametrize("width", [30, 60, 120])
 def test_progress_of_a_long_import_at_a_limit(width: int) -> None:
-    """However narrow, one line that says how much is done and how long it will take."""
+    """At any width, one line shows progress and remaining time."""
     terminal = open_terminal(LONG_IMPORT, columns=width, env={"NO_COLOR": "1"})
     terminal.expect(r"importing [^\r]*24%[^\r\n]*left")
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.after)

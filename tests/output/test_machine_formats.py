@@ -1,4 +1,4 @@
-"""json, jsonl, csv, tsv, yaml and ids: parsed back by somebody else's reader, they hold what the service sent."""
+"""json, jsonl, csv, tsv, yaml and ids: other programs read back the values that the service sent."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_page_is_handed_on_before_the_next_is_asked_for() -> None:
 @pytest.mark.parametrize("format", ["json", "yaml", "table", "csv", "jsonl"])
 def test_an_error_leaves_no_part_of_a_document(format: str) -> None:
     def fetch() -> Iterator[list[dict[str, Any]]]:
-        if format not in ("csv", "jsonl"):  # these stream: only an error in the first page leaves nothing
+        if format not in ("csv", "jsonl"):  # these formats stream: only an error in the first page leaves nothing
             yield [record(1)]
         raise NetworkError("gone")
 

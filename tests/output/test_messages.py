@@ -1,4 +1,4 @@
-"""What is said on stderr: to a person as lines, to a program as one document."""
+"""Messages on stderr: lines for a person, one document for a program."""
 
 from __future__ import annotations
 

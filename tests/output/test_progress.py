@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line now and then in a pipe, nothing when quiet."""
+"""Progress: a bar on a terminal, a line now and then in a pipe, nothing with --quiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions on a real terminal, and the refusal to ask anywhere else."""
+"""Questions on a real terminal; elsewhere crmctl refuses to ask."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ LONG = SETUP + "streams.write_out('x' * 300_000 + 'end')"
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_pipe_that_does_not_block_gets_everything(unbuffered: str) -> None:
-    """As some parents leave it: a write takes what fits, and is no error."""
+    """Some parents leave a non-blocking pipe: a write takes part of the data, which is no error."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     command = [sys.executable, "-c", LONG]
@@ -197,7 +197,7 @@ def test_a_pipe_that_does_not_block_gets_everything(unbuffered: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a pipe of a known size")
 def test_a_line_of_which_a_part_was_read_is_not_written() -> None:
-    """Without Python's buffer the system says how much of a line it took; the rest has nobody to go to."""
+    """Without Python's buffer, the system reports how much of a line it took; no reader is left for the rest."""
     import fcntl
 
     code = SETUP + ("from crmctl.output.streams import ClosedPipe\ntry: streams.write_out('x' * 300_000)\nexcept ClosedPipe: sys.exit(7)")

@@ -1,4 +1,4 @@
-"""Tables and blocks for a person: nothing cut that matters, nothing from the service that acts on the terminal."""
+"""Tables and blocks: no id is cut, and no value from the service controls the terminal."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ POINTS = ["intend", "settle", "_confirm"]
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_process_that_dies_leaves_no_wrong_base(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, point: str, times: int) -> None:
-    """If the base is unknown, the next run reports a conflict or learns the base from the journal; it never mistakes the value for an edit."""
+    """The next run reports a conflict or takes the base from the journal; it never calls the value an edit."""
     night(desk, {"ada": "a1", "bob": "b1"})
     person_writes(desk, "bob", "his")
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Every command explains itself: a summary, help on every option and argument, and examples that parse."""
+"""Every command has a summary, help for every option and argument, and examples that parse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_command(leaf: dict[str, Any]) -> str:
 
 
 def crmctl_calls(line: str) -> list[list[str]]:
-    """The arguments of every crmctl call in a shell line, redirections and other programs left out."""
+    """Return the arguments of every crmctl call in a shell line, without redirections and other programs."""
     substituted = re.findall(r"\$\(([^()]*)\)", line)
     line = re.sub(r"\$\([^()]*\)", "SUBSTITUTED", line)
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -51,7 +51,7 @@ def test_every_command_explains_itself(leaf: dict[str, Any]) -> None:
 
 
 def help_pages() -> list[list[str]]:
-    """The words of every group and command, the root first."""
+    """Return the words of every group and command, the root first."""
 
     def below(item: dict[str, Any]) -> list[list[str]]:
         return [item["command"].split()[1:], *(words for child in item.get("commands", ()) for words in below(child))]
@@ -96,7 +96,7 @@ def test_every_example_parses(command: str, example: str) -> None:
 
 
 def parse(words: list[str]) -> None:
-    """Parse a command line as the program would, without running it; raises what the parser raises."""
+    """Parse a command line without running it; raise what the parser raises."""
 
     class Given:
         def __init__(self) -> None:

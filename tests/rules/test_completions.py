@@ -1,4 +1,4 @@
-"""Completion scripts in the real shells: commands and options from the table, slugs and profiles from the cache."""
+"""Completion scripts in real shells: commands and options from the table, slugs and profiles from the cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOLDERS = ("CRMCTL_CONFIG_DIR", "CRMCTL_CACHE_DIR")
 
 @pytest.fixture(scope="session")
 def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[str]]]:
-    """Folders for a profile `work` with a cache that knows the objects and the attributes of people; their service is gone."""
+    """Make folders for a profile `work` whose cache knows the objects and the attributes of people, and whose service is gone."""
     root = tmp_path_factory.mktemp("completions")
     folders = {name: str(root / name) for name in FOLDERS}
     (root / FOLDERS[0]).mkdir()
@@ -53,7 +53,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
 
 @pytest.fixture
 def cached(known: tuple[Path, dict[str, list[str]]]) -> dict[str, list[str]]:
-    """The profile and the cache, the test's own."""
+    """Copy the profile and the cache for one test."""
     root, names = known
     for name in FOLDERS:
         shutil.copytree(root / name, os.environ[name], dirs_exist_ok=True)
@@ -111,7 +111,7 @@ def put_jobs(states: dict[str, str], rows: int = 7) -> Path:
 
 
 def test_jobs_and_files_of_this_machine(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that a registration locks stands beside the jobs, and is none."""
+    """The lock file of registrations lies in the folder of jobs, but is no job."""
     jobs = put_jobs({"20261122-aaaaa": "open", "20261122-bbbbb": "finished", "20261122-ccccc": "undone", "20261122-ddddd": "rejected"})
     put_jobs({"20261122-eeeee": "finished"}, rows=0)
     (jobs / "registering.sqlite").touch()
@@ -151,7 +151,7 @@ def test_the_tab_key_in_fish(cached: dict[str, list[str]], tmp_path: Path) -> No
 
 
 def remember(kind: str, *names: str) -> None:
-    """Put names into the one cache there is, as a list command does."""
+    """Put names into the only cache, as a list command does."""
     kept = next(Path(os.environ["CRMCTL_CACHE_DIR"]).rglob("*.json"))
     lists = json.loads(kept.read_text())
     lists[kind] = {"at": time.time(), "items": [{"id": str(number), "name": name} for number, name in enumerate(names)]}
@@ -185,7 +185,7 @@ OF_TEXT = {"equals", "notEquals", "contains", "notContains", "startsWith", "ends
 
 
 def test_a_condition_is_completed_to_its_end(shell: Shell, cached: dict[str, list[str]]) -> None:
-    """Attributes, then operators, then the options of a select; a quote that was opened stays open until nothing has to follow."""
+    """Attributes, then operators, then the options of a select. An opened quote stays open as long as more must follow."""
     ask = "crmctl records list people --filter"
     assert set(shell.inserted(f"{ask} 'email ", "email ")) == OF_TEXT
     assert set(shell.inserted(f"{ask} 'subs", "subscribed ")) == {"isTrue", "isFalse", "isEmpty", "isNotEmpty"}
@@ -234,7 +234,7 @@ def test_fish(cached: dict[str, list[str]]) -> None:
 
 
 def test_the_powershell_script_is_powershell() -> None:
-    """Where PowerShell itself cannot be had, its grammar at least finds nothing wrong."""
+    """On machines without PowerShell, at least its grammar accepts the script."""
     grammar = tree_sitter.Parser(tree_sitter.Language(tree_sitter_powershell.language()))
     text = (ROOT / "completions" / SCRIPTS["powershell"]).read_bytes()
     assert not grammar.parse(text).root_node.has_error
@@ -272,7 +272,7 @@ def test_a_value_no_shell_can_take_is_left_out(cached: dict[str, list[str]]) -> 
 
 
 def offered(*words: str) -> list[str]:
-    """The candidates that crmctl gives the shells for the last of the words."""
+    """Return crmctl's candidates for the last word."""
     return [line.partition("\t")[0] for line in run_crmctl("__complete", *words).ok().out.splitlines()[1:]]
 
 
@@ -329,7 +329,7 @@ def test_a_candidate_needs_no_library() -> None:
 
 
 def test_a_tab_takes_80_ms_of_processor_time_at_most(cached: dict[str, list[str]]) -> None:
-    """The best of five runs, against what a busy machine adds."""
+    """Take the best of five runs, because the machine may be busy."""
 
     def milliseconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -26,7 +26,7 @@ DEFERRED = {
     "crmctl.mirror": "most commands use no mirror",
     "crmctl.write": "most jobs have nothing to reconcile",
 }
-"""Packages outside `cli/` that may import our modules inside functions, with the reason: start-up pays only for what it uses."""
+"""Packages outside `cli/` that may import our modules inside functions, each with the reason."""
 
 Import = tuple[str, bool]
 """The imported module, and whether the import is inside a function."""

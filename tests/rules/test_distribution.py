@@ -1,4 +1,4 @@
-"""What the wheel contains. `.ci/try-wheel` installs it."""
+"""The content of the wheel. `.ci/try-wheel` installs it."""
 
 from __future__ import annotations
 

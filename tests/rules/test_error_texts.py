@@ -40,7 +40,7 @@ OUR_TEXTS = {
     "service:tell": "the log of the operator",
     "values:_json_inside": "jsontext's own text about a duplicate key",
 }
-"""Package and function: why its text may be shown."""
+"""Package and function, with the reason why users may see this text."""
 
 
 def test_a_caught_exception_speaks_through_reason() -> None:

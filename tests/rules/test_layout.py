@@ -1,4 +1,4 @@
-"""Where files are and how they are named."""
+"""Places and names of files."""
 
 from __future__ import annotations
 

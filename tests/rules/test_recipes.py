@@ -26,14 +26,14 @@ LAST_ROWS = {
     "src/crmctl/values/operators.py": "\n    def __new__",
     "src/crmctl/config/output_formats.py": "}\n",
 }
-"""The text that follows the last row of each table."""
+"""The text after the last row of each table."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source with the row of each recipe."""
+    """Copy the source and add the row of each recipe."""
     copy = tmp_path_factory.mktemp("copy")
-    # With compiled files, but without those that another process is writing.
+    # With compiled files, except those another process is writing.
     shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("*.pyc.*"))
     recipes = re.findall(
         r"^## Add an? (?:attribute type|filter operator|output format)\n.*?`(src/[\w/.]+)`.*?```python\n(.*?)```",
@@ -50,14 +50,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def warm(source: Path) -> WarmProgram:
-    """A process that has imported the copy; it ends with this one."""
+    """Start a process that has imported the copy and ends with this one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(source))
         return WarmProgram(CRMCTL, "service")
 
 
 class Program:
-    """The program of the copy."""
+    """Run the program of the copy."""
 
     def __init__(self, warm: WarmProgram, home: Path) -> None:
         self.warm = warm
@@ -113,7 +113,7 @@ def _filters_and_formats(program: Program) -> None:
     assert program.emails("discount>7") == ["ada@x.org"]
     assert program.emails("discount isEmpty") == ["cy@x.org"]
     assert program.emails("email sameLength bb@y.com") == ["bo@x.org", "cy@x.org"]
-    # A part of a value is compared by crmctl, not by the service.
+    # crmctl, not the service, compares parts of values.
     program.run("records", "update", "people", "email=ada@x.org", "--set", "name.first=Ada")
     assert program.emails("name.first sameLength Bob") == ["ada@x.org"]
     lines = program.run("records", "list", "people", "--fields", "email,discount", "--sort", "discount", "-o", "psv").splitlines()

@@ -1,4 +1,4 @@
-"""The program that makes a release, in a scratch repository with the files of this one."""
+"""The release program, in a scratch repository with the files of this one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def git(*words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one commit, which is the working folder."""
+    """Make a repository of one commit in the working folder."""
     folder = tmp_path / "repository"
     for path in repository_files():
         if path.relative_to(ROOT).parts[0] in ("src", ".ci", "completions", "docs", "pyproject.toml", "README.md", "LICENSE", ".gitignore"):
@@ -53,7 +53,7 @@ def release(version: str) -> subprocess.CompletedProcess[str]:
 def test_a_release_is_written_tagged_and_built_from_what_is_committed(repository: Path) -> None:
     (repository / ".gitignore").write_text((repository / ".gitignore").read_text() + "stray.py\n")
     git("commit", "--quiet", "--all", "--message", "Ignore")
-    (repository / "src/crmctl/stray.py").write_text("STRAY = True\n")  # ignored by git: no part of any release
+    (repository / "src/crmctl/stray.py").write_text("STRAY = True\n")  # git ignores it, so no release contains it
     made = release("9.1.0")
     assert made.returncode == 0, made.stderr
     assert (git("status", "--porcelain"), git("log", "-1", "--format=%s"), git("describe")) == ("", "Release 9.1.0", "v9.1.0")
@@ -98,7 +98,7 @@ def test_what_is_no_release_is_refused_and_changes_nothing(
 
 
 def test_the_changelog_fits_the_version() -> None:
-    """Entries wait under [Unreleased]; below it are the releases, the newest of which the source is, or comes after."""
+    """New entries stand under [Unreleased]; below are the releases. The newest is the version of the source, or precedes it."""
     sections = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert sections[0] == "Unreleased"
     released = [tuple(map(int, name.split("."))) for name in sections[1:]]

@@ -26,13 +26,13 @@ CHOSEN = {
 
 
 def pins(name: str) -> Pins:
-    """Version and hashes by package."""
+    """Return version and hashes by package."""
     found = re.findall(r"^([\w.\-]+)==(\S+)([^\n]*\\\n(?:    --hash=[^\n]+\n?)+)", (FOLDER / name).read_text(), re.MULTILINE)
     return {canonicalize_name(package): (version, hashes) for package, version, hashes in found}
 
 
 def wanted() -> list[tuple[str, str]]:
-    """Every file with every line of pyproject.toml that it has to pin."""
+    """Pair every file with every line of pyproject.toml that it must pin."""
     always = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
     lines = [(name, line) for name, extras in CHOSEN.items() for line in [*always, *(line for extra in extras for line in EXTRAS[extra])]]
     return [(name, line) for name, line in lines if not line.startswith("crmctl")]
@@ -52,7 +52,7 @@ def test_what_the_project_asks_for_is_pinned_to_a_version_that_fits(name: str, l
 @pytest.mark.parametrize("name", FILES)
 def test_every_requirement_is_exact_and_hashed(name: str) -> None:
     requirements = [line for line in (FOLDER / name).read_text().splitlines() if line and not line.startswith((" ", "#"))]
-    # A package may have one version for older Pythons and one for newer ones, told apart by a marker.
+    # A package may have one version for older and one for newer Pythons, distinguished by a marker.
     pinned = {(Requirement(line.rstrip(" \\")).name, str(Requirement(line.rstrip(" \\")).marker)) for line in requirements}
     assert len(requirements) == len(pinned) >= len(pins(name)) > 40
     assert all("--hash=sha256:" in hashes for _, hashes in pins(name).values())

@@ -11,7 +11,7 @@ from tests.support.sources import ROOT
 
 
 def find_python(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run .ci/python where the only Python is the shell script given."""
+    """Run .ci/python with this shell script as the only Python."""
     python = folder / "python3"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)

@@ -25,7 +25,7 @@ def test_no_function_is_longer_than_60_lines() -> None:
 
 
 def test_fewer_than_two_in_a_hundred_functions_take_more_than_five_arguments() -> None:
-    """The options of a command are its arguments, so commands do not count."""
+    """Commands do not count, because their options are their arguments."""
     counts = [one.arguments for one in _functions() if one.is_packaged and not one.is_command]
     assert sum(count > 5 for count in counts) < 0.02 * len(counts)
 
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 @cache
 def _functions() -> list[Shape]:
-    """Every function of the repository, from one parsing of each file."""
+    """Return every function of the repository; parse each file once."""
     return [
         Shape(
             f"{path.relative_to(ROOT)}: {function.name}",

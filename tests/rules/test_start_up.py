@@ -1,4 +1,4 @@
-"""Start-up is a feature: what a command does not need, its process does not import."""
+"""A process imports only modules that its command needs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ HEAVY = [
 ]
 OWN_MODULES_OF_A_LIST = 52
 OWN_MODULES_OF_AN_IMPORT = 109
-"""As many as there are: who adds one knows why every list, or every import, must pay for it."""
+"""The present numbers. A new module needs a reason why every list, or every import, should load it."""
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> set[str]:
-    """What Python imports to run a script that does what the console script of pip does, without crmctl."""
+    """Return the modules Python imports for a script like pip's console script, without crmctl."""
     script = tmp_path / "bare.py"
     script.write_text("import re, sys\n")
     return imported_modules([script])
@@ -82,7 +82,7 @@ def test_help_of_a_group_imports_the_modules_of_that_group_only() -> None:
 
 @pytest.fixture(scope="module")
 def connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of commands that ask a service."""
+    """The environment of commands that call a service."""
     with running_service(tmp_path_factory.mktemp("data")) as service:
         yield {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": service.key}
 

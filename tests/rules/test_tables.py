@@ -1,4 +1,4 @@
-"""A new attribute type, operator or output format fails here until every table that must name it does."""
+"""A new attribute type, operator or output format fails here until every table names it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_specification_names_every_type() -> None:
 def test_tables_of_some_types_are_of_the_right_ones() -> None:
     assert set(JOINED_BY) == COMPOSITE_TYPES & types_with(Trait.KEEPS_BLANKS)
     assert types_with(Trait.JSON_OBJECT) >= COMPOSITE_TYPES
-    # Of a column's text alone these cannot be told; options are found by how often they repeat.
+    # The text of a column does not tell these apart; options are recognized by their repetition.
     assert NAMES - set(TESTS) == COMPOSITE_TYPES - {"phone_number"} | {"text", "select", "list"}
 
 
@@ -49,7 +49,7 @@ def test_every_operator_is_explained_and_documented() -> None:
 
 
 def test_the_language_of_filters_is_explained_on_one_screen() -> None:
-    """Of 24 lines and 80 columns, with a line for the prompt."""
+    """A screen of 24 lines and 80 columns, with a line for the prompt."""
     lines = render(help_topics.filters_page(), 80).splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 80

@@ -1,4 +1,4 @@
-"""A service in memory, with the habits of services that are not ours, and a count of its requests."""
+"""A service in memory that imitates the habits of other services and counts its requests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MemoryCrm:
         return Page(found[offset : offset + limit], total, limit, offset)
 
     def _different(self, target: str) -> list[Record]:
-        """A test may have the same record there many times."""
+        """Return each record once; a test may store the same one many times."""
         return list({id(record): record for record in self.records[target]}.values())
 
     def _test(self, target: str, condition: Condition) -> Callable[[Record], bool]:
@@ -107,7 +107,7 @@ class MemoryDirectory:
 
 @dataclass
 class Told:
-    """What somebody hears who asks."""
+    """Collects the costs and warnings that a user would see."""
 
     costs: list[ReadingCost] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Parts of composites on random values: the service's operator on the whole never leaves out what a part decides to keep."""
+"""Conditions on parts of composites, with random values: the prefilter on the whole value excludes no record that the part admits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about records against services with all kinds of habits: the answer is always the same, only its price is not."""
+"""Queries to services with all kinds of habits: the answer is always the same, only its cost differs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CITIES = ["Rome", "rome", "Paris", "Roma", "São Paulo", "", None]
 
 
 def made(seed: int = 7, count: int = 340) -> dict[str, list[Record]]:
-    """People of the last ten years, some changed since, in objects, texts and with nothing at all; and their companies."""
+    """Make people of the last ten years, some changed since, with values as objects, as texts and absent; and their companies."""
     chance = random.Random(seed)
     companies = [
         Record.parse({"id": f"c0000000-0000-4000-8000-{number:012}", "data": {"name": f"Company {number}", "domain": f"c{number % 9}.com"}})
@@ -114,7 +114,7 @@ def ask(crm: MemoryCrm, told: Told, *texts: str, order: ListOrder | None = None)
 
 
 def fitting(flaw: str, texts: tuple[str, ...]) -> bool:
-    """A flaw that a question does not touch needs no test."""
+    """Whether a flaw concerns a query; other combinations need no test."""
     times, parts = any("reated" in text for text in texts), any("." in text.split("=")[0] for text in texts)
     return flaw in ("none", "no total", "one condition each") or (times if "times" in flaw else parts)
 

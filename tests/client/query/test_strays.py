@@ -1,4 +1,4 @@
-"""A service that does not heed a filter: it is said, and what does not meet the filter is neither changed nor deleted."""
+"""A service that ignores filters: crmctl says so, and changes or deletes no record that does not meet the filter."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_only_what_is_sure_is_a_stray(condition: str, is_stray: bool) -> None:
 
 @pytest.fixture
 def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
-    """A service that heeds no filter, with three people, of whom one is new."""
+    """A service that ignores all filters, with three people, one of them new."""
     send = HttpTransport.send
 
     def unfiltered(transport: HttpTransport, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Real processes that share one budget against the real service: two that saturate it, and somebody at a terminal. None is refused."""
+"""Three processes share one budget: two saturate the service, one is a user at a terminal. The service refuses no request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared budget on a real file: threads, processes, killed ones, broken files, patience, and what a request costs."""
+"""The shared budget in a real file: threads, processes, killed processes, damaged files, patience, and the cost of a request."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def budget_on(path: Path) -> Iterator[Open]:
-    """Makes budgets on the file; they are closed when the test is over."""
+    """Return a function that opens budgets on the file; close them after the test."""
     with ExitStack() as opened:
         yield lambda clock, **options: opened.enter_context(closing(SharedBudget(path, clock, **options)))
 
 
 @pytest.fixture
 def ledger() -> Iterator[Ledger]:
-    """In memory."""
+    """Return a ledger in memory."""
     with closing(Ledger(None)) as ledger:
         yield ledger
 
 
 def spend(ledger: Ledger, count: int, now: float = NOW, lane: int = INTERACTIVE) -> int:
-    """How many of `count` requests may go at once."""
+    """Return how many of `count` requests may go at once."""
     granted = 0
     for _ in range(count):
         answer = ledger.acquire(now, lane)
@@ -90,7 +90,7 @@ def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
         assert isinstance(answer, Wait)
         places[name] = (lane, answer.ticket)
     order: list[str] = []
-    for turn in range(3):  # there is room for all by now, and the last in the queue is always the first to ask
+    for turn in range(3):  # by now there is room for all; the last in the queue always asks first
         for name in ("second", "first", "person"):
             if name not in order and isinstance(ledger.acquire(NOW + 1.0 + turn / 10, *places[name]), int):
                 order.append(name)
@@ -99,7 +99,7 @@ def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
 
 def test_nobody_waits_for_a_place_that_was_left_behind(ledger: Ledger) -> None:
     spend(ledger, 100)
-    assert isinstance(ledger.acquire(NOW + 1, BULK), Wait)  # and never looks again
+    assert isinstance(ledger.acquire(NOW + 1, BULK), Wait)  # and never asks again
     assert isinstance(ledger.acquire(NOW + 70, BULK), int)
 
 
@@ -143,7 +143,7 @@ def test_a_rate_limit_stops_everybody_and_one_goes_first(path: Path) -> None:
     two.answered(probe, NOW + 90.3, NOW + 90.3, 200, headers(99, reset=NOW + 150))
     assert isinstance(one.acquire(NOW + 90.4, INTERACTIVE), int)
     evenly = one.acquire(NOW + 90.4, BULK)
-    assert isinstance(evenly, Wait)  # a burst was refused: for a window bulk work goes in even steps
+    assert isinstance(evenly, Wait)  # the service refused a burst: for one window, bulk requests are spread evenly
     assert evenly.until == pytest.approx(NOW + 91.0, abs=0.001)
     one.close()
     two.close()
@@ -190,7 +190,7 @@ def test_patience_ends_at_once_and_says_until_when(path: Path, budget_on: Open) 
 
 @pytest.mark.parametrize(("never_sent", "is_given_back"), [(True, True), (False, False)])
 def test_only_a_request_that_never_left_is_given_back(path: Path, never_sent: bool, is_given_back: bool) -> None:
-    """The service may have counted one that got no answer, however it was lost."""
+    """The service may have counted a request that got no answer, however it was lost."""
     ledger = Ledger(path)
     assert spend(ledger, 99) == 99
     last = ledger.acquire(NOW, INTERACTIVE)
@@ -231,7 +231,7 @@ def test_a_locked_file_never_stops_work(path: Path, budget_on: Open) -> None:
 def test_stamps_of_an_earlier_boot_are_forgotten(path: Path) -> None:
     ledger = Ledger(path)
     spend(ledger, 100)
-    assert isinstance(ledger.acquire(50.0, BULK), int)  # the monotonic clock began anew
+    assert isinstance(ledger.acquire(50.0, BULK), int)  # the monotonic clock started again
     ledger.close()
 
 
@@ -245,7 +245,7 @@ def test_a_process_that_stalled_after_it_looked_at_the_clock_wipes_nothing(path:
 
 
 def test_a_request_costs_few_statements(path: Path) -> None:
-    """Counted, not timed: on a busy machine times prove nothing."""
+    """Count operations instead of measuring time, which proves nothing on a busy machine."""
     ledger = Ledger(path)
     _request(ledger, NOW)
     statements: list[str] = []

@@ -1,6 +1,6 @@
-"""The rate budget against services that limit in different ways: nothing is refused, and little of the limit is left unused.
+"""The rate budget against services that limit in different ways: none refuses a request, and crmctl uses nearly the whole limit.
 
-A few cases of each kind; benchmarks/rate_budget.py prints the wide table.
+A few cases of each kind; benchmarks/rate_budget.py prints the full table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_a_minute_is_used_and_never_overrun(kind: str, workers: int) -> None:
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> None:
-    """One second of rounding is a third of the window; it has to be found out where it ends, and is, without a refusal."""
+    """Rounding by one second is a third of the window; crmctl learns where the window ends without a refusal."""
     world = World(KINDS[kind](3.0), workers=workers, start=START + 1.363, **SHORT).run(seconds=33.0)
     assert world.refused == []
     assert share_used(world) >= (0.98 if kind == "aligned" else 0.95)
@@ -49,7 +49,7 @@ def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> No
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int) -> None:
-    """100 batches and two look-ups against 100 per 3 seconds: within 10 % of the least time (8 at once: or 50 ms)."""
+    """100 batches and two look-ups against 100 requests per 3 seconds: within 10 % of the shortest possible time (8 workers: or 50 ms)."""
     for step in range(10):
         phase = step * 0.3
         world = World(FixedWindow(100, 3.0, aligned=True), workers=workers, latency=0.01, jitter=0.002, start=START + phase).run(
@@ -63,7 +63,7 @@ def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int
 @pytest.mark.parametrize(("window", "every"), [(60.0, 6.0), (3.0, 3.7)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_people_wait_less_than_two_seconds(kind: str, window: float, every: float) -> None:
-    """Two imports saturate the key; somebody lists records now and then. Short windows are then found out later."""
+    """Two imports saturate the key; a user lists records now and then, which delays learning the end of short windows."""
     timing = SHORT if window == 3.0 else {}
     world = World(KINDS[kind](window), workers=2, pauses=(every, every), **timing).run(seconds=4 * window + 2)
     assert world.refused == []
@@ -75,7 +75,7 @@ def test_people_wait_less_than_two_seconds(kind: str, window: float, every: floa
 @pytest.mark.parametrize("imports", [2, 7])
 @pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
 def test_imports_beside_somebody_who_asks_again_and_again(kind: str, imports: int) -> None:
-    """As `benchmarks/rate_processes.py`, which measures it with real processes: an import has two requests under way."""
+    """Simulate benchmarks/rate_processes.py, which measures real processes: an import has two requests in flight."""
     world = World(KINDS[kind](60.0), workers=2 * imports, latency=0.006, pace=0.02, pauses=(3.3, 9.3), seed=imports, start=START + 52.0)
     world.run(seconds=270.0)
     assert world.refused == []
@@ -87,7 +87,7 @@ def test_imports_beside_somebody_who_asks_again_and_again(kind: str, imports: in
 @pytest.mark.parametrize(("jitter", "stall"), [(0.3, 0.0), (0.05, 0.8)])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("sliding")])
 def test_answers_of_a_busy_machine(kind: str, jitter: float, stall: float) -> None:
-    """They come in another order than the requests, or late."""
+    """Answers arrive late, or in another order than the requests."""
     service = KINDS[kind](60.0)
     world = World(service, workers=14, latency=0.02, jitter=jitter, stall=stall, pace=0.02, pauses=(3.3, 9.3), seed=2).run(seconds=270.0)
     assert world.refused == []
@@ -113,7 +113,7 @@ def test_without_a_date_header() -> None:
 def test_other_limits(limit: int) -> None:
     for service in (FixedWindow(limit, 60.0, aligned=True), SlidingWindow(limit, 60.0)):
         world = World(service, workers=3).run(seconds=180)
-        assert len(world.refused) <= (3 if limit < 3 else 0)  # more workers than the limit, before it was ever heard of
+        assert len(world.refused) <= (3 if limit < 3 else 0)  # there are more workers than the limit allows, and no answer has named it yet
         assert len(world.accepted) >= 0.8 * 3 * limit
 
 
@@ -126,7 +126,7 @@ def test_a_token_bucket_is_not_overrun() -> None:
 def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
     world = World(TokenBucket(100, 60.0, capacity=20), workers=4).run(seconds=360)
     first, *later = (count for _, count in sorted(Counter(moment // 60.0 for moment in world.refused).items()))
-    assert first <= 4  # one for each request under way
+    assert first <= 4  # one for each request in flight
     assert max(later, default=0) <= 4
     assert len(world.accepted) >= 500
 
@@ -134,7 +134,7 @@ def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
 @pytest.mark.parametrize("foreign", [10 / 60, 30 / 60, 60 / 60])
 @pytest.mark.parametrize("workers", [1, 8])
 def test_somebody_else_uses_the_same_key(workers: int, foreign: float) -> None:
-    """Others cannot be seen before they act: one refusal in a window tells of them, and no more follow."""
+    """Other clients cannot be seen before they send: one refusal in a window reveals them, and no more follow."""
     world = World(FixedWindow(100, 60.0, aligned=True), workers=workers, foreign=foreign).run(seconds=300)
     assert max(Counter(moment // 60.0 for moment in world.refused).values(), default=0) <= 1
     assert len(world.accepted) + 300 * foreign >= 400
