@@ -1,4 +1,4 @@
-"""One backoff: longer each time, to a bound, and not everybody at once."""
+"""The backoff: longer each time, bounded, and different for each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many that open a new file at the same moment: none of them is refused."""
+"""Many processes that open a new file at the same moment: none is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crmctl.write_ahead_log import begin_log
 
 
 class Refusing:
-    """A connection that is refused as SQLite refuses it, so many times."""
+    """A connection that SQLite refuses several times."""
 
     def __init__(self, times: int, code: int = sqlite3.SQLITE_BUSY) -> None:
         self.left = times

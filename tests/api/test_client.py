@@ -1,4 +1,4 @@
-"""The Python API against a real service: what a program gets, what it is refused, and that nothing is raised for rows."""
+"""The Python API with a real service: results, refusals, and failed rows, which raise nothing."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_record_that_is_not_there(client: Client) -> None:
 
 
 def test_what_is_not_agreed_to_is_left_alone(service: RunningService, client: Client) -> None:
-    """The use cases show what they are about to do before they do it."""
+    """The use cases show their next step before they take it."""
     context = ClientContext(dict(os.environ), (None, service.base_url, service.key), LogListener())
     job = client.bulk.import_records("people", people(3)).job
     shown: list[int] = []

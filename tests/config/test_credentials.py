@@ -1,4 +1,4 @@
-"""Keys in the environment and in the private file; the keyring has a file of its own."""
+"""Keys in the environment and in the private file; test_keyring.py tests the keyring."""
 
 from __future__ import annotations
 

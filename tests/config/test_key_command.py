@@ -1,4 +1,4 @@
-"""`key_command`: the key from any password store, never in an error, only for the profile's own service."""
+"""`key_command`: a key from any password store, never in an error, only for the profile's own service."""
 
 from __future__ import annotations
 

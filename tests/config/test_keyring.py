@@ -1,4 +1,4 @@
-"""Keys in a real Secret Service: stored, found, bound to their origin, and no hang when the service does not answer."""
+"""Keys in a real Secret Service: stored, found, bound to their origin; a service that does not answer blocks nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find(url, profile="default"):
 
 
 def python(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, as a command would be: the keyring's state and its threads are the process's."""
+    """Run code in its own process, like a command: the state of the keyring and its threads belong to the process."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", SETUP + code],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""config.toml: what a broken one says, and that changing it loses nothing."""
+"""config.toml: errors about a broken file, and changes that lose nothing."""
 
 from __future__ import annotations
 

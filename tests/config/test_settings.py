@@ -1,4 +1,4 @@
-"""Precedence with sources, and what a bad value says."""
+"""Precedence with sources, and errors about bad values."""
 
 from __future__ import annotations
 

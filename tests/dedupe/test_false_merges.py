@@ -1,4 +1,4 @@
-"""Who shares much and is not one: the rules of the guide leave them apart, and find those who are one all the same."""
+"""Different people with much in common: the rules of the guide keep them apart, and still find true duplicates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOME = {"street_number": "12", "address_1": "high street", "suburb": "hampton pa
 
 
 def merged(types: dict[str, str], rules: Sequence[str], *records: dict[str, Any]) -> bool:
-    """Whether any two of these become one."""
+    """Whether any two of these records would be merged."""
     attributes = [Attribute(id=slug, slug=slug, type=kind) for slug, kind in types.items()]
     with MatchCandidates(parse_rules(rules, attributes, "people"), 10) as filled:
         for number, record in enumerate(records):
@@ -101,7 +101,7 @@ PERSON = {"given_name": "anna", "surname": "miller", "date_of_birth": "19800917"
         {"given_name": "peter", "soc_sec_id": "8877661"},  # twins
         {"given_name": "tom", "soc_sec_id": "1234568"},  # twins with successive numbers
         {"given_name": "ben", "soc_sec_id": None},
-        {"date_of_birth": "19550412", "soc_sec_id": "8877661"},  # mother and daughter of one name
+        {"date_of_birth": "19550412", "soc_sec_id": "8877661"},  # mother and daughter with one name
         {"date_of_birth": "19550412", "soc_sec_id": None},
         {"given_name": "maria", "date_of_birth": "19550412", "soc_sec_id": "8877661"},
         {"street_number": "7", "address_1": "lake road", "suburb": "perth", "date_of_birth": "19550412", "soc_sec_id": "8877661"},

@@ -1,4 +1,4 @@
-"""Normal forms, rules, blocks and groups: what is taken for one, and what is not."""
+"""Normal forms, rules, blocks and groups: which records count as duplicates."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_empty_values_are_never_alike() -> None:
 
 
 def test_a_chain_of_likenesses_is_cut() -> None:
-    """Each like the next: first and last have nothing in common."""
+    """Each record resembles the next: the first and the last have nothing in common."""
     chain = [{"city": "b" * number + "a" * (10 - number)} for number in range(5)]
     found, counts, _ = groups(chain, "city:exact~0.9")
     assert counts.cut > 0
@@ -234,7 +234,7 @@ def test_a_huge_block_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("texts", [("name~0.9", "name~0.9,city~0.9"), ("name~0.9,city~0.9", "name~0.9")])
 def test_rules_that_look_at_one_value_do_not_share_its_blocks(texts: tuple[str, str]) -> None:
-    """A value alone is found by finer blocks than together with another: whichever rule comes first."""
+    """A single value is compared in finer blocks than two values together, whichever rule comes first."""
     pair = [{"name": "Grace Hopper", "city": "London"}, {"name": "Grace Wopper", "city": "London"}]
     alone = members(pair, "name~0.9,city~0.9")
     assert alone == [(0, 1)]

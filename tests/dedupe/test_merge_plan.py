@@ -1,4 +1,4 @@
-"""Who stays and whose values, and what a plan says after a person has edited it."""
+"""The survivor of a group and its values, and merge plans edited by people."""
 
 from __future__ import annotations
 

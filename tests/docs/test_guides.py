@@ -58,7 +58,7 @@ def test_every_day(shell: pexpect.spawn, service: RunningService) -> None:
 
 
 def test_nightly_import(tmp_path: Path, program: Path) -> None:
-    """The next night completes the rows that one night left."""
+    """The next run completes the rows that the first one left."""
     data, rows = tmp_path / "service", 700
     with open_shell(Path.cwd(), crmctl=program) as shell:
         with service_process(data, "--rate-limit", "0") as service:
@@ -124,7 +124,7 @@ def test_keys_without_secrets(program: Path) -> None:
 
 
 def test_a_test_double(program: Path) -> None:
-    """pytest comes from this environment; naming the plugin covers an installation from before it was there."""
+    """This environment has pytest; naming the plugin covers an installation from before the plugin existed."""
     (Path.cwd() / "accounts").mkdir()
     pytest_here = f"{sys.executable} -m pytest -p crmctl.pytest_plugin -p no:cacheprovider"
     with open_shell(Path.cwd(), crmctl=program) as shell:

@@ -1,4 +1,4 @@
-"""A made-up but real-looking CSV with a column for every attribute type, the object it belongs to, and how its cells come back."""
+"""A realistic CSV with a column for every attribute type, the object for it, and a comparison with the records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ AWKWARD = [
 
 
 def make_object(service: RunningService) -> tuple[str, str]:
-    """The id of the object `contacts` with all twelve attribute types, and of the person its references point to."""
+    """Create the object `contacts` with all twelve attribute types, and a person for its references; return both ids."""
     client = service.client
     body = {"slug": "contacts", "singularName": "Contact", "pluralName": "Contacts", "description": ""}
     identity = client.post("/api/v1/objects", json=body).json()["id"]
@@ -63,7 +63,7 @@ def make_object(service: RunningService) -> tuple[str, str]:
 
 
 def write_csv(path: Path, rows: int, person: str, *, prefix: str = "person") -> list[dict[str, str]]:
-    """Write the file; the same rows for the same arguments."""
+    """Write the file; equal arguments give equal rows."""
     written = list(_rows(rows, person, prefix, random.Random(rows)))
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
@@ -95,7 +95,7 @@ def _rows(count: int, person: str, prefix: str, chance: random.Random) -> Iterat
 
 
 def differences(written: list[dict[str, str]], exported: Path) -> list[str]:
-    """Every cell that did not come back as it was written, compared as values."""
+    """Return every cell that differs from its record, compared as values."""
     with exported.open(encoding="utf-8", newline="") as file:
         back = {row["mail"]: row for row in csv.DictReader(file)}
     found = [] if len(back) == len(written) else [f"{len(written)} rows written, {len(back)} exported"]

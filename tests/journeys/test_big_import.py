@@ -1,4 +1,4 @@
-"""Ten thousand rows with every attribute type: in, out, the same; and at a tight rate limit without one refused request."""
+"""Ten thousand rows with every attribute type, imported and exported, also at a tight rate limit without a refused request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 20
 WINDOW = 2
 """Seconds."""
 PACED_ROWS = 6_400
-"""A little more than three windows of requests, few enough that a busy machine too meets the limit in each."""
+"""A little more than three windows of requests: few enough that a busy machine, too, reaches the limit in each."""
 AROUND = 5
 """The object, its attributes, a sample of its records, the newest records before the first batch, and the comparison at the end."""
 
@@ -55,7 +55,7 @@ def test_ten_thousand_rows_come_back_cell_by_cell(unlimited: RunningService) -> 
 
 @pytest.mark.long
 def test_two_imports_of_every_type_at_a_tight_limit_are_never_refused(limited: RunningService) -> None:
-    """How long it takes is measured by benchmarks/pace.py: a busy machine needs longer for such rows than the limit does."""
+    """benchmarks/pace.py measures the time: for such rows a busy machine needs longer than the limit."""
     _, person = make_object(limited)
     limited.log.clear()
     written = [write_csv(Path(f"{number}.csv"), LIMITED_ROWS, person, prefix=f"person{number}-") for number in range(2)]

@@ -1,4 +1,4 @@
-"""What the installed program says to lists that stand still, and before a job under a tight rate limit."""
+"""The installed program with lists that stand still, and before a job under a tight rate limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.double import Double, ephemeral
 
 STALE_LISTS = "GET /api/v1/objects/*/records -> stale=100000s"
 KEEP_STATES = "GET /api/v1/never -> stale=100000s"
-"""No request fits this rule. Rules of this kind have the double save its state before each write."""
+"""No request matches this rule. Rules of this kind make the double save its state before each write."""
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def test_a_record_of_another_row_is_not_paired() -> None:
 
 
 def test_twins_that_differ_in_capitals_are_told_apart_after_truncation() -> None:
-    """Both rows share all other values: only the case of the rest of their names says which is which."""
+    """Both rows share all other values: only the case of the rest of their names tells them apart."""
     rows = [
         Prepared(n, {"name": name, "email": "a@x.com", "country": "DE"}) for n, name in ((1, "Ann of the North"), (2, "aNN OF THE nORTH"))
     ]
@@ -68,7 +68,7 @@ def test_twins_that_differ_in_capitals_are_told_apart_after_truncation() -> None
 
 
 def test_rows_that_may_be_each_other_exist_if_there_are_enough_records() -> None:
-    """Which record is whose is uncertain; that both rows exist is not."""
+    """Which row has which record is uncertain; that both rows exist is not."""
     rows = [Prepared(n, {"name": name, "note": note}) for n, name, note in ((1, "ANN LEE", "one"), (2, "Ann Lee", "one"))]
     agreed = pair_altered(rows, [record("a", name="ann l", note="one"), record("b", name="ann le", note="one")], rows, ())
     assert (agreed.found, agreed.possible, agreed.ids) == ({1: None, 2: None}, frozenset(), {"a", "b"})

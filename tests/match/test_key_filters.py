@@ -1,5 +1,5 @@
-"""A few keys are asked for by filter, in the fewest requests. Where a filter may miss a record everything is read: no key is called absent
-that is there.
+"""crmctl looks up a few keys by filter, with the fewest requests. If a filter may miss a record, it reads everything: it calls no existing
+key absent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ATTRIBUTES = [
 ]
 SIZE = 600
 PAGES = 7
-"""That a reading of all of them takes at least."""
+"""The least number of requests that read all of them."""
 
 Heeds = Callable[[Condition, Any], bool]
 
 
 def in_any_case(condition: Condition, value: Any) -> bool:
-    """As our own service compares."""
+    """Compare like crmctl's own service."""
     text, said = (unicodedata.normalize("NFC", str(one if one is not None else "")).casefold() for one in (value, condition.value))
     if condition.operator is not Operator.EQUALS:
         return said in text
@@ -54,7 +54,7 @@ def to_the_letter(condition: Condition, value: Any) -> bool:
 
 @dataclass
 class People:
-    """Lists of records in memory; `heeds` is how the service compares, `asked` what it was asked."""
+    """Lists of records in memory; `heeds` compares like the service, `asked` collects the filters."""
 
     data: Sequence[dict[str, Any]]
     heeds: Heeds = in_any_case
@@ -78,7 +78,7 @@ class People:
         return Page(found[offset : offset + limit], len(found) if self.counts else None, limit, offset)
 
     def _fits(self, record: Record, filters: Sequence[Condition]) -> bool:
-        # The times of records are what the list's own readers ask about.
+        # The list's own readers filter by times.
         return all(one.slug == "created_at" or self.heeds(one, record.data.get(one.slug)) for one in filters)
 
     @property
@@ -91,7 +91,7 @@ def at(n: int) -> str:
 
 
 def people(key: str = "email", there: Any = "ada@acme.com", **more: Any) -> People:
-    """Many others, and among the older ones the one of interest."""
+    """Make many records, and among the older ones the record to find."""
     others: dict[str, Callable[[int], Any]] = {
         "email": lambda n: f"p{n}@acme.com",
         "code": lambda n: f"no {n}, of_all",
@@ -106,7 +106,7 @@ def people(key: str = "email", there: Any = "ada@acme.com", **more: Any) -> Peop
 
 
 def found(lister: People, key: str, *values: Any) -> list[int]:
-    """The places of the records that look-ups of these values find."""
+    """Return the places of the records that look-ups of these values find."""
     with KeyIndex(key_rule([key], ATTRIBUTES)) as index:
         for n, value in enumerate(values):
             index.want(n, {key: value})
@@ -137,7 +137,7 @@ SPELLINGS = [
 def test_one_key_of_any_type_takes_two_requests_and_one_more_to_know_that_it_is_not_there(key: str, there: Any, typed: str) -> None:
     lister = people(key, there)
     assert found(lister, key, typed) == [400]
-    assert len(lister.asked) == 2 or key == "phone" or not typed.isascii()  # of those, what a filter is asked for may be in every record
+    assert len(lister.asked) == 2 or key == "phone" or not typed.isascii()  # a filter on such a value may match every record
     absent = {"n": "13", "born": "2021-02-01", "stage": "won, at last", "company": "abcdef00-0000-4000-9000-0000000000ab"}
     lister = people(key, None)
     assert found(lister, key, absent.get(key, "nobody@else.org, no 5")) == []
@@ -166,12 +166,12 @@ def broken(condition: Condition, value: Any) -> bool:
 
 
 def pattern(condition: Condition, value: Any) -> bool:
-    """LIKE without an escape: an underscore is any letter, and a backslash swallows the letter behind it."""
+    """Imitate LIKE without an escape: an underscore is any letter, and a backslash swallows the next letter."""
     return in_any_case(Condition(condition.slug, condition.operator, condition.value.replace("\\", "")), value)
 
 
 def at_commas(condition: Condition, value: Any) -> bool:
-    """Only what stands before a comma counts."""
+    """Compare only the text before a comma."""
     return (
         in_any_case(Condition(condition.slug, condition.operator, condition.value.partition(",")[0]), value) and "," not in condition.value
     )

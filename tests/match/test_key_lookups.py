@@ -1,4 +1,4 @@
-"""Looking up keys: every one of them, past any block they are read in, each way where it is the cheaper one."""
+"""Look-ups of keys: crmctl finds every key, across the blocks it reads, by the cheaper of two ways."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_rows_of_one_key_and_records_of_one_key(index: KeyIndex) -> None:
 
 @pytest.mark.parametrize(("count", "singly"), [(1, True), (3, True), (4, False)])
 def test_few_keys_are_asked_for_and_never_more_than_pages(index: KeyIndex, count: int, singly: bool) -> None:
-    server = BulkServer()  # of 200 records, which are three pages of 99 new ones each, the end looked at twice, and what has changed
+    server = BulkServer()  # 200 records are three pages of 99 new ones each; the end is read twice, then the changes
     ids = server.seed([{"code": code(n)} for n in range(200)])
     for n in range(count):
         index.want(n, {"code": code(n)}, lines=(n, n))
@@ -80,7 +80,7 @@ def test_few_keys_are_asked_for_and_never_more_than_pages(index: KeyIndex, count
 
 
 class Burst:
-    """A list whose records all changed shortly before they are read, newest first."""
+    """A list whose records all changed shortly before crmctl reads them, newest first."""
 
     def __init__(self, count: int) -> None:
         self.moments = [f"2026-01-01T00:00:{second:09.6f}Z" for second in (n * 3 / count for n in range(count, 0, -1))]

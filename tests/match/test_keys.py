@@ -1,4 +1,4 @@
-"""Imports by key: rows find their records in any spelling; nothing is doubled or guessed, and nothing sent that is there already."""
+"""Imports by key: rows match their records in any spelling; crmctl doubles and guesses nothing, and sends no unchanged record."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_record_made_while_the_object_is_read_is_not_made_again(desk: KeyDesk)
     later = "2026-01-01T00:10:00.000000Z"
 
     def somebody(page: int) -> None:
-        if page == 4:  # every page but those of the last look has been read
+        if page == 4:  # every page except the last has been read
             desk.server.add({"email": "P1@acme.com"}, later)
 
     desk.server.before_page = somebody
@@ -138,7 +138,7 @@ def test_many_keys_read_the_object_and_few_keys_of_a_large_one_are_asked_for(des
     few = desk.load("code,note\nno101,new\nno999,new\nno1000,new\n", "code")
     assert counts(few) == {"created": 1, "updated": 2}
     filtered = [query for query in desk.server.reads if any(name.startswith("filter") for name in query)]
-    assert (len(filtered), len(desk.server.reads)) == (4, 6)  # one proves the filter; the newest; the count
+    assert (len(filtered), len(desk.server.reads)) == (4, 6)  # one proves the filter; the newest page; the count
     desk.server.reads.clear()
     many = "code,note\n" + "".join(f"no{n},newer\n" for n in range(20))
     assert counts(desk.load(many, "code")) == {"updated": 20}
@@ -182,7 +182,7 @@ def spelt(key: str, value: Any) -> Any:
 
 
 def lose_first_batch(desk: KeyDesk, key: str, applied: int, note: str) -> None:
-    """Let the first write end without an answer; the first rows have records with this note."""
+    """Let the first write end without an answer; its first rows have records with this note."""
 
     def write(rows: list[dict[str, Any]]) -> tuple[int, str] | None:
         if len(desk.server.writes) > 1:
@@ -198,7 +198,7 @@ def lose_first_batch(desk: KeyDesk, key: str, applied: int, note: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("applied", [0, 50, 100])
 def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: int) -> None:
-    """Even where values come back altered, and nothing was confirmed yet."""
+    """Even if the service alters values and has confirmed nothing yet."""
     lose_first_batch(desk, key, applied, "a no")
     result = desk.load(f"{key},note\n" + "".join(f"{value},a note\n" for value in KEYS[key]), key)
     if not applied:  # a list that shows nothing newer proves nothing
@@ -210,7 +210,7 @@ def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: 
 
 
 def test_records_that_another_client_created_from_the_same_rows_are_updated(desk: KeyDesk) -> None:
-    """They have the keys of all rows in doubt and another note: crmctl does not take them for its own."""
+    """The records have the keys of all rows in doubt and another note: crmctl does not take them for its own."""
     lose_first_batch(desk, "email", 100, "theirs")
     result = desk.load("email,note\n" + "".join(f"{value},a note\n" for value in KEYS["email"]), "email")
     assert (counts(result), result.exit_code) == ({"updated": 100}, ExitCode.OK)

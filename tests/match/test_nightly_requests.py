@@ -1,4 +1,4 @@
-"""What a nightly import against a mirror asks: nothing of what the command has just read is read again."""
+"""A nightly import with a mirror reads nothing that the command has just read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports by key while others write the same keys: nothing is guessed, and what could not be prevented is named."""
+"""Imports by key while other clients write the same keys: crmctl guesses nothing and names the conflicts it could not prevent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def desk(tmp_path: Path) -> KeyDesk:
 
 
 def meanwhile(desk: KeyDesk, act: Callable[[], object]) -> None:
-    """Somebody acts when the first rows arrive."""
+    """Let another client act when the first rows arrive."""
 
     def first(_: list[dict[str, Any]]) -> None:
         if len(desk.server.writes) == 1:
@@ -36,12 +36,12 @@ def meanwhile(desk: KeyDesk, act: Callable[[], object]) -> None:
 
 
 def make_unique(desk: KeyDesk) -> None:
-    """The service refuses a second record with the same address."""
+    """Let the service refuse a second record with the same address."""
     desk.attributes[0] = attribute("email", "email", isUnique=True)
     known = desk.server
 
     def refuse(data: dict[str, Any]) -> str | None:
-        """What the service says of a record that it would have to create."""
+        """Return the service's refusal of a record that it would have to create."""
         sent = known.writes[-1]["records"]
         is_update = any(row["data"] is data and row.get("id") for row in sent)
         taken = {str(record["data"].get("email")).casefold() for record in known.records}
@@ -61,11 +61,11 @@ def test_a_key_that_somebody_else_used_meanwhile_is_named(desk: KeyDesk) -> None
 
 
 def test_a_key_that_somebody_else_used_between_the_look_and_the_first_request_is_named(desk: KeyDesk) -> None:
-    """Few keys are asked for by filters. What the newest page did not hold before these questions is new."""
+    """crmctl looks up a few keys by filter. A record that was not on the newest page before is new."""
     desk.server.seed([{"code": f"no{n}", "note": "old"} for n in range(1000)], lambda n: f"2025-01-01T00:{n // 60:02}:{n % 60:02}Z")
 
     def somebody(page: int) -> None:
-        if page == 5:  # after the newest page and four questions
+        if page == 5:  # after the newest page and four look-ups
             desk.server.add({"code": "no1000", "note": "theirs"}, LATER)
 
     desk.server.before_page = somebody
@@ -82,7 +82,7 @@ def test_nobody_meanwhile_means_nothing_to_name_and_two_reads(desk: KeyDesk) -> 
     desk.server.reads.clear()
     make_unique(desk)
     assert desk.load(FILE.replace("x", "y"), "email").exit_code == ExitCode.OK
-    assert len(desk.server.reads) == 2  # the keys, which tell what existed before, and the newest page with the number of records
+    assert len(desk.server.reads) == 2  # the keys, which tell the existing records, and the newest page with the total
 
 
 def test_a_key_that_is_said_to_be_unique_and_is_not_is_told_by_a_count(desk: KeyDesk) -> None:
@@ -106,7 +106,7 @@ def test_a_refused_row_whose_record_somebody_created_updates_that(desk: KeyDesk)
 
 
 def test_a_row_in_doubt_whose_key_somebody_else_used_updates_their_record(desk: KeyDesk) -> None:
-    """Its request was lost before it was carried out; that a record has its key does not show that it was."""
+    """The request was lost before it had an effect; a record with its key does not prove the contrary."""
 
     def lose(_: list[dict[str, Any]]) -> tuple[int, str] | None:
         if len(desk.server.writes) > 1:
@@ -168,7 +168,7 @@ def test_a_comparison_that_fails_is_said(desk: KeyDesk) -> None:
 
 
 def test_keys_that_a_job_just_created_are_found_while_lists_lag(desk: KeyDesk) -> None:
-    """Each job ends only when the lists show what it created, so the next one cannot miss it."""
+    """Each job waits until lists show its records, so the next one cannot miss them."""
     desk.server.seed([{"email": f"q{n}@acme.com"} for n in range(30)])
     created: dict[str, float] = {}
     desk.server.visible = lambda record: created.setdefault(str(record["id"]), desk.clock.now()) + 5.0 <= desk.clock.now()
@@ -180,7 +180,7 @@ def test_keys_that_a_job_just_created_are_found_while_lists_lag(desk: KeyDesk) -
 
 @pytest.mark.parametrize("key", ["email", None], ids=["by key", "new records"])
 def test_a_file_rewritten_during_an_import_puts_no_other_rows_into_its_results(desk: KeyDesk, key: str | None) -> None:
-    """What was never sent is in no result file, and is not sent in place of what was checked."""
+    """crmctl writes unsent rows into no result file, and sends no other rows in place of the checked ones."""
     text = "Email,Note\n" + "".join(f"p{n}@acme.com,x\n" for n in range(1200))
 
     def rewrite() -> None:

@@ -1,4 +1,4 @@
-"""Which records are rows of ours: rows that are alike, records too many of them, and what was told before."""
+"""Records matched with rows: equal rows, surplus records, and names given before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENT = Recognition(frozenset({"n"}), unique=False)
 def matched(
     rows: Sequence[int], there: str, twins: Twins | None = None, names: Mapping[int, str] | None = None, further: str = ""
 ) -> RecordMatch:
-    """Rows by ordinal and records by a letter each, oldest first, all of them alike."""
+    """Match rows by ordinal with records of one letter each, oldest first, all with equal values."""
 
     def told(keys: Collection[str]) -> Mapping[str, Mapping[str, Twins]]:
         return {key: {CONTENT.form({"n": 5}): twins} for key in keys} if twins is not None else {}
@@ -47,12 +47,12 @@ def test_the_record_of_a_row_elsewhere_is_not_too_many() -> None:
 
 
 def test_what_was_told_to_be_too_many_is_not_told_of_another_record() -> None:
-    """Row 1 was seen twice before its twin was sent: `b` is too many, and `c` the twin's."""
+    """Row 1 was found twice before its twin was sent: `b` is surplus, and `c` belongs to the twin."""
     assert matched([1], "abc", Twins(unnamed=1), {1: "a"}, "b") == RecordMatch({1: "a"})
 
 
 def test_what_was_told_to_be_too_many_stands_for_no_other_row() -> None:
-    """Otherwise whoever deletes it loses that row."""
+    """Otherwise deleting it would lose that row."""
     assert matched([2], "ab", Twins(frozenset("a")), further="b") == RecordMatch()
     assert matched([2], "abc", Twins(frozenset("a"), 1), further="b") == RecordMatch(ambiguous=frozenset({2}))
 
@@ -63,7 +63,7 @@ def test_with_a_twin_that_may_be_there_it_takes_records_for_both(there: str, tol
 
 
 def by_name(rows: Sequence[str], there: Sequence[str]) -> RecordMatch:
-    """Rows from 1 and records from "a", with these names."""
+    """Match rows from 1 and records from "a" with these names."""
     records = [Record.parse({"id": chr(97 + at), "objectId": "o", "data": {"name": name}}) for at, name in enumerate(there)]
     entries = [Prepared(ordinal, {"name": name}) for ordinal, name in enumerate(rows, 1)]
     return match(entries, records, Recognition(frozenset({"name"}), unique=False), Known())
@@ -105,7 +105,7 @@ def test_a_record_spelled_like_another_row_may_be_its_copy() -> None:
 def test_a_record_with_the_key_is_ours_unless_it_was_created_with_something_else(
     there: Mapping[str, object], is_ours: bool, changed: bool
 ) -> None:
-    """Services spell values in their own way, and people change records; neither makes a record somebody else's."""
+    """Services spell values in their own way, and people change records; neither makes a record another client's."""
     sent = {"email": "a@b.de", "phone": "03012345", "home": {"city": "Berlin"}, "score": 1.239, "note": "a long note"}
     sent |= {"due": "2026-01-02T00:30:00+02:00"}
     there = {**sent, **there} if "due" in there else {"due": sent["due"], **there}

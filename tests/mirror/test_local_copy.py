@@ -1,4 +1,4 @@
-"""What others ask a mirror: keys as an import compares them, references, activities, and how old it may be."""
+"""The mirror as a source for imports: keys as an import compares them, references, activities, and its age."""
 
 from __future__ import annotations
 

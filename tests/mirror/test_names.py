@@ -1,4 +1,4 @@
-"""Objects whose slugs are names that the mirror's file has a use for itself, and words that are written in another form of Unicode."""
+"""Slugs that the mirror's own tables use, and words in another form of Unicode."""
 
 from __future__ import annotations
 

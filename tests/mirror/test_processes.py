@@ -1,4 +1,4 @@
-"""Syncs as processes of their own: killed anywhere, two at once, and the file read by others meanwhile."""
+"""Syncs in processes of their own: killed anywhere, two at once, with other readers of the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sync(fake: FakeCrm, *options: str) -> Mapping[str, object]:
 
 
 def kill_at(fake: FakeCrm, barrier: Barrier, request: int) -> None:
-    """Start a sync and kill it while it waits for the answer to its n-th request; where it needs fewer, it ends."""
+    """Start a sync and kill it while it waits for the answer to its n-th request; with fewer requests, it ends."""
     barrier.arm(request, cuts=True)
     with start_crmctl("mirror", "sync", env={**fake.env, **ENDLESS}) as process:
         while process.poll() is None and not barrier.reached.wait(0.05):
@@ -90,7 +90,7 @@ numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 
 db.execute(f"CREATE TABLE more AS {numbers} SELECT hex(randomblob(500)) FROM n")
 os._exit(0)
 """
-"""What a machine that stops leaves: a write that was begun, and a journal that says how to take it back."""
+"""Leave a file as a power failure does: a started write, and a journal to roll it back."""
 
 
 def test_what_was_begun_is_taken_back_by_whoever_reads_first() -> None:
@@ -109,7 +109,7 @@ def test_what_was_begun_is_taken_back_by_whoever_reads_first() -> None:
 
 
 def contents(fake: FakeCrm) -> dict[str, str]:
-    """What the mirror holds, read as anybody may read it."""
+    """Read the content of the mirror with plain SQLite."""
     path = run_crmctl("mirror", "path", "-o", "ids", env=fake.env).ok().out.strip()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         return dict(db.execute("SELECT id, _data FROM people"))

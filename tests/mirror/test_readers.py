@@ -1,4 +1,4 @@
-"""The mirror's file as docs/mirror.md says it is, read by what others read SQLite with: sqlite3, datasette and DuckDB."""
+"""The mirror's file as docs/mirror.md describes it, read by sqlite3, datasette and DuckDB."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Ask = Callable[[str], list[tuple[Any, ...]]]
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of three people of one object with every type of attribute; the second one is the boss of the first."""
+    """Make a mirror of three people with every type of attribute; the second one is the boss of the first."""
     service = HistoryService(3)
     service.attributes = [
         Attribute.parse({

@@ -1,4 +1,4 @@
-"""Questions in SQL only read: nothing is written, no other file is opened, none runs for ever."""
+"""SQL queries only read: none writes, opens another file or runs for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.mirrorhistories import MirrorContext
 
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of twelve people."""
+    """Make a mirror of twelve people."""
     service = HistoryService(1)
     service.create(12)
     context = MirrorContext(service, tmp_path_factory.mktemp("mirror"), service.clock)

@@ -1,4 +1,4 @@
-"""A mirror after a sync holds what the service holds, or the sync says that it could not prove it."""
+"""After a sync the mirror holds the service's records, or the sync says that it could not prove it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_random_histories_leave_nothing_wrong(block: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", [1041, 1223, 1235, 2020, 4023])
 def test_histories_that_were_wrong_once(seed: int, tmp_path: Path) -> None:
-    """Activities of one moment in another order every time while others write; lists that no time of change sorts."""
+    """Activities of one moment in another order each time while others write; lists not sorted by time of change."""
     tally = Tally()
     play(seed, tmp_path, tally)
     assert tally.wrong == []
@@ -53,7 +53,7 @@ def test_a_changed_record_is_not_gone_where_it_stands_by_its_creation(tmp_path: 
 
 
 def filled(count: int, folder: Path, **manners: object) -> tuple[HistoryService, MirrorContext]:
-    """A service with records of different times, long ago, and its mirror."""
+    """Make a service with old records of different times, and its mirror."""
     service = HistoryService(7, Manners(**manners))  # type: ignore[arg-type]
     for _ in range(count // 10):
         service.create(10)
@@ -118,7 +118,7 @@ def test_a_backup_put_back_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [50, 1500])
 @pytest.mark.parametrize("full", [False, True])
 def test_lists_older_than_the_mirror_delete_nothing(count: int, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that stands still lacks what the mirror knows, as if it had been deleted; each record by itself is there."""
+    """A replica that stands still lacks records of the mirror, as if they were deleted; single reads return them."""
     service, context = filled(count, tmp_path)
     old = dict(service.rows)
     service.create(20)
@@ -134,7 +134,7 @@ def test_lists_older_than_the_mirror_delete_nothing(count: int, full: bool, tmp_
 
 
 def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(tmp_path: Path) -> None:
-    """As many are gone as the count tells, and as many are missing among the changes; they are not the same."""
+    """The total lacks as many records as the list of changes, but not the same ones."""
     service, context = filled(1500, tmp_path)
     ids = list(service.rows)
     service.back_up()
@@ -149,7 +149,7 @@ def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(
 
 
 def test_what_became_visible_late_is_found_on_pages_of_fewer_records(tmp_path: Path) -> None:
-    """An update takes the place of a newer one within the minutes that are read again, and is in the list a place further down."""
+    """An update replaces a newer one within the minutes that crmctl reads again, so it is one place further down in the list."""
     service, context = filled(400, tmp_path, cap=30)
     ids = list(service.rows)
     for one in ids:
@@ -163,7 +163,7 @@ def test_what_became_visible_late_is_found_on_pages_of_fewer_records(tmp_path: P
 
 
 def test_a_late_group_that_does_not_fit_a_page_is_read_whole(tmp_path: Path) -> None:
-    """A hundred records of one time became visible late, and one was deleted: with the 99 of the first page the count would fit."""
+    """A hundred records of one time appear late, and one is deleted: the 99 of the first page would fit the count."""
     service, context = filled(230, tmp_path, grain=1_000_000)
     service.create(100, 5 * MINUTE)
     service.advance(4 * 1_000_000)
@@ -176,12 +176,12 @@ def test_a_late_group_that_does_not_fit_a_page_is_read_whole(tmp_path: Path) -> 
 
 
 def readings(context: MirrorContext) -> list[Path]:
-    """What interrupted readings have left."""
+    """Return the files of interrupted readings."""
     return list(context.state.rglob("*.reading"))
 
 
 def interrupted(service: HistoryService, context: MirrorContext) -> None:
-    """A sync whose connection is lost while everything is read."""
+    """Interrupt a full sync by a lost connection."""
     service.ends_at = service.requests + 6
     with pytest.raises(NetworkError):
         sync_mirror(context, SyncRequest(full=True))  # type: ignore[arg-type]
@@ -208,7 +208,7 @@ def test_a_reading_older_than_the_mirror_is_not_gone_on_with(tmp_path: Path) -> 
 
 
 def test_references_that_lead_nowhere_are_read_again_however_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that the people refer to goes between the reading of the people and that of the companies, and the service cleans up."""
+    """All referenced companies disappear between the reading of the people and of the companies, and the service clears the references."""
     service = PairService(7, Manners(cleans=True))
     service.companies.create(150)
     service.create(400)
@@ -343,7 +343,7 @@ def test_one_process_syncs_and_the_other_waits(tmp_path: Path) -> None:
 
 
 def test_the_first_change_shows_that_the_list_is_one_of_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that takes every order for one it knows: as long as nothing was ever changed both of its orders are the same."""
+    """The service accepts any order: until the first change, its two orders are the same."""
     service = HistoryService(7)
     listed = service.list_records
     known = ("created_at", "updated_at")

@@ -1,4 +1,4 @@
-"""Rows of CSV and TSV: what is quoted, what a spreadsheet would run, and the way back."""
+"""Rows of CSV and TSV: quotes, cells that a spreadsheet would run as formulas, and reading them back."""
 
 from __future__ import annotations
 

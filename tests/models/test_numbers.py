@@ -1,4 +1,4 @@
-"""Numbers to the last digit: what a text says, what can be sent, and one form for all spellings."""
+"""Numbers to the last digit: from text, to the wire, and one form for all spellings."""
 
 from __future__ import annotations
 

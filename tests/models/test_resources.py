@@ -1,4 +1,4 @@
-"""Resources are read tolerantly: what does not fit an optional field counts as absent, what does not fit a required one is an error."""
+"""Tolerant reading of resources: a misfit in an optional field counts as absent, in a required field it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: round trips, rotation, and everything that must not verify."""
+"""Signatures: round trips, rotation, and forgeries."""
 
 import base64
 

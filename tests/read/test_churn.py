@@ -1,4 +1,4 @@
-"""Exports from a service that never rests: every record that existed throughout is there once, as new as the last pass over changes."""
+"""Exports from a service under constant change: each record that existed throughout appears once, as new as the last pass over changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_requests_stay_near_those_of_plain_paging(ties: str, group: int, deletes
     [(150, Churn(1), 7), (150, Churn(1), 10), (150, Churn(2, 1, 1), 5), (250, Churn(3), 0), (250, Churn(3), 3), (250, Churn(updates=4), 1)],
 )
 def test_of_many_changes_of_one_moment_none_is_missed_while_others_write(group: int, churn: Churn, seed: int) -> None:
-    """In a list of changes what is new comes first and moves all the rest; the service orders changes of one moment anew for every page."""
+    """New changes come first and move all others down; the service orders changes of one moment anew for every page."""
     mark = GatherMark(START - 2 * 86_400 * MICROS, START, START)
     outcome = export_under_churn(ChurningService(seed, 400, group, "random", churn), mark=mark)
     assert complete(outcome)
@@ -78,7 +78,7 @@ def test_thousands_of_changes_of_one_moment_are_not_taken_for_a_list_that_never_
 
 
 def test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed() -> None:
-    """The group is 0 to 150. 150 is read and deleted; then 0 to 149 are there, and 149 is not on the pages of the first walk."""
+    """The group is 0 to 150. 150 is read and deleted; 0 to 149 remain, and 149 is not on the pages of the first walk."""
     walks = [
         [page(0, [-1, 150, *range(98)]), page(100, [*range(98, 149), None])],
         [page(0, [-1, *range(99)]), page(100, [*range(99, 150), None])],
@@ -91,7 +91,7 @@ def test_a_record_read_and_deleted_does_not_stand_for_one_that_was_missed() -> N
 
 
 def page(offset: int, numbers: list[int | None]) -> Slice:
-    """A page of the group of key 1; -1 is a record before it, None one behind it."""
+    """Return a page of the group of key 1; -1 is a record before it, None one after it."""
     keys = [2 if number is None else min(number, 0) + 1 for number in numbers]
     rows = [Record.parse({"id": str(number)}) for number in numbers]
     return Slice(rows, keys, offset, is_last=False, total=500)

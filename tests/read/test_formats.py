@@ -1,4 +1,4 @@
-"""Exports as Parquet and Excel: types where every value fits them exactly, text where not, never a formula."""
+"""Exports as Parquet and Excel: types if every value fits exactly, text otherwise, never a formula."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Incremental exports as random histories: whoever takes every finished file has what the service has, and is given nothing twice.
+"""Incremental exports as random histories: the finished files together hold the service's records, each once.
 
-The wire, the clocks and the moment of a kill are made up; the rest, the memory on disk included, is what runs.
+The wire, the clocks and the moments of kills are simulated; everything else is real, also the state on disk.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ START = 1_790_000_000 * MICROS
 
 @dataclass
 class Nodes:
-    """A service of several machines: each stamps with its own clock, in whole `tick`s, and a write shows only some seconds later.
+    """A service of several machines: each stamps with its own clock, in whole `tick`s, and lists show a write some seconds later.
 
-    `real` is true time, `skews` what each machine adds to it, `step` what all of them add since somebody set the clocks.
+    `real` is the true time, `skews` the offset of each machine, `step` the offset of all since an operator set the clocks.
     """
 
     chance: random.Random
@@ -57,7 +57,7 @@ class Nodes:
         return to_timestamp(moment - moment % self.tick).replace("Z", self.zone)
 
     def write(self, delay: int) -> None:
-        """A machine stamps a record now; lists show it after `delay` microseconds. Few values, so that contents come back."""
+        """Stamp a record now; lists show it after `delay` microseconds. There are few values, so contents return."""
         moment, value = self.stamp(self.chance.randrange(len(self.skews))), self.chance.randrange(3)
         chosen = self.chance.choice([*self.rows, None, None])
 
@@ -92,7 +92,7 @@ class Nodes:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulate the death of the process."""
 
 
 STEPS = {"drop": (Increments, "drop_delivered"), "file": (exporting, "write_file"), "manifest": (exporting, "write_manifest"),
@@ -100,7 +100,7 @@ STEPS = {"drop": (Increments, "drop_delivered"), "file": (exporting, "write_file
 
 
 def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] | None) -> list[dict[str, Any]]:
-    """What one run gave, by the file it finished. `kill` ends it before or after a step."""
+    """Return the records of one run, from the file it finished. `kill` ends it before or after a step."""
     target = folder / "changes.jsonl"
     increments = Increments(folder / "state", {"file": str(target)})
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +120,7 @@ def run(service: Nodes, clock: FakeClock, folder: Path, kill: tuple[str, bool] |
 
 
 def whole(folder: Path) -> list[dict[str, Any]]:
-    """The file, which its manifest fits."""
+    """Return the records of the file, after comparing it with its manifest."""
     content = (folder / "changes.jsonl").read_bytes()
     assert json.loads((folder / "changes.jsonl.manifest.json").read_text())["sha256"] == hashlib.sha256(content).hexdigest()
     return [json.loads(line) for line in content.splitlines()]
@@ -171,7 +171,7 @@ def take(taken: dict[str, dict[str, Any]], given: list[dict[str, Any]], where: s
 
 
 def test_what_could_not_be_told_to_be_newer_is_looked_at_again(tmp_path: Path) -> None:
-    """A content that came later and has an older time: a replica that lags, or a machine whose clock is behind."""
+    """A later content has an older time: a replica lags, or the clock of a machine does."""
     increments, moment = Increments(tmp_path, {}), START + 3600 * MICROS
 
     def record(number: int, at: int) -> Record:

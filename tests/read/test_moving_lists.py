@@ -1,4 +1,4 @@
-"""A list that others write to while it is read is not called a service that does not heed the offset; such a service is."""
+"""A list that changes while crmctl reads it does not look like a service that ignores the offset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = "2026-02-01T00:00:00.{:06}Z"
 
 
 def read(server: BulkServer, field: str = "updated_at") -> list[str]:
-    """The ids from the newest on."""
+    """Return ids from the newest on."""
     reading = AnchoredPass(server.crm(), Listing(OBJECT_ID, field=field, descending=True), PassStatistics())
     return [record.id for page in reading.pages() for record in page]
 

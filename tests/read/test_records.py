@@ -1,4 +1,4 @@
-"""Records are read by their ids."""
+"""Records read by their ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignments of --set: what is set whole, what by its parts, and what is refused."""
+"""The assignments of --set: whole values, parts of values, and refusals."""
 
 from __future__ import annotations
 

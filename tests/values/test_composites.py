@@ -1,4 +1,4 @@
-"""Parts of values: what is named changes, what is not stays, whatever form a service keeps values in."""
+"""Parts of values: named parts change, others stay, whatever form a service keeps values in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions on values as other services send them: what has another kind than its attribute says is no match, and no error."""
+"""Conditions on values as other services send them: a value of another kind than its attribute is no match, and no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions: three spellings in, two wire forms out, nothing lost on the way."""
+"""Conditions: three spellings in, two wire forms out, nothing lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_round_trip_through_a_search_body(condition: Condition) -> None:
 def test_signs_keep_the_value_and_own_the_blanks(slug: str, sign: str, value: str, before: str, after: str) -> None:
     value = value.lstrip(" \t")
     if sign in ("<", ">") and value.startswith("=") and not after:
-        after = " "  # without a blank it is the longer sign
+        after = " "  # without a blank this is the longer sign
     assert parse_condition(f"{slug}{before}{sign}{after}{value}") == Condition(slug, SIGNS[sign], value)
 
 
@@ -116,7 +116,7 @@ def test_refusals(text: str, said: str) -> None:
 
 
 def test_values_may_have_brackets_of_their_own() -> None:
-    """Only one pair around all of them, as SQL has it, is a slip."""
+    """crmctl refuses only a single pair around all values, as in SQL."""
     assert parse_clause("note in (a),(b)").values == ("(a)", "(b)")
     assert parse_clause('note in "(a)"').values == ("(a)",)
     with pytest.raises(UsageError, match="brackets around"):

@@ -1,4 +1,4 @@
-"""What each type of attribute takes, and that projections compare as the values do."""
+"""The values each attribute type accepts; projections compare like the values."""
 
 from __future__ import annotations
 

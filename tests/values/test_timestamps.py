@@ -1,4 +1,4 @@
-"""The one reader of the service's timestamps."""
+"""The reader of the service's timestamps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to wire values: exact numbers, real dates, unmistakable words; and the assignments of --set."""
+"""Text to wire values: exact numbers, real dates, unambiguous words; and the assignments of --set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that people wrote: what cannot be read is said in words."""
+"""YAML written by people: errors explain in words what crmctl cannot read."""
 
 from __future__ import annotations
 
