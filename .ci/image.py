@@ -20,7 +20,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def build(root: Path, source: str, steps: list[tuple[str, str]]) -> dict[str, str]:
-    """Carry out what changes the root, and return the variables of the image."""
+    """Carry out the steps that change the root, and return the variables of the image."""
     variables: dict[str, str] = {}
     folder = "/"
     for kind, rest in steps:

@@ -1,7 +1,7 @@
 """Make a release: version, changelog, commit, tag, and a reproducible wheel and sdist. Nothing leaves the machine.
 
-`make release VERSION=1.2.3`. Refuses, before anything is changed, what is no release: a version that is not newer, a changelog without
-entries, a checkout with changes. The last lines say what is left to a person.
+`make release VERSION=1.2.3`. Before it changes anything, it refuses a version that is not newer, a changelog without entries, and a
+checkout with changes. The last lines name the steps left to a person.
 """
 
 from __future__ import annotations

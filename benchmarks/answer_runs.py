@@ -1,7 +1,7 @@
 """Random jobs against a service that alters values, answers wrongly, lists late and has another writer; counts every row.
 
 `python benchmarks/answer_runs.py [imports|changes] [--plays N] [--seed S] [--part N/M] [--senders N] [--rows N]`. Imports create rows;
-changes are imports by key, deletions, feeds, undos and parents. Ends with 1 when a row is lost, doubled or misnamed, or a person's value is
+changes are imports by key, deletions, feeds, undos and parents. Exits with 1 if a row is lost, doubled or misnamed, or a person's value is
 overwritten.
 """
 

@@ -2,9 +2,9 @@
 
     python benchmarks/bulk_create.py [--rows 20000] [--engine sqlite|postgresql] [--attributes 7|10] [--beside PROGRAM]
 
-Seven attributes: name, e-mail (unique), phone, text, number, select and a reference; ten: those of service_store.py. The baseline is
-what that file has: `executemany` of the same documents as JSON into one table, as durable, here in SQLite. Ends with 1 below the target:
-12,000, or, beside another commit's crmctl (as in two_commits.py; both get their requests in turns), 1.5 times its rows.
+Seven attributes: name, e-mail (unique), phone, text, number, select and a reference; ten: those of service_store.py. The baseline is that
+of service_store.py: `executemany` of the same documents as JSON into one table, equally durable, on SQLite. Exits with 1 below the target:
+12,000 rows, or 1.5 times those of another commit's crmctl (`--beside`, as in two_commits.py; both take turns).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.service import make_client
 
 TARGET = 12_000
 TIMES = 1.5
-"""How many times the rows of 84bf201, of which 8,000 a second were said: this does not depend on the machine's speed of the minute."""
+"""Target as a ratio to the rows of 84bf201 (about 8,000 a second), which does not depend on the machine's speed of the moment."""
 
 COMPANIES = 1000
 _SEVEN = ("name", "email", "phone", "job_title", "score", "status")
@@ -43,7 +43,7 @@ def rows(count: int, attributes: int, companies: list[str]) -> Iterator[dict[str
 
 
 def bodies(documents: Iterator[dict[str, Any]]) -> list[bytes]:
-    """Requests as a client writes them."""
+    """Return request bodies as a client writes them."""
     items = [{"data": document} for document in documents]
     return [
         json.dumps({"mode": "create", "records": items[start : start + BATCH]}, separators=(",", ":")).encode()
@@ -52,7 +52,7 @@ def bodies(documents: Iterator[dict[str, Any]]) -> list[bytes]:
 
 
 class Subject:
-    """`crmctl serve` of some commit, with companies to refer to, and the requests that will be sent to it."""
+    """`crmctl serve` of a commit, with companies to refer to, and the requests to send."""
 
     def __init__(self, stack: ExitStack, program: str, engine: str, count: int, attributes: int) -> None:
         command = [program, "serve", "--data", stack.enter_context(tempfile.TemporaryDirectory()), "--port", "0", "--rate-limit", "0"]
@@ -79,7 +79,7 @@ class Subject:
 
 
 def measure(programs: Sequence[str], engine: str, count: int, attributes: int) -> float:
-    """The first of the programs; gives its rows a processor second, or, of two that took turns, how many times those of the second one."""
+    """Measure the programs in turns. Return rows per processor second of the first one, or its ratio to the second."""
     with ExitStack() as stack:
         subjects = [Subject(stack, program, engine, count, attributes) for program in programs]
         before = [processor_seconds(subject.process.pid) for subject in subjects]

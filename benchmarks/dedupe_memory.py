@@ -1,7 +1,7 @@
 """Measure the peak memory of finding duplicates: `python benchmarks/dedupe_memory.py --records 100000 1000000`.
 
-People made by seed, one in eleven of them a second time with a mistake; compared by rules like those of the guide, grouped, and kept as a
-plan would be. Each size in a process of its own; what the process holds before the first record is said beside it.
+Seeded people, one in eleven of them twice with a mistake, compared by rules like those of the guide, grouped, and stored as in a plan. Each
+size runs in its own process, next to the memory the process had before the first record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "
 
 
 def people(count: int, seed: int = 13) -> Iterator[dict[str, Any]]:
-    """So many records; every eleventh is the one before with a mistake."""
+    """Yield records; every eleventh repeats the one before it with a mistake."""
     from benchmarks.dedupe_figures import spoil
 
     chance = random.Random(seed)

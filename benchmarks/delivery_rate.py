@@ -1,9 +1,9 @@
-"""Measure webhook deliveries a second: `crmctl serve`, records created in hundreds, and a fast local receiver.
+"""Measure webhook deliveries per second: `crmctl serve`, records created in hundreds, and a fast local receiver.
 
     python benchmarks/delivery_rate.py [--events 5000] [--engine sqlite|postgresql] [--endpoints 1]
 
-From the first arrival to the last, beside the processor time of the service for each, which says what two cores could do at most. Every
-event must arrive, and the target is 500 a second; ends with 1 when either is missed.
+Measures from the first arrival to the last, and the service's processor time per delivery, which limits the rate of two cores. Exits with 1
+if an event does not arrive or the rate is below 500 per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ID = re.compile(rb"(?i)\r\nwebhook-id: *([^\r]+)")
 
 
 def receive(told: Connection, expected: int) -> None:
-    """A process of its own: say the port, then, when as many different deliveries came, how many requests that took and how long."""
+    """Receive in a separate process: print the port, and after `count` different deliveries the number of requests and the seconds."""
     seen: set[tuple[bytes, bytes]] = set()
     moments: list[float] = []
 

@@ -3,7 +3,7 @@
     python benchmarks/everyday_tasks.py
 
 Starts an embedded service without a rate limit and types the commands of the page, in order, into a bash with the installed crmctl.
-tests/docs/test_everyday_tasks.py follows the page too and refuses many more requests than it says, but never looks at the seconds.
+tests/docs/test_everyday_tasks.py follows the page, too; it fails if a task needs many more requests, but ignores the seconds.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ LIMITS = {
     "no order, groups of 100": ("random", (100,), (1492, 1492)),
     "no order, groups of 250": ("random", (250,), (2042, 2042)),
 }
-"""Situations of the design's table: order of ties, group sizes, and the requests it gives without and with deletions."""
+"""Situations of the design's table: order of ties, group sizes, and the requests without and with deletions."""
 
 
 def random_service(seed: int, ties: str) -> ChurningService:
-    """Sizes around those of pages, any churn, late commits, services with and without totals and filters on time."""
+    """Draw group sizes near those of pages, any churn, late commits, services with and without totals and filters on time."""
     chance = random.Random(f"{ties}-{seed}")
     churn = Churn(chance.choice([0, 0.5, 3]), chance.choice([0, 0.5, 5]), chance.choice([0, 0.3, 2, 10]), chance.choice([0, 0.3]))
     count, group = chance.choice([0, 1, 50, 99, 100, 101, 300, 700]), chance.choice([1, 2, 3, 10, 50, 98, 99, 100, 101, 150, 250])

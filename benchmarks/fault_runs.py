@@ -1,7 +1,7 @@
 """Play every single fault and every pair on an injected clock, then real kills of client and service; count every row.
 
-`python benchmarks/fault_runs.py [--only KIND] [--part N/M] [--save FILE]` plays; `--record FILE...` sums up what was saved. Ends with 1
-when a row is wrong.
+`python benchmarks/fault_runs.py [--only KIND] [--part N/M] [--save FILE]` plays; `--record FILE...` adds up saved results. Exits with 1 if
+a row is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs of one kind: how many there are, and how some of them, by number, are played."""
+    """Runs of one kind: their number, and a function that plays some of them."""
 
     count: int
     play: Callable[[Sequence[int]], Iterable[Outcome]]
@@ -53,7 +53,7 @@ def sweep(scenarios: Callable[[], list[Scenario]]) -> Callable[[Sequence[int]], 
 
 
 def machine(numbers: Sequence[int]) -> Iterator[Outcome]:
-    """Runs of the state machine, each of up to 25 steps; raises what an invariant says."""
+    """Play runs of the state machine, each of up to 25 steps; raise the error of a broken invariant."""
     fixed = {"deadline": None, "database": None, "phases": [Phase.generate], "suppress_health_check": list(HealthCheck)}
     wishes = settings(max_examples=len(numbers), stateful_step_count=25, **fixed)
     run_state_machine_as_test(Imports, settings=wishes)
@@ -76,7 +76,7 @@ def line(name: str, sums: Mapping[str, float]) -> str:
 
 
 def play_part(name: str, kind: Kind, part: str, save: Path | None) -> bool:
-    """Play every M-th run of a kind; whether all of them were right."""
+    """Play every M-th run of a kind; return whether all were right."""
     number, parts = map(int, part.split("/"))
     sums: Counter[str] = Counter()
     started = time.perf_counter()
@@ -91,7 +91,7 @@ def play_part(name: str, kind: Kind, part: str, save: Path | None) -> bool:
 
 
 def record(files: Sequence[Path]) -> bool:
-    """Write the table of everything that was saved; whether nothing was wrong."""
+    """Write the table of all saved results; return whether all were right."""
     every: dict[str, Counter[str]] = {}
     for entry in (json.loads(text) for file in files for text in file.read_text().splitlines()):
         every.setdefault(entry.pop("kind"), Counter()).update(entry)

@@ -2,9 +2,9 @@
 
     python benchmarks/heavy_searches.py [--records 200000] [--engine sqlite|postgresql] [--searches 45] [--data DIR|postgresql://...]
 
-`--data` takes a directory, or the address of a database, of a service that holds records already. Another key meanwhile reads a record, a
-page of a list and a search of its own, and writes a record, all in turn; first alone, so that the two can be compared whatever else the
-machine does. Ends with 1 when one of them took a second, or a search ended in anything but 200 or 503.
+`--data` takes the directory or the database address of a service that already holds records. Another key reads a record, a page of a list
+and a search of its own, and writes a record, in turn; first alone, so that the two can be compared on a busy machine. Exits with 1 if one
+of them took a second, or a search got another status than 200 or 503.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEAVY = {
 
 @contextlib.contextmanager
 def served(engine: str, data: str | None, count: int) -> Iterator[tuple[str, str, str]]:
-    """A service that holds records: its address, and the secrets of two keys."""
+    """Serve records; yield the address and the secrets of two keys."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if data and "://" in data:

@@ -2,8 +2,8 @@
 
     python benchmarks/hostile_clients.py [CONNECTIONS]        (default 1200)
 
-Half-sent requests, writers that wait for one lock, large bodies of small values: each time the median and the slowest of many `/healthz`
-and `/members`, the growth of the service's memory and of its stderr. Then requests a second with and without a rate limit, alternating.
+Half-sent requests, writers that wait for one lock, large bodies of small values: for each, the median and the slowest of many `/healthz`
+and `/members`, the growth of the service's memory and of its stderr. Then requests per second with and without a rate limit, alternating.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATHS = ("/healthz", "/members")
 
 
 def answer_times(service: ServiceProcess, path: str) -> tuple[float, float]:
-    """Median and slowest of ASKED answers, each on a connection of its own, in milliseconds."""
+    """Return median and slowest of ASKED answers, each on its own connection, in milliseconds."""
     taken = []
     headers = {"Authorization": f"Bearer {service.key}", "Connection": "close"}
     with httpx.Client(base_url=service.base_url, headers=headers, timeout=120, trust_env=False) as client:
@@ -44,7 +44,7 @@ def answer_times(service: ServiceProcess, path: str) -> tuple[float, float]:
 
 
 def memory_mb(service: ServiceProcess) -> float:
-    """Most resident memory so far."""
+    """Return the peak of resident memory."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
@@ -90,7 +90,7 @@ def large_bodies(service: ServiceProcess, count: int) -> Iterator[None]:
 
 
 def misuse(folder: Path, connections: int) -> bool:
-    """Print what each misuse does; whether every target is kept."""
+    """Print the effect of each abuse; return whether every target is met."""
     kept = True
     with service_process(folder / "data", "--rate-limit", "0") as service:
         database = folder / "data" / "service.db"
@@ -114,7 +114,7 @@ def misuse(folder: Path, connections: int) -> bool:
 
 
 def counting(folder: Path) -> None:
-    """Requests a second without a limit and with one that is never reached."""
+    """Measure requests per second without a limit and with one that is never reached."""
     speeds: dict[str, list[float]] = {"no limit": [], "a limit": []}
     with (
         service_process(folder / "free", "--rate-limit", "0") as free,
@@ -133,7 +133,7 @@ def counting(folder: Path) -> None:
 
 
 def main() -> int:
-    """0 when every target is kept."""
+    """Return 0 if every target is met."""
     connections = int(sys.argv[1]) if len(sys.argv) > 1 else 1200
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(connections + 500, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Measure the journal's cost, the resumption of a killed import of a million rows, and memory.
 
-`python benchmarks/import_figures.py [--rows 100000] [--killed-rows 1000000] [--record]`; ends with 1 when a target is missed.
+`python benchmarks/import_figures.py [--rows 100000] [--killed-rows 1000000] [--record]`; exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ sys.argv[0] = "crmctl"
 from crmctl.main import main
 sys.exit(main())
 """
-"""The same import, and nothing is written down about its batches. It ends as if no row had been sent."""
+"""Run the same import without recording its batches. It ends as if no row had been sent."""
 
 
 def cost(program: list[str], file: Path, env: Mapping[str, str], into: str = "people") -> tuple[float, float, float]:
@@ -64,7 +64,7 @@ def _into_nothing(env: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], s
 
 @contextmanager
 def _into_the_service(env: Mapping[str, str]) -> Iterator[tuple[Mapping[str, str], str]]:
-    """Our own service without a rate limit, and an object with the columns of the sink."""
+    """Serve without a rate limit, with an object that has the columns of the sink."""
     with tempfile.TemporaryDirectory() as folder:
         service = service_process(Path(folder) / "data", "--rate-limit", "0", env=env)
         try:
@@ -83,7 +83,7 @@ TARGETS = {"null sink": _into_nothing, "our own service": _into_the_service}
 
 
 def journal_overhead(target: str, rows: int, rounds: int) -> tuple[float, float, str]:
-    """The journal's share of an unlimited import, by processor time and by the clock; medians of alternating runs."""
+    """Return the journal's share of an unlimited import, by processor time and by the clock; medians of alternating runs."""
     with private_environment() as env, TARGETS[target](env) as (connected, into), tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.csv"
         write_rows(file, rows)
@@ -96,7 +96,7 @@ def journal_overhead(target: str, rows: int, rounds: int) -> tuple[float, float,
 
 
 def resume_after_kill(rows: int) -> tuple[float, str]:
-    """Seconds from `bulk resume` to its first bulk request, after the import was killed in the middle."""
+    """Return the seconds from `bulk resume` to its first bulk request, after a kill in the middle of the import."""
     with private_environment() as env, tempfile.TemporaryDirectory() as folder, _watched_sink() as sink:
         connected = {**env, "CRMCTL_BASE_URL": sink.origin, "CRMCTL_API_KEY": "benchmark"}
         file = Path(folder) / "rows.csv"
@@ -112,7 +112,7 @@ def resume_after_kill(rows: int) -> tuple[float, str]:
 
 
 class _WatchedSink(LimitedSink):
-    """Tells when the n-th write from now has come."""
+    """Sets an event at the n-th write from now."""
 
     def __init__(self) -> None:
         super().__init__(FixedWindow(UNLIMITED, 60, aligned=True), COLUMNS)
@@ -134,7 +134,7 @@ def _watched_sink() -> Iterator[_WatchedSink]:
 
 
 def _run_until(sink: _WatchedSink, writes: int, command: list[str], env: Mapping[str, str]) -> None:
-    """Run a program, and kill it with the n-th write."""
+    """Run a program and kill it at the n-th write."""
     sink.awaited = writes
     process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not sink.next_write.wait(0.05):
@@ -144,7 +144,7 @@ def _run_until(sink: _WatchedSink, writes: int, command: list[str], env: Mapping
 
 
 def memory(rows: list[int]) -> tuple[float, str]:
-    """How much more memory the largest file takes than the smallest."""
+    """Return the additional memory of the largest file over the smallest."""
     with private_environment() as env, null_sink() as sink, tempfile.TemporaryDirectory() as folder:
         connected = {**env, "CRMCTL_BASE_URL": sink, "CRMCTL_API_KEY": "benchmark"}
         taken = []

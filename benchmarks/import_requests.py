@@ -1,8 +1,8 @@
-"""Count the requests of large imports: a clean one, and one that loses an early request.
+"""Count the requests of large imports: an undisturbed one, and one that loses an early request.
 
 `python benchmarks/import_requests.py [ROWS]` imports ROWS rows (100,000) into a test double of the embedded service, once for each case,
-with the installed command line. Prints the requests of the summary, and as the service counts them. Ends with 1 if they differ, or if a
-row is missing or exists twice without a word.
+with the installed command line. Prints the requests of the summary and the service's count. Exits with 1 if they differ, or if a row is
+missing or exists twice without a message.
 """
 
 from __future__ import annotations

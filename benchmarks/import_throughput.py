@@ -1,4 +1,4 @@
-"""Measure rows a second and memory of `crmctl bulk import` against a bare csv + json + httpx loop, both into the null sink."""
+"""Measure rows per second and memory of `crmctl bulk import` against a bare csv + json + httpx loop, both into the null sink."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MOST_GROWTH = 1.25
 
 @dataclass(frozen=True)
 class Run:
-    """What a program needed: seconds by the clock, seconds of processor time, and the most memory it ever held, in MiB."""
+    """Cost of a program: seconds by the clock, seconds of processor time, and peak memory in MiB."""
 
     seconds: float
     processor: float
@@ -53,17 +53,17 @@ class Run:
 
     @classmethod
     def best(cls, runs: Sequence[Run]) -> Run:
-        """The least of each over several runs."""
+        """Return the least of each over several runs."""
         return cls(min(one.seconds for one in runs), min(one.processor for one in runs), min(one.mebibytes for one in runs))
 
 
 def shares(bare: Run, ours: Run) -> tuple[float, float]:
-    """Of the bare loop's speed, by the clock and in processor time."""
+    """Ratios to the bare loop's speed, by the clock and in processor time."""
     return bare.seconds / ours.seconds, bare.processor / ours.processor
 
 
 def write_rows(path: Path, rows: int) -> None:
-    """A CSV with one column per attribute of the sink, the same for the same number of rows."""
+    """Write a CSV with one column per attribute of the sink; equal numbers of rows give equal files."""
     chance = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         file.write(",".join(COLUMNS) + "\n")
@@ -76,7 +76,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def run(command: Sequence[str], env: Mapping[str, str]) -> Run:
-    """Run to the end. Raises CalledProcessError with what it said when it fails."""
+    """Run a program to its end. Raise CalledProcessError with its output if it fails."""
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
@@ -91,7 +91,7 @@ def run(command: Sequence[str], env: Mapping[str, str]) -> Run:
 
 @contextlib.contextmanager
 def null_sink() -> Iterator[str]:
-    """The sink as a process of its own; yields its address."""
+    """Start the sink in its own process; yield its address."""
     script = Path(__file__).with_name("null_sink.py")
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -102,7 +102,7 @@ def null_sink() -> Iterator[str]:
 
 
 def measure(rows: int, rounds: int, env: Mapping[str, str], sink: str, folder: Path) -> tuple[Run, Run]:
-    """The best of the bare loop and of crmctl, alternating, on a file of so many rows."""
+    """Measure the bare loop and crmctl in turns, on a file of that many rows; return the best of each."""
     file = folder / f"{rows}.csv"
     write_rows(file, rows)
     bare = [sys.executable, "-c", BARE_LOOP, str(file), sink]
@@ -113,7 +113,7 @@ def measure(rows: int, rounds: int, env: Mapping[str, str], sink: str, folder: P
 
 
 def main() -> None:
-    """Print throughput and memory for growing files; ends with 1 when a target is missed."""
+    """Print throughput and memory for growing files; exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="sizes of the files (add 1000000 for the long run)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the best counts (default: 3)")

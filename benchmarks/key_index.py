@@ -1,7 +1,8 @@
 """Measure the savings and errors of a key index kept between imports: `python benchmarks/key_index.py [RECORDS]`.
 
-The second import of a file whose records are all there, once reading them anew and once with what the first import had seen, brought up to
-date through a list by `updated_at`. The service is in this process and answers at once: requests are exact, minutes follow from the limit.
+The second import of a file whose records all exist, once with a new reading of the records and once with the index of the first import,
+updated from a list by `updated_at`. The service runs in this process and answers at once: requests are exact, minutes follow from the
+limit.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def second_import(server: BulkServer, count: int) -> tuple[int, float, dict[str,
 
 
 def kept_index(server: BulkServer, count: int, meanwhile: Callable[[], None]) -> tuple[int, float, dict[str, int]]:
-    """The same where the index of an earlier import is at hand, and something happened since."""
+    """Measure the same with the index of an earlier import, after an event."""
     rule = key_rule(["email"], ATTRIBUTES)
     with KeyIndex(rule) as index:
         for n in range(count):
@@ -80,7 +81,7 @@ def main(count: int) -> None:
         del server.records[: count // 100]
 
     def restore() -> None:
-        """A backup from before the notes were written: nothing in it is newer than what was seen."""
+        """Restore a backup from before the notes: nothing in it is newer than the index."""
         server.records = [one | {"data": one["data"] | {"note": "of the backup"}} for one in copy.deepcopy(records)]
 
     print("| | requests | minutes at 100 a minute | seconds of its own | what it would do |\n|---|---|---|---|---|")

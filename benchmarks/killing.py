@@ -27,10 +27,10 @@ from crmctl.write.jobs import JobInfo, JobStore
 ROWS = 1500
 TRIES = 12
 PATIENCE = 0.5
-"""Seconds before a job is gone on with again; each time longer, so that no moment of the machine decides about a run."""
+"""Seconds before a job is resumed; each time longer, so that no moment of the machine decides a run."""
 
 STRIDE = 7
-"""An import has about 2,100 steps; runs are so many apart."""
+"""An import has about 2,100 steps; runs are this far apart."""
 
 AT_A_STEP = """
 import os, signal, sqlite3, sys
@@ -61,12 +61,13 @@ from crmctl.main import main
 sys.addaudithook(hear)
 sys.exit(main())
 """
-"""The program, killed before its n-th step: a file or folder that it opens, makes, renames or removes, a connection, an SQL statement."""
+"""Run the program and kill it before its n-th step: a file or folder it opens, makes, renames or removes, a connection, an SQL statement.
+"""
 
 
 @dataclass
 class Run:
-    """One file imported by real processes; `story` is what was done and said, for a run that ends wrong."""
+    """One file imported by real processes; `story` holds commands and output, for runs that end wrong."""
 
     folder: Path
     service: ServiceProcess
@@ -84,7 +85,7 @@ class Run:
         }
 
     def start(self, *program: str) -> subprocess.Popen[bytes]:
-        """What the job needs next: the import while no job is there, else to go on with it."""
+        """Return the next command of the job: the import as long as no job exists, then its resumption."""
         begun = ["bulk", "resume", "--last"] if self.jobs() else ["bulk", "import", "people", str(self.file)]
         command = [*(program or (CRMCTL,)), *begun, "--settle", "1", "--timeout", "5"]
         self.story.append(" ".join(begun))
@@ -99,7 +100,7 @@ class Run:
         return JobStore(self.folder / f"{self.tag}-state", SystemClock()).list()
 
     def outcome(self) -> Outcome:
-        """Go on until nothing is left to do, then count every row on the service. What is not named in doubt by a job is lost."""
+        """Resume until nothing is left to do; then count every row on the service. A missing row must be named as in doubt."""
         for turn in range(TRIES):
             jobs = self.jobs()
             if jobs and not any(job.is_resumable for job in jobs):
@@ -132,7 +133,7 @@ class Run:
 
 
 def kill_clients(numbers: Sequence[int]) -> Iterator[Outcome]:
-    """Each run imports a file whose client is killed once to three times on its way, then resumed to the end."""
+    """Kill the client of each import one to three times; then resume it to the end."""
     with _service() as (folder, service):
         whole = _duration(folder, service)
         for number in numbers:
@@ -148,7 +149,7 @@ def kill_clients(numbers: Sequence[int]) -> Iterator[Outcome]:
 
 
 def kill_at_steps(numbers: Sequence[int]) -> Iterator[Outcome]:
-    """Each run imports a file whose client is killed before one of its steps, and resumed to the end."""
+    """Kill the client of each import before one of its steps; then resume it to the end."""
     with _service() as (folder, service):
         for number in numbers:
             run = Run(folder, service, f"step{number}")
@@ -157,7 +158,7 @@ def kill_at_steps(numbers: Sequence[int]) -> Iterator[Outcome]:
 
 
 def kill_services(numbers: Sequence[int]) -> Iterator[Outcome]:
-    """Each run imports a file while the service is killed and started again on the same data and port."""
+    """Kill the service during each import and restart it on the same data and port."""
     with _service() as (folder, service):
         whole = _duration(folder, service)
         for number in numbers:
@@ -171,7 +172,7 @@ def kill_services(numbers: Sequence[int]) -> Iterator[Outcome]:
 
 
 def _duration(folder: Path, service: ServiceProcess) -> float:
-    """Seconds that an import takes on this machine today: it is killed within them."""
+    """Return the seconds of an import on this machine today; kills come within them."""
     started = time.monotonic()
     run = Run(folder, service, "whole")
     run.finish(run.start())
@@ -180,7 +181,7 @@ def _duration(folder: Path, service: ServiceProcess) -> float:
 
 @contextmanager
 def _service() -> Iterator[tuple[Path, ServiceProcess]]:
-    """A folder, and a service in it that ends with the block, whichever process it is by then."""
+    """Yield a folder with a service that ends with the block, whichever process it is by then."""
     with tempfile.TemporaryDirectory() as folder:
         service = service_process(Path(folder) / "data", "--rate-limit", "0")
         try:
@@ -190,7 +191,7 @@ def _service() -> Iterator[tuple[Path, ServiceProcess]]:
 
 
 def restart(service: ServiceProcess, folder: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """The same address with another process behind it; what happens while there is none."""
+    """Replace the process behind the address; run an act in between."""
     port = service.base_url.rsplit(":", 1)[1]
     service.kill()
     meanwhile()
@@ -198,7 +199,7 @@ def restart(service: ServiceProcess, folder: Path, meanwhile: Callable[[], None]
 
 
 def wait(process: Any, seconds: float) -> None:
-    """So long, or until the process ends."""
+    """Wait for a time, or until the process ends."""
     until = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < until:
         time.sleep(0.005)

@@ -2,8 +2,8 @@
 
     python benchmarks/list_pages.py [RECORDS | DATABASE]        (default 1000000; or a copy of a service's SQLite file)
 
-1 % of the records is changed first, so that the two orders are two. What is timed is the store's answer with its total: the median of five,
-of processor time, so that a busy machine says the same.
+First changes 1 % of the records, so that the two orders differ. Measures the store's answer with its total: the median of five, in
+processor time, which does not depend on other load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARES = (0.0, 0.001, 0.1, 0.5, 0.9, 1.0)
 
 
 def change_some(engine: Engine, people: str, total: int) -> None:
-    """One record of a hundred, here and there."""
+    """Change one record in a hundred, spread evenly."""
     chance = random.Random(total)
     for _ in range(max(1, total // 100 // PAGE)):
         offset = chance.randrange(max(1, total - PAGE))
@@ -49,7 +49,7 @@ def processor_ms(call: Callable[[], object]) -> float:
 
 
 def measure(engine: Engine, people: str) -> bool:
-    """Print the table; whether every page came in time."""
+    """Print the table; return whether every page met the target."""
     total = engine.read(lambda tx: records.count_records(tx, people))
     change_some(engine, people, total)
     print(f"{total:,} records, milliseconds of processor time for a page of {PAGE} with its total")

@@ -23,7 +23,7 @@ CRMCTL = str(Path(sys.executable).with_name("crmctl"))
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measurement against a baseline; `target` is the highest allowed ratio, or None where there is nothing to keep to."""
+    """One measurement against a baseline; `target` is the highest allowed ratio, or None."""
 
     name: str
     seconds: float
@@ -36,14 +36,14 @@ class Comparison:
         return self.seconds / self.baseline_seconds
 
     def line(self) -> str:
-        """One line for a person: both times, the ratio, the target and whether it is kept."""
+        """Return a line with both times, the ratio, the target and whether it is met."""
         verdict = "" if self.target is None else f"  target {self.target:g}: {'kept' if self.ratio <= self.target else 'MISSED'}"
         times = f"{self.seconds * 1000:8.1f} ms against {self.baseline_seconds * 1000:8.1f} ms"
         return f"{self.name:42} {times}  ratio {self.ratio:5.2f}{verdict}   ({self.baseline})"
 
 
 def interleaved_medians(commands: Mapping[str, Sequence[str]], runs: int, env: Mapping[str, str]) -> dict[str, float]:
-    """Median wall seconds of each command. Runs alternate, so that a busy moment hits all alike; the first round only warms up."""
+    """Return median wall seconds of each command. Runs alternate, so that other load affects all alike; the first round only warms up."""
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(runs + 1):
         for name, command in commands.items():
@@ -56,7 +56,7 @@ def interleaved_medians(commands: Mapping[str, Sequence[str]], runs: int, env: M
 
 @contextlib.contextmanager
 def private_environment() -> Iterator[dict[str, str]]:
-    """This environment with a home and crmctl folders of its own, and byte code written as on any other machine."""
+    """Return this environment with a home and crmctl folders of its own, and byte code written as on any other machine."""
     with tempfile.TemporaryDirectory() as folder:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("CRMCTL_") and name != "PYTHONDONTWRITEBYTECODE"}
         own = {f"CRMCTL_{kind}_DIR": f"{folder}/{kind.lower()}" for kind in ("CONFIG", "STATE", "CACHE")}
@@ -65,7 +65,7 @@ def private_environment() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def embedded_service(env: Mapping[str, str], *options: str) -> Iterator[dict[str, str]]:
-    """`crmctl serve` without a rate limit on a free port; yields the environment with its address and key."""
+    """Start `crmctl serve` without a rate limit on a free port; yield the environment with its address and key."""
     with tempfile.TemporaryDirectory() as data:
         command = [CRMCTL, "serve", "--data", data, "--port", "0", "--rate-limit", "0", *options]
         with subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
@@ -79,7 +79,7 @@ def embedded_service(env: Mapping[str, str], *options: str) -> Iterator[dict[str
 
 @contextlib.contextmanager
 def started_service(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess, str]]:
-    """One that calls this machine, without a rate limit, on a database of its own; and that database's address."""
+    """Start a service without a rate limit on its own database; yield it with the database's address."""
     from tests.support.postgres import private_server
     from tests.support.service import service_process
 
@@ -93,7 +93,7 @@ def started_service(engine: str, folder: Path) -> Iterator[tuple[ServiceProcess,
 
 
 def cluster_seconds(url: str) -> float:
-    """Of all processes of the PostgreSQL on this machine that has this database: of those that have ended too."""
+    """Return the processor time of all processes, also ended ones, of the local PostgreSQL with this database."""
     import psycopg
 
     with psycopg.connect(url) as connection:
@@ -112,6 +112,6 @@ def _stat(pid: int) -> list[str]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of one process so far, its threads included, in the service's own mode and in the system's."""
+    """Return the processor time of one process and its threads, in user and system mode."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
 """Find, merge and unmerge seeded duplicates with the installed program.
 
-`python benchmarks/merge_afternoon.py --records 100000 [--save FILE]`: on `crmctl serve` (SQLite, no rate limit). For each command its
-seconds, processor time, memory at most and requests, and how long so many take at the usual 100 a minute. One person in eleven is there
-twice, one in ten has a deal, one in forty was called. What is there before and after is compared without ids.
+`python benchmarks/merge_afternoon.py --records 100000 [--save FILE]`: on `crmctl serve` (SQLite, no rate limit). Prints seconds, processor
+time, peak memory and requests of each command, and the time of these requests at the usual 100 a minute. One person in eleven exists twice,
+one in ten has a deal, one in forty has a call. The states before and after are compared without ids.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.support.merges import connect
 
 RULES = ["name~0.9,phone", "name~0.9,address~0.8"]
 A_MINUTE = 100
-"""Requests, at the rate limit that a service has when nothing else is said."""
+"""Requests per minute at the default rate limit."""
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
-    """People whose e-mail addresses are their own; of a duplicate's a letter is wrong. `notes` says who it is."""
+    """Yield people with unique e-mail addresses; a duplicate's address differs in a letter. `notes` identifies the person."""
     chance, seen = random.Random(100), set[str]()
     for number, person in enumerate(people(count)):
         email = str(person["email"] or "")
@@ -47,7 +47,7 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 class Afternoon:
-    """One service, one state directory; what each command took is in `lines`."""
+    """One service and one state directory; `lines` holds the cost of each command."""
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
         self.env, self.folder = dict(env), folder
@@ -109,7 +109,7 @@ class Afternoon:
             list(threads.map(call, range(count // 40)))
 
     def snapshot(self) -> Counter[str]:
-        """A word for each record, deal and activity, ids replaced by who they are."""
+        """Return a word for each record, deal and activity, with names in place of ids."""
         names, found = {}, Counter[str]()
         for record in self.records("people"):
             names[record.id] = record.data["notes"]

@@ -1,9 +1,9 @@
 """Merge at random on the service, undo the merges, and compare fields, references and activities with the state before.
 
-`python benchmarks/merge_undo.py --runs 1000 [--first SEED] [--part 2/10] [--save FILE] [--postgresql URL]`: the service's application
-answers in this process, on SQLite in memory or on an empty PostgreSQL database. FILE gets a line for each run; a run that is in it is not
-made again, and the sum is of all lines. With `--kills` a process is killed (SIGKILL) before and after every write of the apply and of the
-undo of each world, and goes on; the service listens then.
+`python benchmarks/merge_undo.py --runs 1000 [--first SEED] [--part 2/10] [--save FILE] [--postgresql URL]`: the service's application runs
+in this process, on SQLite in memory or on an empty PostgreSQL database. FILE gets a line for each run; recorded runs are not repeated, and
+the sum covers all lines. With `--kills`, the benchmark kills a process (SIGKILL) before and after every write of the apply and the undo of
+each world, resumes it, and serves over a socket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from crmctl.client.crm import Crm
 
 
 def one_run(crm: Crm, folder: Path, seed: int) -> list[str]:
-    """What is not as it was, in words."""
+    """Return the differences in words."""
     chance, state = random.Random(seed), folder / f"state{seed}"
     context = MergeContext(crm, ORIGIN, state)
     world = World.make(crm, f"w{seed}", people=seed % 3 == 0)
@@ -53,7 +53,7 @@ def one_run(crm: Crm, folder: Path, seed: int) -> list[str]:
 
 
 def kills(service: RunningService, folder: Path, seed: int) -> tuple[int, list[str]]:
-    """Deaths, and what is not as it was."""
+    """Play kills; return the differences."""
     deaths, wrong = 0, []
     for action in ("apply", "undo"):
         for when in ("before", "after"):
@@ -95,7 +95,7 @@ def _go_on(context: Any, act: Callable[[Any], Any]) -> None:
 
 
 def _make(seeds: list[int], given: argparse.Namespace, keep: Callable[[int, int, list[str]], None]) -> None:
-    """The runs of these seeds."""
+    """Play the runs of these seeds."""
     if given.kills:
         with tempfile.TemporaryDirectory() as scratch, running_service(Path(scratch) / "service") as service:
             for seed in seeds:

@@ -2,10 +2,10 @@
 
     python benchmarks/million_records.py [--records 1000000] [--engine sqlite|postgresql] [--data FILE|postgresql://...]
 
-The store makes 20,000 people, SQL the others. Lists are timed, the best of three: by this process's processor on SQLite, where that is all
-there is, and by the clock on PostgreSQL. Two writers make companies, one after the other, while an attribute with an index goes and its
-values are taken out, and while the object goes, for half a minute each. Ends with 1 when two wide ranges take over 0.5 s, a page by a time
-over 30 ms, or a writer waits over 1 s. `--data` is a database that was made so: it loses its people.
+The store creates 20,000 people, SQL the others. Lists are the best of three: in this process's time on SQLite, which runs in it, and by the
+clock on PostgreSQL. Two writers create companies, one after the other, for half a minute each: while the service deletes an indexed
+attribute with its values, and while it deletes the object. Exits with 1 if two wide ranges take over 0.5 s, a page by a time over 30 ms, or
+a writer waits over 1 s. `--data` takes a database made by this benchmark, which loses its people.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ROW_IDS = {
 
 
 def multiply(tx: Tx, name: str, count: int) -> None:
-    """Of the first object, whose table holds SEED records; ids, e-mail addresses and times are others in each copy."""
+    """Copies of the first object, whose table holds SEED records, with other ids, e-mail addresses and times."""
     if name == "postgresql":
         tx.execute("SET LOCAL statement_timeout = 0")
     number, object_id = tx.all("SELECT number, id FROM crm_object WHERE slug = 'people'")[0]
@@ -80,7 +80,7 @@ def multiply(tx: Tx, name: str, count: int) -> None:
 
 
 def settle(name: str, url: str) -> None:
-    """What PostgreSQL does by itself within minutes."""
+    """Do what PostgreSQL does by itself within minutes."""
     if name == "postgresql":
         import psycopg
 
@@ -146,7 +146,7 @@ def time_deletion(engine: Engine, what: str, delete: Callable[[Tx], None]) -> bo
 
 
 def time_deletions(engine: Engine, people: str) -> list[bool]:
-    """The object is a standard one, which may not be deleted: here it is none, and nothing refers to it."""
+    """Standard objects cannot be deleted, so turn this one into a custom object without references."""
     found = engine.read(lambda tx: attributes.list_attributes(tx, people))
     score = next(each["id"] for each in found if each["slug"] == "score")
     engine.write(lambda tx: tx.execute("UPDATE crm_object SET type = 'custom' WHERE id = ?", (people,)))

@@ -1,9 +1,9 @@
 """Compare the mirror with dlt's REST source on one service: requests, seconds, and wrong rows after changes and deletions.
 
-    python benchmarks/mirror_dlt.py [RECORDS]        (default 5000; installs dlt into a virtual environment of its own, or uses DLT_PYTHON)
+    python benchmarks/mirror_dlt.py [RECORDS]        (default 5000; installs dlt into its own virtual environment, or uses DLT_PYTHON)
 
-dlt reads incrementally by `updatedAt`, newest first, and merges by id into DuckDB, as its documentation shows. Between two runs of each 1 %
-of the records change and ten are deleted. Both talk to one `crmctl serve`, whose own log counts the requests.
+dlt reads incrementally by `updatedAt`, newest first, and merges by id into DuckDB, as its documentation shows. Between two runs, 1 % of the
+records change and ten are deleted. Both use one `crmctl serve`, whose log counts the requests.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ with pipeline.sql_client() as client:
 
 
 def loader(folder: Path) -> str:
-    """A Python that has dlt."""
+    """Return a Python that has dlt."""
     if known := os.environ.get("DLT_PYTHON"):
         return known
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
@@ -71,7 +71,7 @@ def loader(folder: Path) -> str:
 
 
 class Bench:
-    """One service with people, a mirror of them, and what dlt has loaded."""
+    """A service with people, a mirror of them, and dlt's copy."""
 
     def __init__(self, folder: Path, service: ServiceProcess, python: str) -> None:
         self.folder, self.service, self.python = folder, service, python
@@ -97,7 +97,7 @@ class Bench:
             self.ask("POST", f"{self.path}/bulk", mode="create", records=rows)
 
     def change(self, truth: dict[str, Any]) -> None:
-        """One of a hundred changes, ten go."""
+        """Change one in a hundred, delete ten."""
         ids = sorted(truth)
         changed, gone = ids[7::100], ids[11 :: len(ids) // 10][:10]
         for first in range(0, len(changed), PAGE):
@@ -126,7 +126,7 @@ class Bench:
         return {one: json.loads(data) for one, data in json.loads(done.stdout.splitlines()[-1])}
 
     def asked(self) -> int:
-        """Requests that the service has logged so far."""
+        """Return the number of requests in the service's log."""
         return sum(line.startswith("{") for line in self.service.stderr.splitlines())
 
 

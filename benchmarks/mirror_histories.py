@@ -1,7 +1,7 @@
 """Play random histories of a service with syncs in between, and check that the mirror never holds a wrong state.
 
 `python benchmarks/mirror_histories.py [--count 20000] [--part N/M] [--save FILE]` plays every M-th history on an injected clock, in one
-process; `--processes` plays 200 with real ones. `--sum FILE...` adds up what was saved. Ends with 1 when anything is wrong.
+process; `--processes` plays 200 with real ones. `--sum FILE...` adds up saved results. Exits with 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.mirror_processes import real
 from tests.support.mirrorhistories import Tally, play
 
 MEMORY = Path("/dev/shm")
-"""Where there is no disk to wait for; what is killed here is no machine."""
+"""A place in memory: these kills end a process, not a machine."""
 
 SHOWN = 10
 
@@ -51,7 +51,7 @@ def show(tally: Tally, seconds: float) -> None:
 
 
 def saved(paths: list[Path]) -> tuple[Tally, float]:
-    """Everything that was saved, together."""
+    """Add up all saved results."""
     whole, seconds = Tally(), 0.0
     for document in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
         seconds += document.pop("seconds")

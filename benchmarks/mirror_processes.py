@@ -28,11 +28,11 @@ PAGE = 100
 
 
 EACH = 20
-"""So many histories share a service, whose database is copied for every backup."""
+"""This many histories share a service, whose database is copied for every backup."""
 
 
 def real(seeds: Iterable[int]) -> Tally:
-    """Play histories, each with an object and a mirror of its own."""
+    """Play histories, each with its own object and mirror."""
     tally, whole = Tally(), 1.0
     for some in batched(list(seeds), EACH):
         with tempfile.TemporaryDirectory() as name:
@@ -55,7 +55,7 @@ def batched(seeds: list[int], size: int) -> Iterator[list[int]]:
 
 @dataclass
 class History:
-    """One object of a service and its mirror. `whole`: how many seconds a sync takes today; it is killed within them."""
+    """An object of a service and its mirror. `whole` is how long a sync takes today, in seconds; kills come within it."""
 
     seed: int
     folder: Path
@@ -98,8 +98,7 @@ class History:
     # -- syncs -----------------------------------------------------------------------------------------------------------------------
 
     def synced(self) -> None:
-        """Perhaps a sync that is killed, perhaps while others write, or whose service is; then one that is not, and whether the mirror is
-        right after it."""
+        """Sync once, perhaps killed, perhaps while other clients write or the service dies; then sync undisturbed and compare the mirror."""
         while self.chance.random() < 0.4:
             self.killed(others=self.chance.random() < 0.5)
         if self.chance.random() < 0.3:
@@ -109,7 +108,7 @@ class History:
         self.whole = (self.whole + time.monotonic() - begun) / 2
 
     def judged(self, process: Any, *, ends: bool = False) -> None:
-        """Whether a sync ends well, and the mirror is right; `ends`: the service does meanwhile, and another process takes its place."""
+        """Return whether a sync succeeds and the mirror is right; with `ends`, another process replaces the service meanwhile."""
         before = self.held() if ends else {}
         if ends:
             wait(process, self.whole * self.chance.uniform(0.2, 0.9))
@@ -134,7 +133,7 @@ class History:
             self.tally.wrong.append(f"seed {self.seed}, sync {self.tally.syncs}: {said}")
 
     def killed(self, *, others: bool) -> None:
-        """A sync that is killed at a moment; what it leaves is what was there, or the new state as a whole."""
+        """Kill a sync at a moment; it must leave the old state or the whole new one."""
         before, over = self.held(), threading.Event()
         process = self._start()
         writer = threading.Thread(target=self._write_until, args=(over,))
@@ -160,25 +159,25 @@ class History:
     def _start(self) -> Any:
         return start_crmctl("mirror", "sync", self.slug, "-o", "json", env=self.env)
 
-    # -- what is there ---------------------------------------------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, Any]:
-        """Every record of the mirror."""
+        """Return every record of the mirror."""
         for path in (self.folder / "state" / "mirror").glob("*.sqlite"):
-            with closing(sqlite3.connect(path)) as db:  # a file that was killed at its very beginning is put right by whoever may write
+            with closing(sqlite3.connect(path)) as db:  # a file killed at its very beginning is repaired by the next process that may write
                 if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.slug,)).fetchone():
                     return {one: json.loads(text) for one, text in db.execute(f"SELECT id, _data FROM {self.slug}")}
         return {}
 
     def there(self) -> dict[str, Any]:
-        """Every record of the service, while nobody writes."""
+        """Return every record of the service while no client writes."""
         found: dict[str, Any] = {}
         with self._connected():
             while page := self._ask("GET", f"{self.object}/records?limit={PAGE}&offset={len(found)}&order=asc")["records"]:
                 found.update((one["id"], one) for one in page)
         return found
 
-    # -- what happens ----------------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------------------------
 
     def something_happens(self) -> None:
         kind = self.chance.random()
@@ -204,7 +203,7 @@ class History:
         return {**more, "data": {"note": f"note {self.number}"} if more else {"note": f"note {self.number}", "number": str(self.number)}}
 
     def _some(self) -> list[list[str]]:
-        """Ids of some records, scattered or a block, in requests."""
+        """Return ids of some records, scattered or in a block, in requests."""
         count = min(len(self.ids), self.chance.choice([1, 1, 5, 150]))
         start = self.chance.randrange(len(self.ids) - count + 1)
         chosen = self.chance.sample(self.ids, count) if self.chance.random() < 0.5 else self.ids[start : start + count]
@@ -217,7 +216,7 @@ class History:
         self.backups.append((place, list(self.ids)))
 
     def restore(self) -> None:
-        """The service ends, an earlier database takes the place of its own, and it begins again."""
+        """Stop the service, put an earlier database in place of its own, and start it again."""
         place, ids = self.chance.choice(self.backups)
 
         def put_back() -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/mirror_requests.py [--records 200000] [--burst]
 
-The service is in memory, so that only requests count. One mirror goes from night to night; after each what was changed and deleted and the
-number of records are checked, at the end every record. Records are made and changed evenly over the time, with `--burst` within minutes.
+The service is in memory, so that only requests count. One mirror syncs night after night; after each sync the benchmark compares the
+changed and deleted records and the total, at the end every record. Changes are spread evenly over the time, with `--burst` within minutes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ TYPES = {"email": "email", "name": "name", "score": "number", "status": "select"
 DAY = 86_400.0
 YEAR = 365 * DAY
 NIGHTS = ((0, True), (10, True), (100, True), (1000, True), (10, False), (1000, False))
-"""How many records are deleted, and whether here and there."""
+"""Numbers of deleted records, scattered or in a block."""
 
 
 class LongList:
-    """Records listed by either time without sorting anything. The number of a record is its id; `pace`: seconds between two of them."""
+    """Records listed by either time without sorting. The number of a record is its id; `pace` is the seconds between two of them."""
 
     def __init__(self, count: int, pace: float) -> None:
         self.count = count
@@ -59,7 +59,7 @@ class LongList:
         self.requests = 0
 
     def update(self, numbers: Sequence[int], within: float) -> None:
-        """Change these in so many seconds."""
+        """Change these records within that many seconds."""
         for number in numbers:
             self.clock.advance(within / len(numbers))
             self.changed[number] = int(self.clock.now() * MICROS)
@@ -126,7 +126,7 @@ class LongList:
 
 
 def wrong_rows(service: LongList, path: Path, numbers: Sequence[int] | None = None) -> int:
-    """Missing, stale and ghosts, of all records or of these."""
+    """Return missing, stale and surplus records, of all or of these."""
     file = MirrorFile.read(path)
     assert file is not None
     with file:
@@ -151,7 +151,7 @@ def measure(count: int, folder: Path, *, burst: bool) -> int:
     print(f"{count:,} records: {service.requests:,} requests, {took}, {grown} MiB more memory", flush=True)
     json_bytes = sum(len(jsontext.dumps(service.wire(number)).encode()) + 1 for number in range(0, count, 97)) * 97
     print(f"the file is {path.stat().st_size / json_bytes:.2f} times the JSON")
-    # One change, so that it shows that the service lists by time of change.
+    # One change shows that the service lists by time of change.
     service.update([0], DAY)
     sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
     missed, chance = 0, random.Random(count)

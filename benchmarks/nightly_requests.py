@@ -1,8 +1,8 @@
 """Count the requests of a nightly import: `python benchmarks/nightly_requests.py [ROWS]`; exits with 1 above the target.
 
-ROWS rows (200,000) into as many records, of which the file changes 1 % and people another 0.1 % by day; ten records are deleted. Once with
-a mirror, once without, and one row by e-mail into the same records. The service is in this process: requests are exact, and all of them are
-counted, those about objects and attributes too.
+ROWS rows (200,000) for as many records, of which the file changes 1 % and people another 0.1 % by day; ten records are deleted. Runs once
+with a mirror, once without, and imports one row by e-mail into the same records. The service runs in this process, so the counts are exact;
+they include requests about objects and attributes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Service:
         self._is_sorted = False
         self.session = SimpleNamespace(max_wait=300.0, take_requests=lambda: sum(self.asked.values()))
 
-    # -- what happens in it ----------------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------------------------
 
     def add(self, data: dict[str, Any], at: int) -> str:
         record_id = str(uuid.UUID(int=(1 << 120) + len(self.created)))
@@ -86,7 +86,7 @@ class Service:
     def now(self) -> int:
         return int(self.clock.now() * MICROS)
 
-    # -- what it is asked ------------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------------------------
 
     def list_records(self, object_id: str, **asked: Any) -> Page[Record]:
         self._count("list records")
@@ -174,7 +174,7 @@ def write(path: Path, rows: int, changed: int) -> None:
 
 
 def measured(context: Context, what: str, **options: Any) -> int:
-    """The requests of an import; says what they were."""
+    """Return the requests of an import by kind."""
     context.service.asked.clear()
     started = time.process_time()
     result = import_records(context, ImportRequest(object="people", keys=("email",), **options))  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def measured(context: Context, what: str, **options: Any) -> int:
 
 
 def filled(folder: Path, rows: int) -> tuple[Context, list[str]]:
-    """A service with so many people, and their ids."""
+    """Return a service with that many people, and their ids."""
     service = Service(FakeClock())
     begun = service.now - int(400 * DAY * MICROS)
     ids = [service.add({"email": f"p{n}@acme.com", "score": n % 100, "note": f"note {n}"}, begun + n * MICROS) for n in range(rows)]
@@ -195,7 +195,7 @@ def filled(folder: Path, rows: int) -> tuple[Context, list[str]]:
 
 
 def first_syncs(context: Context, ids: list[str]) -> None:
-    """A mirror, and that the service lists by time of change is known."""
+    """Make a mirror that has proven that the service lists by time of change."""
     for what in ("at first", "once more, to see that the service lists by time of change"):
         report = sync_mirror(context, SyncRequest())  # type: ignore[arg-type]
         print(f"the mirror: {report.requests:,} requests {what}", flush=True)
@@ -204,7 +204,7 @@ def first_syncs(context: Context, ids: list[str]) -> None:
 
 
 def a_day(context: Context, ids: list[str], deleted: int = 10) -> None:
-    """People change one record of a thousand, and delete some, evenly spread."""
+    """Let people change one record in a thousand and delete some, evenly spread."""
     context.clock.advance(DAY / 2)
     for n in range(0, len(ids), 1000):
         context.service.change(ids[n], {"note": "a person's"}, context.service.now)

@@ -1,6 +1,6 @@
-"""Run a service that answers as fast as Python can and keeps only a count and the newest records: one object, its attributes, bulk writes.
+"""Serve one object, its attributes and bulk writes as fast as Python can, keeping only a count and the newest records.
 
-Run as a process of its own; prints its address as the first line. Knows just enough HTTP for httpx.
+Runs as a process of its own and prints its address as the first line. Knows just enough HTTP for httpx.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ATTRIBUTES = [
 
 
 class Sink(asyncio.Protocol):
-    """One connection; requests are answered in order, a body is counted and forgotten."""
+    """One connection; answers requests in order, counts bodies and forgets them."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -66,7 +66,7 @@ class Sink(asyncio.Protocol):
 
 
 def answer(head: bytes, body: bytes) -> bytes:
-    """The whole HTTP answer to one request."""
+    """Return the whole HTTP answer to one request."""
     global created, newest  # noqa: PLW0603 - one service a process
     path = head.split(b" ", 2)[1].partition(b"?")[0]
     document: object
@@ -102,7 +102,7 @@ def newest_records() -> list[dict[str, object]]:
 
 
 async def serve() -> None:
-    """Listen on a free port of this machine until the process is ended."""
+    """Listen on a free port of this machine until the process ends."""
     server = await asyncio.get_running_loop().create_server(Sink, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()

@@ -1,10 +1,10 @@
-"""Count the requests of a one-row import into many people, by e-mail and telephone, with and without a mirror. Exits with 1 if an
-e-mail takes more than four without a mirror.
+"""Count the requests of a one-row import into many people, by e-mail and telephone, with and without a mirror. Exits with 1 if an e-mail
+takes more than four without a mirror.
 
     python benchmarks/one_row.py [PEOPLE]        (default 140000)
 
-The installed program against `crmctl serve`, whose own log is counted. The people are put into the service's database directly. Requests
-about objects and attributes are counted apart: they come before, whatever the number of records.
+Uses the installed program and the log of `crmctl serve`. The people are inserted into the service's database directly. Requests about
+objects and attributes are counted separately, because they do not depend on the number of records.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fill(database: Path, count: int) -> None:
 
 
 def asked(service: ServiceProcess) -> Counter[str]:
-    """What the service has been asked so far: about the schema, to read records, to write them."""
+    """Return the service's requests so far: for the schema, to read records, to write them."""
     counts: Counter[str] = Counter()
     for line in service.stderr.splitlines():
         if line.startswith("{") and "path" in (entry := json.loads(line)):
@@ -61,7 +61,7 @@ def asked(service: ServiceProcess) -> Counter[str]:
 
 
 def imported(service: ServiceProcess, env: dict[str, str], what: str, mirror: str) -> int:
-    """The requests to records that one row took."""
+    """Return the requests about records that one row took."""
     row = ROWS[what]
     file = Path(env["HOME"]) / "one.csv"
     with file.open("w", newline="", encoding="utf-8") as target:

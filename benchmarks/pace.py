@@ -1,7 +1,7 @@
 """Compare imports at a tight limit with their least possible time: every attribute type, one and two imports at once.
 
-`python benchmarks/pace.py [--rows 10000] [--rounds 3] [--record]`; ends with 1 when a request was refused or more than a tenth of
-the time was lost. The least time is what the same imports take without a limit, or what windows force on them, if that is longer.
+`python benchmarks/pace.py [--rows 10000] [--rounds 3] [--record]`; exits with 1 if the service refused a request or more than a tenth of
+the time was lost. The least time is that of the same imports without a limit, or what the windows require, if that is longer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds from the first to the last request of all imports, as the service saw them."""
+    """Return the seconds from the first to the last request of all imports, as the service saw them."""
 
     requests: int
     refused: int
@@ -42,7 +42,7 @@ class Pace:
 
     @property
     def least(self) -> float:
-        """What windows force: so many must end before the last request may come."""
+        """Return the time that windows require: this many must end before the last request may come."""
         return float((self.requests - 1) // LIMIT * WINDOW)
 
 

@@ -1,6 +1,6 @@
 """Measure the memory of `crmctl bulk import --on-missing-ref create` as the number of parents grows.
 
-`python benchmarks/parents_memory.py 20000 200000`: an import of so many rows each, every second of which refers to a company of its own.
+`python benchmarks/parents_memory.py 20000 200000` imports that many rows each; every second row refers to a company of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ names: list[str] = []
 
 
 def answer(head: bytes, body: bytes) -> bytes:
-    """As the null sink answers, but that companies are there once they were created."""
+    """The null sink, with the companies it has created."""
     address = urlsplit(head.split(b" ", 2)[1].decode())
     object_id = COMPANIES if COMPANIES in address.path else PEOPLE
     document: object
@@ -61,7 +61,7 @@ def answer(head: bytes, body: bytes) -> bytes:
 
 
 def listed(query: dict[str, str]) -> object:
-    """One page of companies."""
+    """Return one page of companies."""
     order = range(len(names)) if query.get("order") == "asc" else range(len(names) - 1, -1, -1)
     offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
     records = [
@@ -73,12 +73,12 @@ def listed(query: dict[str, str]) -> object:
 
 
 def page(records: list[object] | list[dict[str, object]], offset: int) -> object:
-    """As the interface shows a list."""
+    """Return the list as the interface shows it."""
     return {"records": records, "pagination": {"total": len(names), "limit": 100, "offset": offset}}
 
 
 def main(sizes: list[int]) -> None:
-    """Print the most memory of one import of each size."""
+    """Print the peak memory of one import of each size."""
     with private_environment() as env, tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             file = Path(folder) / f"{size}.csv"

@@ -1,7 +1,7 @@
 """Simulate limiters of every kind and print the share of the limit that the rate budget uses.
 
-Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1 --latency 0.03]`.
-Takes minutes and no network. Ends with 1 when anything was refused.
+Run it from the project's root: `python -m benchmarks.rate_budget [--window 3] [--limit 7 --window 1 --latency 0.03]`. Takes minutes and no
+network. Exits with 1 if the service refused a request.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from tests.client.ratesim import START, FixedWindow, Limiter, Rounding, SlidingWindow, TokenBucket, World, share_used
 
 WORKERS = (1, 2, 4, 8)
-"""At once, from the first request on: as many as the limit is fewer are left out, as nobody knows of it yet."""
+"""Workers at once from the first request on. Limits below this number are left out, because crmctl does not know them yet."""
 STARTS = (0.004, 0.2, 0.45, 0.8)
-"""Where in a window the work begins, as a share of it."""
+"""The start of the work, as a share of the window."""
 
 
 def limiters(limit: int, window: float) -> Iterator[tuple[str, Rounding, Callable[[Rounding], Limiter]]]:
-    """Every kind with every rounding of Reset: its name, the rounding, and how to make a fresh one."""
+    """Every kind with every rounding of Reset: name, rounding, and a function that makes a fresh one."""
     kinds: dict[str, Callable[[Rounding], Limiter]] = {
         f"aligned, phase {phase:g}": lambda rounding, phase=phase: FixedWindow(limit, window, aligned=True, rounding=rounding, phase=phase)  # type: ignore[misc]
         for phase in (0.0, 0.37, 0.9)
@@ -34,7 +34,7 @@ def limiters(limit: int, window: float) -> Iterator[tuple[str, Rounding, Callabl
 
 
 def measure(make: Callable[[Rounding], Limiter], rounding: Rounding, workers: int, window: float, latency: float) -> tuple[float, int]:
-    """The worst share used over the starting moments, and all refusals."""
+    """Return the worst used share over the starting moments, and all refusals."""
     shares, refused = [], 0
     for start in STARTS if window < 10 else STARTS[:2]:
         world = World(make(rounding), workers=workers, latency=latency, jitter=latency * 0.4, start=START + start * window)

@@ -1,7 +1,7 @@
 """Run imports and a reader as processes with one key against limiters in real time.
 
-`python benchmarks/rate_processes.py [--window 60] [--windows 3] [--record]`; ends with 1 when something was refused that should not have
-been, too little of the limit was used, or the reader waited too long.
+`python benchmarks/rate_processes.py [--window 60] [--windows 3] [--record]`; exits with 1 if the service refused a request without need,
+the processes used too little of the limit, or the reader waited too long.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ LIMITERS: Mapping[str, Callable[[float], Limiter]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """`share` of the limit, over whole windows after the first; `waits` of the reader's commands in seconds, beyond the quickest one."""
+    """Result: `share` of the limit over whole windows after the first; `waits` of the reader's commands in seconds, beyond the quickest
+    one.
+    """
 
     limiter: str
     processes: int
@@ -63,7 +65,7 @@ class Measured:
 
 
 def measure(name: str, window: float, windows: int, imports: int) -> Measured:
-    """`imports` processes that import, and one that reads, for so many windows after the first."""
+    """Run `imports` importing processes and a reader for that many windows after the first."""
     with tempfile.TemporaryDirectory() as folder, LimitedSink(LIMITERS[name](window)) as sink:
         own = {f"CRMCTL_{kind}_DIR": f"{folder}/{kind.lower()}" for kind in ("CONFIG", "STATE", "CACHE")}
         env = {**os.environ, **own, "CRMCTL_BASE_URL": sink.origin, "CRMCTL_API_KEY": "benchmark"}
@@ -90,7 +92,7 @@ def measure(name: str, window: float, windows: int, imports: int) -> Measured:
 
 
 def _import(folder: Path, number: int, env: Mapping[str, str], windows: int) -> subprocess.Popen[bytes]:
-    """An import that is not through before the end."""
+    """Start an import that lasts longer than the measurement."""
     file = folder / f"{number}.csv"
     rows = LIMIT * LIMIT * (windows + 3)
     file.write_text("email,score\n" + "".join(f"p{number}-{n}@acme.com,{n}\n" for n in range(rows)))

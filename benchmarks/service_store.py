@@ -3,8 +3,8 @@
     python benchmarks/service_store.py [RECORDS] [sqlite|postgresql]        (default 100000 and sqlite)
 
 The database goes to a temporary directory; PostgreSQL's server programs are started there, with fsync on. Baselines, on the same engine:
-`executemany` of the same documents as JSON text into one table, 100 rows a transaction, as durable as the service's; and, for lists, a full
-scan of that table that counts the same matches with the engine's own JSON functions.
+`executemany` of the same documents as JSON text into one table, 100 rows per transaction, as durable as the service's; and, for lists, a
+full scan of that table that counts the same matches with the engine's own JSON functions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def new_id() -> str:
 
 
 def documents(count: int) -> Iterator[dict[str, Any]]:
-    """People as a CRM holds them: ten attributes filled."""
+    """Yield people as a CRM holds them: ten attributes filled."""
     chance = random.Random(1)
     statuses = ("new", "contacted", "qualified", "customer", "inactive")
     for n in range(count):
@@ -91,7 +91,7 @@ def batches(count: int) -> Iterator[list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Database:
-    """An engine: where the service's data goes, and a plain connection for the baseline, with the engine's spelling of the same things."""
+    """An engine: the place of the service's data, and a plain connection for the baseline, with the engine's SQL for the same things."""
 
     url: str
     connection: Any
@@ -101,7 +101,7 @@ class Database:
     size: str
 
     def scan(self, condition: str) -> str:
-        """The condition of a list, on the baseline's table."""
+        """Return the condition of a list, on the baseline's table."""
         for name, expression in self.reads.items():
             condition = re.sub(rf"{name}\((\w+)\)", expression, condition)
         return f"SELECT count(*) FROM record WHERE {condition}"
@@ -119,7 +119,7 @@ def sqlite_database() -> Iterator[Database]:
 
 
 ORDINARY = {"autovacuum": "on", "shared_buffers": "128MB"}
-"""Settings of PostgreSQL as a package installs them, where those of the tests are others."""
+"""Set PostgreSQL up as its package does; the tests use other settings."""
 
 
 @contextlib.contextmanager

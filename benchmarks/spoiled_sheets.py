@@ -1,4 +1,4 @@
-"""Read thousands of tables spoiled by seed, and count correct, named and refused rows."""
+"""Read thousands of randomly damaged tables, and count correct, named and refused rows."""
 
 from __future__ import annotations
 

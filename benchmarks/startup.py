@@ -29,7 +29,7 @@ RECORDS = 50
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """Everything that is measured, by name; gh where it is installed."""
+    """Commands to measure, by name; gh if it is installed."""
     program = folder / "one_command.py"
     program.write_text(ONE_COMMAND)
     measured = {
@@ -49,7 +49,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def fill(env: Mapping[str, str]) -> None:
-    """Some people to list, and a warm schema cache."""
+    """Create some people to list, and a warm schema cache."""
     for number in range(RECORDS):
         data = f'{{"name": "Person {number}", "email": "person{number}@example.com"}}'
         subprocess.run([CRMCTL, "records", "create", "people", "--data", data], env=dict(env), stdout=subprocess.DEVNULL, check=True)
@@ -57,7 +57,7 @@ def fill(env: Mapping[str, str]) -> None:
 
 
 def comparisons(medians: Mapping[str, float]) -> list[Comparison]:
-    """What is held against what, and the highest ratio that is allowed."""
+    """Pairs to compare, with the highest allowed ratio."""
     pairs: list[tuple[str, str, float | None]] = [
         ("crmctl --version", "python -c pass", 2.0),
         ("import crmctl", "python -c pass", 1.5),
@@ -74,7 +74,7 @@ def comparisons(medians: Mapping[str, float]) -> list[Comparison]:
 
 
 def main() -> None:
-    """Print one line per comparison; ends with 1 when a target is missed."""
+    """Print one line per comparison; exit with 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: 15)")
     runs = parser.parse_args().runs

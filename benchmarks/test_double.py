@@ -1,6 +1,6 @@
 """Measure the test double: processor time until `serve --ephemeral` is ready, a reset at 1,000 records, and runs with equal seeds.
 
-Exits with 1 if a target is missed. Processor time is measured too, because a busy machine makes everything wait.
+Exits with 1 if a target is missed. Measures processor time, too, because a busy machine delays everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def measure_start() -> float:
 
 
 def measure_resets() -> tuple[float, float]:
-    """Return the median of a reset with its request, and the processor time that one takes the service."""
+    """Return the median of a reset with its request, and the service's processor time for one."""
     service = TestService()
     try:
         rows = [{"name": f"Person {number}", "email": f"p{number}@example.com", "score": number} for number in range(RECORDS)]

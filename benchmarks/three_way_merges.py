@@ -1,8 +1,8 @@
-"""Play nights of a feed with people's edits: `python benchmarks/three_way_merges.py [MERGES]`; exits with 1 if any is lost.
+"""Play nights of a feed with people's edits: `python benchmarks/three_way_merges.py [MERGES]`; exits with 1 if an edit is lost.
 
-Every night the file changes some values and people change some, of 200 records with two attributes and parts of an address. Counted are the
-edits of people that are gone under `--on-conflict keep`, the changes of the file that did not come under `take`, those that did not come
-under `keep` although nobody had edited the value, and the requests beyond those of an import without a feed.
+Every night the file and people each change some values of 200 records with two attributes and parts of an address. Counts edits of people
+lost under `--on-conflict keep`, changes of the file missing under `take`, changes of the file missing under `keep` although no person had
+edited the value, and requests beyond those of an import without a feed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MERGES = 10_000
 
 @dataclass
 class Nights:
-    """`wrote`: what the feed is known to have written last, by name and attribute. `lost` names what should not have happened."""
+    """`wrote` holds the values the feed is known to have written last, by name and attribute; `lost` names errors."""
 
     desk: KeyDesk
     policy: str
@@ -93,12 +93,12 @@ class Nights:
         reads = len(self.desk.server.reads)
         result = self.desk.load(text, "email", feed=self.policy)
         assert result.exit_code == 0, result
-        # Read as without a feed: all records, the end of the list twice, what has changed, what was there before; creations once more.
+        # As without a feed: all records, the end of the list twice, the changes, the records that existed before; creations once more.
         most = 2 * (-(-len(self.desk.server.records) // 99) + 4)
         self.extra_requests += max(0, len(self.desk.server.reads) - reads - most)
 
     def _set(self, row: dict[str, Any], unit: str) -> bool:
-        """Whether a value became another one. Few values: both often choose the same."""
+        """Change a value perhaps; return whether it changed. There are few values, so both often choose the same."""
         old, row[unit] = row[unit], self._value(unit)
         return bool(old != row[unit])
 

@@ -13,7 +13,7 @@ from measuring import CRMCTL, embedded_service, private_environment
 from startup import fill
 
 MOST = 1.05
-"""The highest ratio that is not "worse": two runs of one program differ by as much."""
+"""The highest ratio that is not "worse": two runs of one program differ as much."""
 COMMANDS: dict[str, Sequence[str]] = {
     "--version": ("--version",),
     "--help": ("--help",),
@@ -23,7 +23,7 @@ COMMANDS: dict[str, Sequence[str]] = {
 
 
 def best_of_each(programs: Mapping[str, str], options: Sequence[str], rounds: int, env: Mapping[str, str]) -> dict[str, Run]:
-    """The least that each program needed; they alternate, and the first round only warms up."""
+    """Return the least that each program needed; they alternate, and the first round only warms up."""
     runs: dict[str, list[Run]] = {name: [] for name in programs}
     for turn in range(rounds + 1):
         for name, program in programs.items():
@@ -34,7 +34,7 @@ def best_of_each(programs: Mapping[str, str], options: Sequence[str], rounds: in
 
 
 def main() -> None:
-    """Print a line for each command and size; ends with 1 when this commit needs over `MOST` times the other's time or memory."""
+    """Print a line for each command and size; exit with 1 if this commit needs over `MOST` times the other's time or memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", help="the other commit's crmctl, installed with the same Python")
     parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="sizes of the imported files")

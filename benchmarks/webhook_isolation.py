@@ -1,6 +1,6 @@
 """Compare 40 events to a healthy endpoint through `crmctl serve`, alone and while other endpoints hang, drip or are dead.
 
-`python benchmarks/webhook_isolation.py [--runs 3] [--engine sqlite|postgresql]`; ends with 1 when a ratio is over 1.5.
+`python benchmarks/webhook_isolation.py [--runs 3] [--engine sqlite|postgresql]`; exits with 1 if a ratio is over 1.5.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = (
 
 @contextmanager
 def neighbours(kind: str) -> Iterator[list[str]]:
-    """The addresses of what stands beside the healthy endpoint."""
+    """Return the addresses of the other endpoints."""
     leaving = threading.Event()
 
     def hang(_request: Received, _number: int) -> int | None:
@@ -64,7 +64,7 @@ def neighbours(kind: str) -> Iterator[list[str]]:
 
 
 def measure(kind: str, engine_name: str) -> float:
-    """Seconds from the first of the events to the last one's arrival at the healthy endpoint."""
+    """Return the seconds from the first event to the last arrival at the healthy endpoint."""
     with tempfile.TemporaryDirectory() as folder, neighbours(kind) as urls, Receiver() as healthy:
         clock = SystemClock()
         with started_service(engine_name, Path(folder)) as (service, address), service.client() as client:

@@ -104,7 +104,7 @@ def title(page: Path) -> str:
 
 
 class References(HTMLParser):
-    """Collects what a page refers to, and the places in it that others can refer to."""
+    """Collects references of a page, and the places in it that other pages can refer to."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
