@@ -98,7 +98,7 @@ class History:
     # -- syncs -----------------------------------------------------------------------------------------------------------------------
 
     def synced(self) -> None:
-        """Sync once, perhaps killed, perhaps while other clients write or the service dies; then sync undisturbed and compare the mirror."""
+        """Sync once, perhaps killed, perhaps while other clients write or the service dies; then sync undisturbed and compare."""
         while self.chance.random() < 0.4:
             self.killed(others=self.chance.random() < 0.5)
         if self.chance.random() < 0.3:

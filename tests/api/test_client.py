@@ -58,7 +58,7 @@ def test_a_dry_run_writes_nothing_and_has_the_findings(client: Client, tmp_path:
     assert client.bulk.jobs() == []
 
 
-def test_what_rows_are_refused_for_is_in_the_result(client: Client) -> None:
+def test_the_result_names_why_rows_were_refused(client: Client) -> None:
     result = client.bulk.import_records("people", [{"email": "a@acme.com"}, {"email": "nobody"}], on_error="continue")
     assert result.error is not None
     assert (result.summary.counts["created"], result.summary.counts["rejected"]) == (1, 1)
@@ -110,7 +110,7 @@ def test_a_record_that_is_not_there(client: Client) -> None:
         client.records("people").get("00000000-0000-4000-8000-000000000000")
 
 
-def test_what_is_not_agreed_to_is_left_alone(service: RunningService, client: Client) -> None:
+def test_a_declined_change_is_not_made(service: RunningService, client: Client) -> None:
     """The use cases show their next step before they take it."""
     context = ClientContext(dict(os.environ), (None, service.base_url, service.key), LogListener())
     job = client.bulk.import_records("people", people(3)).job

@@ -15,7 +15,7 @@ def add(crm: RunningService, slug: str, rows: list[dict[str, Any]]) -> None:
     crm.client.post(path, json={"records": [{"data": row} for row in rows]}).raise_for_status()
 
 
-def test_several_records_of_one_name_are_named_by_id(crm: RunningService) -> None:
+def test_several_records_of_one_name_are_listed_by_id(crm: RunningService) -> None:
     add(crm, "companies", [{"name": "Twice", "domain": f"twice{one}.com"} for one in range(2)])
     ids = run_crmctl("records", "list", "companies", "-o", "ids").ok().out.split()
     several = run_crmctl("records", "list", "people", "--filter", "company=Twice").exits(2).error()

@@ -73,7 +73,7 @@ def test_without_a_keyring_no_key_is_asked_for(service: RunningService) -> None:
     assert "--insecure-storage" in printed
 
 
-def test_a_key_of_another_origin_is_said_to_be_one_even_without_a_keyring(service: RunningService) -> None:
+def test_a_key_of_another_origin_is_reported_even_without_a_keyring(service: RunningService) -> None:
     log_in(service)
     log_in(service, "--profile", "work")
     elsewhere = "http://127.0.0.1:9"
@@ -97,7 +97,7 @@ def test_the_key_is_typed_unseen(service: RunningService) -> None:
     assert "logged in" in printed
 
 
-def test_nobody_to_ask(service: RunningService) -> None:
+def test_without_a_terminal_login_does_not_prompt(service: RunningService) -> None:
     refused = run_crmctl("auth", "login", "--base-url", service.base_url).exits(2)
     assert "--with-key" in refused.error()["hint"]
 
@@ -139,7 +139,7 @@ class TestScopes:
         assert sorted(status["scopes"] + status["missingScopes"] + status["unknownScopes"]) == sorted(SCOPES)
         assert narrow.outbox() == []
 
-    def test_a_service_that_breaks_on_a_question_has_not_answered_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failing_service_leaves_a_scope_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with ScriptedServer(Reply(500)) as server:
             monkeypatch.setenv("CRMCTL_BASE_URL", server.origin)
             monkeypatch.setenv("CRMCTL_API_KEY", "crs_any")

@@ -41,7 +41,7 @@ def test_an_import_and_its_summary(crm: RunningService) -> None:
     assert run_crmctl("records", "count", "people", "--filter", "status=new").ok().json() == {"count": 250}
 
 
-def test_a_dry_run_tells_everything_and_sends_nothing(crm: RunningService) -> None:
+def test_a_dry_run_reports_everything_and_sends_nothing(crm: RunningService) -> None:
     write("people.csv", rows(250) + "not-an-address,x\n")
     shown = run_crmctl("bulk", "import", "people", "people.csv", "--dry-run").exits(9)
     document = shown.json()
@@ -60,7 +60,7 @@ def test_a_dry_run_tells_everything_and_sends_nothing(crm: RunningService) -> No
     assert run_crmctl("bulk", "jobs").ok().json() == []
 
 
-def test_one_bad_row_stops_everything_unless_told_otherwise(crm: RunningService) -> None:
+def test_one_bad_row_stops_everything_by_default(crm: RunningService) -> None:
     write("people.csv", rows(3) + "bad,1\n")
     stopped = run_crmctl("bulk", "import", "people", "people.csv").exits(9)
     assert (stopped.json()["rejected"], stopped.json()["unsent"], stopped.json()["requests"]) == (1, 3, len(requests_of(crm)))

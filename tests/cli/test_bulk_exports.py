@@ -38,7 +38,7 @@ def read(path: str) -> list[tuple[Any, ...]]:
     return [wanted(dict(zip(source.header, row.cells, strict=True))) for row in source.rows()]
 
 
-def test_fields_are_what_is_exported_in_every_format(people: list[str], crm: RunningService) -> None:
+def test_fields_select_the_exported_values_in_every_format(people: list[str], crm: RunningService) -> None:
     expected = [(str(number), one) for number, one in enumerate(people, 1)]
     for file in FILES:
         summary = run_crmctl("bulk", "export", "people", "-O", file, "--fields", "score,id").ok().json()
@@ -84,7 +84,7 @@ REFUSED = [
 ]
 
 
-def test_what_an_export_cannot_obey_is_refused_before_any_request(crm: RunningService) -> None:
+def test_options_an_export_cannot_obey_are_refused_before_any_request(crm: RunningService) -> None:
     for options, said in REFUSED:
         refused = run_crmctl("bulk", "export", "people", *options).exits(2)
         assert said in refused.err
@@ -93,7 +93,7 @@ def test_what_an_export_cannot_obey_is_refused_before_any_request(crm: RunningSe
     assert requests_of(crm) == []
 
 
-def test_a_pipe_needs_no_leave_to_be_replaced(people: list[str]) -> None:
+def test_a_pipe_needs_no_permission_to_be_replaced(people: list[str]) -> None:
     os.mkfifo("people.csv")
     with ThreadPoolExecutor(1) as other:
         read = other.submit(Path("people.csv").read_text)

@@ -48,7 +48,7 @@ bob@acme.com,Bob,+442079460000,1,Oslo,Vei 2
 """
 
 
-def test_what_people_changed_is_shown_kept_and_counted(crm: RunningService) -> None:
+def test_edits_of_people_are_shown_kept_and_counted(crm: RunningService) -> None:
     assert values(night(FIRST).ok()) == {"created": 2}
     edits("ada@acme.com", "phone=+442079460001", "address.city=Roma")
     edits("bob@acme.com", "score=7")
@@ -97,7 +97,7 @@ def test_a_conflict_can_be_refused_taken_or_filled_by_attribute(crm: RunningServ
     assert (person("ada@acme.com")["phone"], person("ada@acme.com")["score"]) == ("+442079460001", 2)
 
 
-def test_a_feed_that_means_nothing_is_refused_before_anything_is_sent(crm: RunningService) -> None:
+def test_a_meaningless_feed_is_refused_before_any_request(crm: RunningService) -> None:
     Path("people.csv").write_text(FIRST, encoding="utf-8")
     for wrong in (
         ("--feed", "erp"),
@@ -111,7 +111,7 @@ def test_a_feed_that_means_nothing_is_refused_before_anything_is_sent(crm: Runni
     assert not list(Path(run_crmctl("config", "path", "-o", "json").ok().json().get("state", "none")).glob("feeds/*"))
 
 
-def test_a_killed_night_is_known_the_next_one_or_not_at_all(crm: RunningService) -> None:
+def test_a_killed_run_causes_no_false_conflict(crm: RunningService) -> None:
     rows = 600
 
     def file(score: int) -> str:

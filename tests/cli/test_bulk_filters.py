@@ -26,7 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
         yield running
 
 
-def test_an_export_of_what_is_decided_here_with_names_of_others(service: RunningService) -> None:
+def test_an_export_by_local_conditions_with_names_of_references(service: RunningService) -> None:
     arguments = ("bulk", "export", "people", "--filter", "address.city=Rome", "--filter", "company.domain in c0.com,c1.com")
     exported = run_here(*arguments, "--fields", "email,company.name", "-o", "csv").ok()
     assert sorted(exported.out.splitlines()) == sorted(
@@ -38,7 +38,7 @@ def test_an_export_of_what_is_decided_here_with_names_of_others(service: Running
     assert "company.name" in wrong["hint"]
 
 
-def test_an_update_and_a_deletion_of_what_is_decided_here(service: RunningService) -> None:
+def test_an_update_and_a_deletion_by_local_conditions(service: RunningService) -> None:
     both = ("--filter", "address.city=Rome", "--filter", "score in 0,2,3,4")
     run_here("bulk", "update", "people", *both, "--set", "job_title=Poet", "--yes").ok()
     poets = run_here("records", "list", "people", "--filter", "job_title=Poet").ok().json()

@@ -31,7 +31,7 @@ def count() -> int:
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("way", ["{command} <(cat {file})", "cat {file} | {command} /dev/stdin", "cat {file} | {command} /dev/fd/0",
                                  "{command} /dev/stdin < {file}", "{command} /dev/fd/7 7< {file}"])  # fmt: skip
-def test_what_a_shell_hands_over_is_read_like_a_file(crm: RunningService, tmp_path: Path, way: str) -> None:
+def test_inputs_from_a_shell_are_read_like_files(crm: RunningService, tmp_path: Path, way: str) -> None:
     file = tmp_path / "firms.csv"
     file.write_text(FIRMS)
     program = CRMCTL
@@ -85,7 +85,7 @@ def test_a_plan_of_a_pipe_is_refused_and_its_input_may_come_from_one(crm: Runnin
     assert run_crmctl("bulk", "apply", plan, "--input", pipe).ok().json()["created"] == 30
 
 
-def test_what_is_no_file_is_said_to_be_none(crm: RunningService, tmp_path: Path) -> None:
+def test_an_argument_that_is_no_file_is_named(crm: RunningService, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         kinds = {tmp_path: "a directory", tmp_path / "s": "a socket", Path("/dev/zero"): "a device", tmp_path / "no": "no such file"}

@@ -30,7 +30,7 @@ def test_a_job_is_shown_and_removed(crm: RunningService) -> None:
     run_crmctl("bulk", "jobs", job).exits(3)
 
 
-def test_undo_deletes_what_was_created_and_keeps_what_was_changed(crm: RunningService) -> None:
+def test_undo_deletes_created_records_and_keeps_changed_ones(crm: RunningService) -> None:
     run_crmctl("records", "create", "people", "--set", "email=before@acme.com").ok()
     job = str(imported()["job"])
     edited = run_crmctl("records", "list", "people", "--filter", "email=p7@acme.com").ok().json()[0]["id"]
@@ -50,7 +50,7 @@ def score_of(record_id: object) -> object:
     return run_crmctl("records", "get", "people", str(record_id)).ok().json()["data"].get("score")
 
 
-def test_undo_puts_back_what_an_import_by_key_changed(crm: RunningService) -> None:
+def test_undo_restores_records_changed_by_an_import_by_key(crm: RunningService) -> None:
     before = imported(count=120)
     everybody = {record["data"]["email"]: record["id"] for record in run_crmctl("records", "list", "people", "--all").ok().json()}
     write("changes.csv", "Email,Score,Status\n" + "".join(f"P{n}@acme.com,{n + 1000},contacted\n" for n in range(150)))
@@ -80,7 +80,7 @@ def test_undo_puts_back_what_an_import_by_key_changed(crm: RunningService) -> No
     assert run_crmctl("bulk", "undo", str(before["job"]), "--yes").exits(10).json()["deleted"] == 118
 
 
-def test_undo_of_updates_by_id_names_what_it_cannot_put_back(crm: RunningService) -> None:
+def test_undo_of_updates_by_id_names_records_it_cannot_restore(crm: RunningService) -> None:
     imported(count=3)
     write("ids.csv", run_crmctl("records", "list", "people", "--all", "-o", "csv", "--fields", "id,score").ok().out)
     job = str(run_crmctl("bulk", "import", "people", "ids.csv", "--mode", "upsert", "--set", "status=new").ok().json()["job"])
@@ -89,14 +89,14 @@ def test_undo_of_updates_by_id_names_what_it_cannot_put_back(crm: RunningService
     assert "--key" in done.error()["hint"]
 
 
-def test_content_that_was_undone_can_be_imported_again(crm: RunningService) -> None:
+def test_undone_content_can_be_imported_again(crm: RunningService) -> None:
     job = str(imported()["job"])
     run_crmctl("bulk", "undo", job, "--yes").ok()
     assert count() == 0
     assert imported()["created"] == 150
 
 
-def test_undo_takes_back_the_parents_it_made_unless_somebody_uses_them(crm: RunningService) -> None:
+def test_undo_deletes_the_parents_it_created_unless_others_use_them(crm: RunningService) -> None:
     run_crmctl("records", "create", "companies", "--set", "name=Umbrella").ok()
     umbrella = run_crmctl("records", "list", "companies").ok().json()[0]["id"]
     run_crmctl("records", "create", "people", "--set", "email=old@x.com", "--set", f"company={umbrella}").ok()
@@ -163,7 +163,7 @@ def test_resuming_a_finished_job_has_its_exit_code_and_writes_result_files_again
     assert count() == 1
 
 
-def test_undo_with_include_changed_takes_back_what_was_changed_since(crm: RunningService) -> None:
+def test_undo_with_include_changed_restores_changed_records_too(crm: RunningService) -> None:
     imported(count=3)
     ids = {record["data"]["email"]: record["id"] for record in run_crmctl("records", "list", "people").ok().json()}
     write("changes.csv", "Email,Score\n" + "".join(f"p{n}@acme.com,{n + 1000}\n" for n in range(4)))
@@ -181,7 +181,7 @@ def test_undo_with_include_changed_takes_back_what_was_changed_since(crm: Runnin
     assert count() == 3
 
 
-def test_rows_without_a_unique_value_are_told_apart_by_their_content(crm: RunningService) -> None:
+def test_rows_without_a_unique_value_are_distinguished_by_their_content(crm: RunningService) -> None:
     lines = ["name,domain", "Acme,acme.com", *(f"Company {number}," for number in range(5))]
     Path("companies.csv").write_text("\n".join(lines) + "\n")
     attribute = {"name": "Code", "type": "text", "isUnique": True}
@@ -192,7 +192,7 @@ def test_rows_without_a_unique_value_are_told_apart_by_their_content(crm: Runnin
     assert run_crmctl("records", "count", "companies").ok().json() == {"count": 0}
 
 
-def test_a_row_with_fewer_values_is_told_from_rows_with_the_same_ones_and_more(crm: RunningService) -> None:
+def test_a_row_with_fewer_values_differs_from_rows_with_the_same_ones_and_more(crm: RunningService) -> None:
     rows = [{"name": "Acme"}, {"name": "Acme", "industry": "retail"}, {"name": "Acme", "employees": 3}]
     Path("companies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run_crmctl("bulk", "import", "companies", "companies.jsonl", "--capture-ids").ok()

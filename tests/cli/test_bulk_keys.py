@@ -59,7 +59,7 @@ def test_more_changes_than_wanted_are_refused_before_any_write(crm: RunningServi
     assert run_crmctl(*arguments, "--expect", "0").ok().json()["unchanged"] == 50
 
 
-def test_a_key_that_cannot_be_is_said_before_anything_is_sent(crm: RunningService) -> None:
+def test_an_impossible_key_is_refused_before_any_request(crm: RunningService) -> None:
     Path("people.csv").write_text(rows(1), encoding="utf-8")
     wrong = run_crmctl("bulk", "import", "people", "people.csv", "--key", "emial").exits(2)
     assert "emial" in wrong.error()["message"]
@@ -68,7 +68,7 @@ def test_a_key_that_cannot_be_is_said_before_anything_is_sent(crm: RunningServic
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
 
 
-def test_one_row_takes_a_look_a_question_and_a_write(crm: RunningService) -> None:
+def test_one_row_takes_a_read_a_look_up_and_a_write(crm: RunningService) -> None:
     """Return the greatest number of requests for a file of changed or new rows, whatever the number of records.
 
     The requests for objects and attributes are not counted. A changed record is read once more. A new row takes one more request, which

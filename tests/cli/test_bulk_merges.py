@@ -53,7 +53,7 @@ def test_duplicates_are_found_merged_and_taken_apart(crm: RunningService, people
     assert data == sorted(PEOPLE, key=lambda one: str(one["email"]))
 
 
-def test_a_review_says_on_a_terminal_why_and_whose_value_is_kept(crm: RunningService, people: list[str]) -> None:
+def test_a_review_shows_on_a_terminal_why_and_which_value_is_kept(crm: RunningService, people: list[str]) -> None:
     taro = {"name": "山田太郎", "phone": "+81 3 1234 5678", "job_title": "部長 営業本部 " * 12}
     for one in (taro, {**taro, "job_title": "部長"}):
         crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": one})
@@ -76,7 +76,7 @@ def test_a_review_says_on_a_terminal_why_and_whose_value_is_kept(crm: RunningSer
     assert max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in line) for line in lines[ada:end]) <= 80
 
 
-def test_a_mirror_is_asked_instead_of_the_service(crm: RunningService, people: list[str]) -> None:
+def test_a_mirror_answers_instead_of_the_service(crm: RunningService, people: list[str]) -> None:
     run_crmctl("mirror", "sync").ok()
     path = f"/api/v1/objects/{crm.object_id('deals')}/records"
     deal = crm.client.post(path, json={"data": {"name": "Big", "contact": people[1]}}).json()["id"]
@@ -86,7 +86,7 @@ def test_a_mirror_is_asked_instead_of_the_service(crm: RunningService, people: l
     assert crm.client.get(f"{path}/{deal}").json()["data"]["contact"] == people[0]
 
 
-def test_an_edited_plan_that_says_two_things_writes_nothing(crm: RunningService, people: list[str]) -> None:
+def test_a_contradictory_edited_plan_writes_nothing(crm: RunningService, people: list[str]) -> None:
     run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl").ok()
     head, line = Path("p.jsonl").read_text().splitlines()
     Path("p.jsonl").write_text(f"{head}\n{line}\n{json.dumps({**json.loads(line), 'group': 2})}\n")
@@ -103,11 +103,11 @@ def test_an_edited_plan_that_says_two_things_writes_nothing(crm: RunningService,
         (("--match", "email", "--keep", "x"), "no rule"),
     ],
 )
-def test_rules_that_mean_nothing(crm: RunningService, arguments: tuple[str, ...], said: str) -> None:
+def test_meaningless_rules_are_refused(crm: RunningService, arguments: tuple[str, ...], said: str) -> None:
     assert said in run_crmctl("bulk", "dedupe", "people", *arguments).exits(2).error()["message"]
 
 
-def test_a_file_is_asked_for_duplicates_before_it_is_imported() -> None:
+def test_duplicates_in_a_file_are_found_before_its_import() -> None:
     Path("f.csv").write_text("Email,Name,Phone\na@x.com,Ada Lovelace,020 79460958\nA@X.com,A L,\nb@x.com,Lovelase Ada,+442079460958\n")
     found = run_crmctl("bulk", "inspect", "f.csv", "--duplicates").ok().json()["duplicates"]
     assert (found["match"], found["groups"], found["rows"], found["examples"][0]["lines"]) == (["Email:email"], 1, 1, [2, 3])
@@ -116,7 +116,7 @@ def test_a_file_is_asked_for_duplicates_before_it_is_imported() -> None:
     assert "duplicates" not in run_crmctl("bulk", "inspect", "f.csv").ok().json()
 
 
-def test_where_a_group_moved_the_rest_is_merged_and_the_exit_code_says_so(crm: RunningService, people: list[str]) -> None:
+def test_a_changed_group_is_skipped_and_the_exit_code_shows_it(crm: RunningService, people: list[str]) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     twice = [crm.client.post(path, json={"data": {"name": "Bob Hill", "phone": "+442079461111"}}).json()["id"] for _ in range(2)]
     run_crmctl("bulk", "dedupe", "people", *RULES, "--plan", "p.jsonl").ok()

@@ -55,7 +55,7 @@ def test_keys_and_references_come_from_the_mirror(crm: RunningService) -> None:
     assert run_crmctl(*IMPORT, "--mirror", "only", "--dry-run").ok().json()["unchanged"] == ROWS
 
 
-def test_where_there_is_no_mirror_only_it_is_refused(crm: RunningService) -> None:
+def test_without_a_mirror_only_mirror_only_is_refused(crm: RunningService) -> None:
     file()
     refused = run_crmctl(*IMPORT, "--mirror", "only").exits(2)
     assert (refused.error()["code"], {method for method, _ in requests_of(crm)}) == ("no_mirror", {"GET"})

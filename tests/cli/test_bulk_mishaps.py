@@ -79,7 +79,7 @@ def test_one_of_two_imports_of_the_same_content_at_once_is_refused(crm: RunningS
         assert run_crmctl("records", "count", "people").ok().json() == {"count": attempt}
 
 
-def test_a_job_whose_file_is_gone_says_which_and_how_to_go_on(crm: RunningService) -> None:
+def test_a_job_without_its_file_names_it_and_the_way_out(crm: RunningService) -> None:
     job = imported()
     Path("people.csv").rename("elsewhere.csv")
     for command in (("undo", job, "--yes"), ("repair", job)):
@@ -100,7 +100,7 @@ def broken(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["gone", "cut short", "empty", "no database"])
-def test_a_damaged_job_is_told_apart_from_one_that_never_was_and_can_be_removed(crm: RunningService, how: str) -> None:
+def test_a_damaged_job_is_not_called_unknown_and_can_be_removed(crm: RunningService, how: str) -> None:
     other, job = imported(), imported("more.csv", "Email\nc@x.com\n")
     folder = Path(os.environ["CRMCTL_STATE_DIR"]) / "jobs" / job
     broken(folder, how)
@@ -117,7 +117,7 @@ def test_a_damaged_job_is_told_apart_from_one_that_never_was_and_can_be_removed(
     run_crmctl("bulk", "jobs", job).exits(3)
 
 
-def test_a_job_that_is_not_there_or_not_the_only_one(crm: RunningService) -> None:
+def test_an_unknown_or_ambiguous_job_is_refused(crm: RunningService) -> None:
     for command in (
         ("undo", "last", "--yes"),
         ("repair", "last"),
@@ -137,7 +137,7 @@ def test_a_job_that_is_not_there_or_not_the_only_one(crm: RunningService) -> Non
     assert run_crmctl("bulk", "jobs", "").exits(3).error()["message"] == "there is no job ''"
 
 
-def test_jobs_and_plans_of_another_service_are_said_to_be_so(crm: RunningService, tmp_path: Path) -> None:
+def test_jobs_and_plans_of_another_service_are_refused_as_such(crm: RunningService, tmp_path: Path) -> None:
     job = imported()
     run_crmctl("bulk", "import", "people", "people.csv", "--again", "--plan", "people.plan").ok()
     with running_service(tmp_path / "other") as other:
@@ -153,7 +153,7 @@ def test_jobs_and_plans_of_another_service_are_said_to_be_so(crm: RunningService
     ("content", "code"),
     [(None, "unreadable_file"), (b"", "not_a_plan"), (b"\x00\xff", "not_a_plan"), (b"{}\n", "not_a_plan"), (b"[1", "not_a_plan")],
 )
-def test_what_is_no_plan_is_not_applied(crm: RunningService, content: bytes | None, code: str) -> None:
+def test_a_file_without_a_plan_is_not_applied(crm: RunningService, content: bytes | None, code: str) -> None:
     if content is not None:
         Path("people.plan").write_bytes(content)
     error = run_crmctl("bulk", "apply", "people.plan").exits(2).error()
@@ -171,7 +171,7 @@ def test_a_plan_that_was_cut_short_is_not_applied(crm: RunningService) -> None:
     assert "--plan" in error["hint"]
 
 
-def test_what_the_rows_refer_to_belongs_to_the_job(crm: RunningService) -> None:
+def test_the_references_of_rows_belong_to_the_job(crm: RunningService) -> None:
     run_crmctl("records", "create", "companies", "--set", "name=Acme").ok()
     Path("staff.csv").write_text("Email,Company\na@x.com,Acme\n", encoding="utf-8")
     job = run_crmctl("bulk", "import", "people", "staff.csv", "--ref", "company=companies.name").ok().json()["job"]

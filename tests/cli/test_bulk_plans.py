@@ -134,7 +134,7 @@ def test_creating_by_plan_follows_the_rules_of_an_import(crm: RunningService) ->
     assert len(scores()) == 3
 
 
-def test_what_could_not_be_applied_is_not_saved(crm: RunningService) -> None:
+def test_an_inapplicable_plan_is_not_saved(crm: RunningService) -> None:
     wrong = PEOPLE + "nobody,x\n"
     assert plan("--key", "email", text=wrong, code=9)["plan"] is None
     assert plan("--key", "email", "--expect", "7", code=9)["plan"] is None
@@ -158,7 +158,7 @@ def test_a_plan_of_stdin_or_over_another_file_is_refused(crm: RunningService) ->
     assert [path.name for path in Path().glob("people.plan*")] == ["people.plan"]
 
 
-def test_a_plan_that_was_edited_or_cut_short_is_none(crm: RunningService) -> None:
+def test_an_edited_or_truncated_plan_is_refused(crm: RunningService) -> None:
     plan("--key", "email")
     whole = Path("people.plan").read_bytes()
     for content, code in (

@@ -28,7 +28,7 @@ def count(condition: str) -> int:
     ],
     ids=["update", "delete"],
 )
-def test_a_question_says_what_and_where_and_a_no_leaves_everything(crm: RunningService, command: tuple[str, ...], said: list[str]) -> None:
+def test_a_question_names_number_and_place_and_a_no_changes_nothing(crm: RunningService, command: tuple[str, ...], said: list[str]) -> None:
     add_people(crm)
     for answer in ("n", "", "y"):
         terminal = spawn(*command, columns=100)

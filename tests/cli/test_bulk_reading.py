@@ -52,7 +52,7 @@ def test_national_numbers_need_a_region(crm: RunningService) -> None:
     assert [record["phone"] for record in listed("phone")][2:] == ["+44 20 7946 0001", "020 7946 0002"]
 
 
-def test_blank_cells_and_tokens_clear_what_they_are_told_to(crm: RunningService) -> None:
+def test_blank_cells_and_tokens_clear_values_on_request(crm: RunningService) -> None:
     Path("people.csv").write_text("email,phone,score\na@x.com,+442079460001,1\nb@x.com,+442079460002,2\n")
     imported("people.csv").ok()
     Path("changes.csv").write_text("email,phone,score\na@x.com,,\nb@x.com,<none>,<none>\n")
@@ -64,7 +64,7 @@ def test_blank_cells_and_tokens_clear_what_they_are_told_to(crm: RunningService)
     assert "no column 'fone'" in said["message"]
 
 
-def test_an_unknown_option_is_told_once_with_its_rows(crm: RunningService) -> None:
+def test_an_unknown_option_is_reported_once_with_its_rows(crm: RunningService) -> None:
     Path("people.csv").write_text("email,status\n" + "".join(f"p{number}@x.com,contcted\n" for number in range(30)) + "z@x.com,nwe\n")
     details = imported("people.csv").exits(9).error()["details"]
     assert [(option["value"], option["rows"], option["line"]) for option in details["unknownOptions"]] == [
@@ -93,7 +93,7 @@ def flags(sheet: Sheet) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [3, 8])
-def test_an_odd_file_arrives_at_the_service_as_it_was_meant(crm: RunningService, seed: int) -> None:
+def test_the_service_receives_the_meaning_of_an_odd_file(crm: RunningService, seed: int) -> None:
     chance = random.Random(seed)
     sheet = clean_sheet(chance)
     for mutate in chance.sample(ODDITIES, 9):

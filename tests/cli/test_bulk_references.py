@@ -33,7 +33,7 @@ def company_of(email: str) -> Any:
     return record["data"].get("company")
 
 
-def test_many_names_that_nothing_has_share_one_line(crm: RunningService, companies: dict[str, str]) -> None:
+def test_many_unknown_names_share_one_line(crm: RunningService, companies: dict[str, str]) -> None:
     rows = "".join(f"p{number}@acme.com,Nobody {number}\n" for number in range(1000))
     refused = load(rows, "-o", "table").exits(9)
     [line] = [line for line in refused.err.splitlines() if line.startswith("warning: ")]
@@ -59,7 +59,7 @@ def test_names_become_references(crm: RunningService, companies: dict[str, str])
     assert company_of("b@acme.com") == companies["Acme"]
 
 
-def test_what_names_no_record_or_several_is_an_error(crm: RunningService, companies: dict[str, str]) -> None:
+def test_unknown_and_ambiguous_references_are_errors(crm: RunningService, companies: dict[str, str]) -> None:
     before = crm.outbox()
     refused = load("a@acme.com,Nobody\nb@acme.com,Twin\nc@acme.com,Acme\n").exits(9)
     found = {(item["line"], item["code"]) for item in refused.error()["details"]["findings"]}
@@ -81,13 +81,13 @@ def test_a_column_may_name_the_key_by_itself(crm: RunningService, companies: dic
 @pytest.mark.parametrize(
     "given", ["company", "company=companies", "email=companies.name", "company=people.email", "company=companies.nope"]
 )
-def test_a_reference_that_cannot_be_is_refused(crm: RunningService, given: str) -> None:
+def test_an_impossible_reference_is_refused(crm: RunningService, given: str) -> None:
     Path("people.csv").write_text(HEADER + "a@acme.com,Acme\n", encoding="utf-8")
     run_crmctl("bulk", "import", "people", "people.csv", "--ref", given).exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
 
 
-def test_a_reason_is_given_only_for_what_was_looked_up(crm: RunningService, companies: dict[str, str]) -> None:
+def test_reasons_are_given_only_for_looked_up_references(crm: RunningService, companies: dict[str, str]) -> None:
     rows = (
         "nope,Acme\nnope,Nobody\nb@acme.com,Nobody2\nc@acme.com,Acme\n"  # crmctl does not look up Nobody, because the row is invalid anyway
     )

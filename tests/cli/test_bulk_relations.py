@@ -105,7 +105,7 @@ def test_rows_refer_to_rows_of_the_same_file(staff: RunningService, options: tup
     assert (again["unchanged"], again["updated"]) == (5, 0)
 
 
-def test_somebody_who_is_there_gets_a_new_manager(staff: RunningService) -> None:
+def test_an_existing_person_gets_a_new_manager(staff: RunningService) -> None:
     load("Email\na@x.com\nold@x.com\n")
     rows = "Email,Manager\na@x.com,new@x.com\nnew@x.com,old@x.com\n"
     assert load(rows, *SELF, "--key", "email", "--dry-run")["predicted"]["update"] == 1
@@ -114,7 +114,7 @@ def test_somebody_who_is_there_gets_a_new_manager(staff: RunningService) -> None
     assert by_email("manager") == {"a@x.com": "new@x.com", "new@x.com": "old@x.com", "old@x.com": None}
 
 
-def test_nobody_in_file_or_service_follows_the_rule_for_missing_references(staff: RunningService) -> None:
+def test_a_reference_missing_in_file_and_service_follows_the_rule(staff: RunningService) -> None:
     rows = CIRCLE + "e@x.com,ghost@x.com\n"
     refused = run_crmctl("bulk", "import", "people", "people.csv", *SELF) if load(rows, *SELF, code=9) else None
     assert refused is not None
@@ -127,7 +127,7 @@ def test_nobody_in_file_or_service_follows_the_rule_for_missing_references(staff
     assert (found["f@x.com"], found["g@x.com"], found["boss2@x.com"]) == ("boss2@x.com", "f@x.com", None)
 
 
-def test_what_could_mean_two_records_is_an_error(staff: RunningService) -> None:
+def test_an_ambiguous_reference_is_an_error(staff: RunningService) -> None:
     load("Email\na@x.com\n")
     staff.log.clear()
     Path("people.csv").write_text("Email,Manager\nz@x.com,a@x.com\na@x.com,\n", encoding="utf-8")

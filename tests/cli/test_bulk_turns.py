@@ -81,7 +81,7 @@ def held(service: RunningService) -> AbstractContextManager[None]:
     return ObjectLock(store, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
 
 
-def test_who_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:
+def test_an_import_that_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:
     with held(firms):
         refused = run_crmctl(*IMPORT, "--lock-wait", "0").exits(8)
         assert refused.error()["code"] == "import_running"
@@ -110,7 +110,7 @@ def test_an_import_that_still_reads_its_input_holds_up_no_other(firms: RunningSe
     assert names() == Counter({"First": 1, "Second": 1})
 
 
-def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: RunningService, tmp_path: Path) -> None:
+def test_imports_with_separate_state_report_records_of_one_key(firms: RunningService, tmp_path: Path) -> None:
     """With separate state directories, as on two machines: a unique key exists once; crmctl reports a second record of any other key."""
     Path("people.csv").write_text("Email\n" + "".join(f"p{n}@acme.com\n" for n in range(ROWS)))
     elsewhere = {"CRMCTL_STATE_DIR": str(tmp_path / "elsewhere")}
@@ -128,7 +128,7 @@ def test_two_that_cannot_see_each_other_leave_no_two_records_in_silence(firms: R
             assert len(doubled) <= ROWS
 
 
-def test_a_killed_import_holds_nothing_and_going_on_takes_its_turn_too(firms: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_import_blocks_nothing_and_its_resume_waits_in_turn(firms: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     request = hold_up(monkeypatch, 3)
     with start_crmctl(*IMPORT) as first:
         assert request.reached.wait(PATIENCE)

@@ -52,7 +52,7 @@ def test_by_key_rows_without_a_record_are_skipped_and_named(crm: RunningService)
     assert {email: score for email, (score, _) in people().items()} == {"a@acme.com": 1, "b@acme.com": 1}
 
 
-def test_by_id_rows_without_an_id_or_with_that_of_nobody_are_skipped(crm: RunningService) -> None:
+def test_by_id_rows_without_an_id_or_with_an_unknown_one_are_skipped(crm: RunningService) -> None:
     ids = existing()
     Path("people.csv").write_text(f"id,Score\n{ids['a@acme.com']},2\n,2\n{NOBODY},2\n", encoding="utf-8")
     assert run_crmctl(*IMPORT, "--dry-run").ok().json()["predicted"]["skip"] == 1
@@ -63,7 +63,7 @@ def test_by_id_rows_without_an_id_or_with_that_of_nobody_are_skipped(crm: Runnin
     assert {email: score for email, (score, _) in people().items()} == {"a@acme.com": 2, "b@acme.com": 1}
 
 
-def test_what_only_updates_creates_nothing_in_other_ways_either(crm: RunningService) -> None:
+def test_mode_update_creates_nothing_in_other_ways_either(crm: RunningService) -> None:
     Path("people.csv").write_text(FILE, encoding="utf-8")
     refused = run_crmctl(*IMPORT, "--key", "email", "--on-missing-ref", "create").exits(2)
     assert "--mode update creates nothing" in refused.error()["message"]

@@ -86,7 +86,7 @@ def test_nothing_configured() -> None:
     assert "CRMCTL_API_KEY" in run_crmctl("objects", "list", "--base-url", "http://127.0.0.1:9").exits(4).error()["hint"]
 
 
-def test_a_service_that_is_not_there(crm: RunningService) -> None:
+def test_an_unreachable_service_is_a_network_error(crm: RunningService) -> None:
     crm.stop()
     refused = run_crmctl("objects", "list", "--debug").exits(6)
     assert refused.err.count("< no answer") == 1, "a service that was never reached is not tried again"
@@ -95,7 +95,7 @@ def test_a_service_that_is_not_there(crm: RunningService) -> None:
     assert error["message"] == f"cannot connect to {crm.base_url}: connection refused"
 
 
-def test_a_profile_or_a_bundle_that_is_asked_for_must_be_there(crm: RunningService) -> None:
+def test_a_named_profile_or_bundle_must_exist(crm: RunningService) -> None:
     wrong = run_crmctl("objects", "list", "-p", "nosuch").exits(2).error()
     assert (wrong["code"], wrong["message"]) == ("unknown_profile", "there is no profile 'nosuch' (--profile)")
     run_crmctl("objects", "list", env={"CRMCTL_PROFILE": "nosuch"}).ok()
@@ -146,7 +146,7 @@ def test_a_warning_is_a_line_before_the_error_document(crm: RunningService) -> N
 
 
 @pytest.mark.parametrize("given", [("--timeout", "x"), ("--color", "blue"), ("-o", "yaml2")])
-def test_an_error_about_an_option_comes_in_the_format_that_is_known(given: tuple[str, str]) -> None:
+def test_an_error_about_an_option_uses_the_format_given_before(given: tuple[str, str]) -> None:
     broken = ("objects", "list", *given)
     assert run_here(*broken, env={"CRMCTL_OUTPUT": "table"}).err.startswith("error: ")
     assert json.loads(run_here(*broken, env={"CRMCTL_OUTPUT": "csv"}).err)["error"]["exitCode"] == 2

@@ -14,7 +14,7 @@ def offered(*words: str) -> list[str]:
     return run_crmctl("__complete", *words).ok().out.splitlines()[1:]
 
 
-def test_what_is_behind_a_reference_or_a_date(crm: RunningService) -> None:
+def test_attributes_of_references_and_units_of_dates(crm: RunningService) -> None:
     assert offered("records", "list", "companies", "--sort", "") == []
     for name in ("people", "companies"):
         run_crmctl("attributes", "list", name).ok()
@@ -30,7 +30,7 @@ def test_what_is_behind_a_reference_or_a_date(crm: RunningService) -> None:
     assert offered("bulk", "import", "people", "x.csv", "--ref", "company=companies.") == ["company=companies.domain"]
 
 
-def test_an_undo_is_offered_for_jobs_that_left_something_to_undo(crm: RunningService) -> None:
+def test_undo_completes_jobs_with_something_to_undo(crm: RunningService) -> None:
     for email in ("ada@acme.com", "bob@acme.com"):
         Path("a.csv").write_text(f"email\n{email}\n", encoding="utf-8")
         created = run_crmctl("bulk", "import", "people", "a.csv").ok().json()["job"]

@@ -36,7 +36,7 @@ def test_set_get_unset_and_where_values_come_from() -> None:
     assert str(Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml") == run_crmctl("config", "path", "-o", "json").ok().json()["config"]
 
 
-def test_a_slip_of_the_pen_makes_no_profile() -> None:
+def test_a_typing_mistake_makes_no_profile() -> None:
     run_crmctl("config", "set", "protected", "true", "--profile", "first").ok()
     run_crmctl("config", "set", "base_url", "https://crm.example.com", "--profile", "work").ok()
     file = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
@@ -59,13 +59,13 @@ def test_a_setting_is_named_by_its_key_and_the_settings_file_by_its_path() -> No
 
 
 @pytest.mark.parametrize(("key", "value"), [("colour", "never"), ("timeout", "soon"), ("output", "xml"), ("base_url", "crm.example.com")])
-def test_what_is_wrong_is_refused_and_nothing_written(key: str, value: str) -> None:
+def test_bad_settings_are_refused_and_nothing_is_written(key: str, value: str) -> None:
     assert run_crmctl("config", "set", key, value).exits(2).out == ""
     assert not (Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml").exists()
 
 
 @pytest.mark.parametrize("words", ["help", "help exit-codes", "completion bash", "commands", "config path -o json", "doctor"])
-def test_what_helps_works_with_a_broken_file(words: str) -> None:
+def test_help_works_with_a_broken_file(words: str) -> None:
     path = Path(run_crmctl("config", "path", "-o", "json").ok().json()["config"])
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = run_crmctl(*words.split()).out

@@ -27,7 +27,7 @@ TWO = "email,name\r\nada@x.com,Ada\r\nADA@x.com,A\r\n"
         ("half.jsonl", b'{"email":"a@x.com","n":"\\ud800"}\n{"email":"a@x.com","n":"\\ud800"}\n', [], 0),
     ],
 )
-def test_odd_files_are_asked_for_duplicates(name: str, content: bytes, match: list[str], rows: int) -> None:
+def test_duplicates_in_odd_files(name: str, content: bytes, match: list[str], rows: int) -> None:
     Path(name).write_bytes(content)
     found = run_crmctl("bulk", "inspect", name, "--duplicates").ok().json()["duplicates"]
     assert (found["match"], found["rows"]) == (match, rows)
@@ -41,7 +41,7 @@ def test_odd_files_are_asked_for_duplicates(name: str, content: bytes, match: li
         ("utf8.csv", b"email,n\na@x.com,J\xf6rg\xff\n", "undecodable"),
     ],
 )
-def test_what_cannot_be_read_is_said(name: str, content: bytes, code: str) -> None:
+def test_an_unreadable_file_is_explained(name: str, content: bytes, code: str) -> None:
     Path(name).write_bytes(content)
     refused = run_crmctl("bulk", "inspect", name, "--duplicates")
     assert (refused.code, refused.error()["code"], refused.out) == (2, code, "")

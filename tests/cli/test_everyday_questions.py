@@ -240,7 +240,7 @@ def test_an_impossible_value_is_a_warning_and_with_strict_an_error(service: Runn
     ("condition", "form"),
     [("company=acme.com", "company.domain=acme.com"), ("status=new or status=customer", "status in new,customer")],
 )
-def test_what_cannot_be_meant_is_refused_with_the_form(service: RunningService, condition: str, form: str) -> None:
+def test_an_impossible_form_is_refused_with_the_right_one(service: RunningService, condition: str, form: str) -> None:
     refused = ask(service, "list", "people", "--filter", condition, at_most=1).exits(2).error()
     assert form in refused["hint"]
 
@@ -290,5 +290,5 @@ def test_money_is_compared_in_one_currency(service: RunningService) -> None:
     assert ask(service, "count", "deals", "--filter", "amount>=1280").ok().json() == {"count": 2}
 
 
-def test_a_word_that_is_no_id_gets_a_hint(service: RunningService) -> None:
+def test_a_word_instead_of_an_id_gets_a_hint(service: RunningService) -> None:
     assert "attr=value" in ask(service, "get", "people", "Hopper").exits(3).error()["hint"]

@@ -90,7 +90,7 @@ def test_options_of_a_select_are_changed(crm: RunningService) -> None:
 
 
 @pytest.mark.parametrize("edit", ["paused", "add=", "rename=won", "rename=a:b:c", "rename=:b", "drop=won", "retire="])
-def test_a_change_of_an_option_that_says_too_little_is_refused(crm: RunningService, edit: str) -> None:
+def test_an_incomplete_change_of_an_option_is_refused(crm: RunningService, edit: str) -> None:
     assert "rename=OLD:NEW" in run_crmctl("attributes", "update", "deals", "stage", "--option", edit).exits(2).error()["hint"]
 
 

@@ -127,7 +127,7 @@ def test_an_expired_address_is_replaced_by_a_fresh_one(status: int) -> None:
 
 
 @pytest.mark.parametrize("trouble", [Answer(cut=True), Answer(503), Answer(500), Answer(429, headers={"Retry-After": "0"})])
-def test_trouble_that_may_pass_is_tried_again(trouble: Answer) -> None:
+def test_temporary_failures_are_retried(trouble: Answer) -> None:
     with Storage(lambda asked, number: trouble if number == 1 else Answer(200)) as fake:
         run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
         assert fake.stored == {"b/logo.png": PNG}
@@ -159,7 +159,7 @@ def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
         (b"<html><body>Conflict</body></html>", "answered 409"),
     ],
 )  # fmt: skip
-def test_the_reason_of_a_storage_is_said_in_words(body: bytes, said: str) -> None:
+def test_the_storages_reason_is_explained_in_words(body: bytes, said: str) -> None:
     with Storage(lambda asked, number: Answer(409, body=body)) as fake:
         refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(9)
         assert refused.error()["message"].endswith(said)
@@ -189,7 +189,7 @@ def test_some_that_fail_are_named_and_the_others_are_stored() -> None:
         assert "warning: tree/sub/two words.txt: the storage" in person.err
 
 
-def test_a_key_without_the_scope_asks_once_and_ends() -> None:
+def test_a_key_without_the_scope_sends_one_request() -> None:
     with Storage() as fake:
         fake.routes["POST /files/upload-url"] = lambda asked: Answer(403, {"error": "insufficient_scope", "message": "needs files:write"})
         denied = run_crmctl("files", "upload", "tree", "-r", "--bucket", "b", "--concurrency", "1", env=fake.env).exits(4)
@@ -197,7 +197,7 @@ def test_a_key_without_the_scope_asks_once_and_ends() -> None:
         assert len(fake.asked) == 1
 
 
-def test_a_lost_answer_to_the_request_for_an_address_is_asked_for_again() -> None:
+def test_a_lost_answer_to_the_request_for_an_address_is_retried() -> None:
     with Storage() as fake:
         sign, calls = fake.routes["POST /files/upload-url"], []
 
@@ -266,7 +266,7 @@ def test_several_go_at_once_and_one_at_a_time_when_asked() -> None:
         assert len(fake.stored) == 2
 
 
-def test_a_dry_run_shows_what_would_be_asked() -> None:
+def test_a_dry_run_shows_the_request_for_an_address() -> None:
     with Storage() as fake:
         one = run_crmctl("files", "upload", "logo.png", "--bucket", "b", "--dry-run", env=fake.env).ok().json()
         body = {"path": "logo.png", "bucket": "b"}

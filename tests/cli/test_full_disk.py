@@ -45,7 +45,7 @@ def assert_said(ended: Result, *, has_job: bool) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 4096, 16_384, 65_536, 131_072, 163_840, 196_608, 229_376])
-def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk: Path, room: int) -> None:
+def test_an_import_resumes_where_a_full_disk_ended_it(crm: RunningService, disk: Path, room: int) -> None:
     env = {"CRMCTL_STATE_DIR": str(disk / "state")}
     with left(disk, room):
         ended = run_crmctl("bulk", "import", "companies", "-", env=env, input=firms("a"))
@@ -61,7 +61,7 @@ def test_an_import_goes_on_where_a_full_disk_ended_it(crm: RunningService, disk:
 
 
 @pytest.mark.parametrize("room", [512, 20_000, 70_000])
-def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
+def test_a_limit_on_file_sizes_acts_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
     """Stand in for a full disk on machines that cannot mount one."""
 
     def limit() -> None:
@@ -91,7 +91,7 @@ def test_a_file_that_may_not_grow_is_like_a_full_disk(crm: RunningService, tmp_p
     assert names(crm) == sorted(firms("b").split()[1:])
 
 
-def test_a_copy_of_failed_rows_that_has_no_room_ends_with_the_summary(crm: RunningService, disk: Path, tmp_path: Path) -> None:
+def test_a_copy_of_failed_rows_without_room_ends_with_the_summary(crm: RunningService, disk: Path, tmp_path: Path) -> None:
     (tmp_path / "firms.csv").write_text(firms("c") + ",\n")
     with left(disk, 0):
         ended = run_crmctl(
@@ -105,7 +105,7 @@ def test_a_copy_of_failed_rows_that_has_no_room_ends_with_the_summary(crm: Runni
     assert not (disk / "failed.csv").exists()
 
 
-def test_a_place_for_results_is_looked_at_before_the_first_request(crm: RunningService, tmp_path: Path) -> None:
+def test_the_place_for_results_is_tested_before_the_first_request(crm: RunningService, tmp_path: Path) -> None:
     (tmp_path / "firms.csv").write_text(firms("d"))
     crm.log.clear()
     for place in (tmp_path, tmp_path / "nowhere" / "failed.csv", tmp_path / "firms.csv"):
@@ -125,7 +125,7 @@ def known(crm: RunningService) -> list[str]:
 
 
 @pytest.mark.parametrize(("room", "file"), [(0, "all.csv"), (16_384, "all.xlsx"), (90_000, "all.jsonl.gz")])
-def test_an_export_leaves_nothing_under_its_name_and_goes_on_with_room(known: list[str], disk: Path, room: int, file: str) -> None:
+def test_an_export_leaves_nothing_under_its_name_and_resumes_with_room(known: list[str], disk: Path, room: int, file: str) -> None:
     with left(disk, room):
         ended = run_crmctl("bulk", "export", "companies", "-O", disk / file)
         assert_said(ended, has_job=False)
@@ -135,7 +135,7 @@ def test_an_export_leaves_nothing_under_its_name_and_goes_on_with_room(known: li
     assert sorted(one.name for one in disk.iterdir()) == [file, f"{file}.manifest.json"]
 
 
-def test_a_mirror_that_has_no_room_to_grow_is_as_it_was(crm: RunningService, disk: Path) -> None:
+def test_a_mirror_without_room_stays_unchanged(crm: RunningService, disk: Path) -> None:
     env = {"CRMCTL_STATE_DIR": str(disk / "state")}
     with left(disk, 0):
         assert_said(run_crmctl("mirror", "sync", "companies", env=env), has_job=False)
@@ -148,7 +148,7 @@ def test_a_mirror_that_has_no_room_to_grow_is_as_it_was(crm: RunningService, dis
     assert asked == [{"n": ROWS}]
 
 
-def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str], crm: RunningService, disk: Path) -> None:
+def test_copies_are_stored_before_any_change(known: list[str], crm: RunningService, disk: Path) -> None:
     """The copy of deleted records, a plan, a setting, a key, a backup of a service: crmctl names the file and leaves none half-written."""
     (disk / "ids").write_text(run_crmctl("records", "list", "companies", "--all", "-o", "ids").ok().out)
     run_crmctl("mirror", "sync", "companies").ok()
@@ -177,7 +177,7 @@ def test_what_is_to_be_kept_is_kept_before_anything_is_changed(known: list[str],
 
 
 @pytest.mark.parametrize("room", [0, 8192, 40_960])
-def test_a_service_that_cannot_begin_names_the_disk(disk: Path, room: int) -> None:
+def test_a_service_that_cannot_start_names_the_disk(disk: Path, room: int) -> None:
     with left(disk, room):
         assert_said(run_crmctl("serve", "--port", "0", "--data", str(disk / "data")), has_job=False)
 

@@ -41,7 +41,7 @@ CHANGED = "the list changed while its pages were read: something may be missing"
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("verb", ["list", "search"])
-def test_only_what_is_so_is_said(verb: str, options: list[str], pages: list[tuple[int, range]], shown: int, said: list[str]) -> None:
+def test_notes_state_only_facts(verb: str, options: list[str], pages: list[tuple[int, range]], shown: int, said: list[str]) -> None:
     with listing(pages) as fake:
         run = run_crmctl("records", verb, OBJECT, "-o", "ids", *options, env=fake.env).ok()
     found = run.out.split()
@@ -50,7 +50,7 @@ def test_only_what_is_so_is_said(verb: str, options: list[str], pages: list[tupl
 
 
 @pytest.mark.parametrize(("count", "is_drawn"), [(200, False), (500, True)])
-def test_a_long_table_shows_how_far_it_is_until_it_is_there(count: int, is_drawn: bool) -> None:
+def test_a_long_table_shows_progress_until_it_is_complete(count: int, is_drawn: bool) -> None:
     pages = [(count, range(start, start + 100)) for start in range(0, count, 100)]
     attributes = {f"GET /objects/{OBJECT}/attributes": lambda _: {"attributes": []}}
     with listing(pages) as fake:

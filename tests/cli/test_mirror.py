@@ -26,7 +26,7 @@ def place() -> Path:
     return Path(run_crmctl("mirror", "path").ok().json()["path"])
 
 
-def test_it_is_brought_up_to_date_asked_shown_and_removed(crm: RunningService, mirrored: list[str]) -> None:
+def test_a_mirror_is_synced_queried_shown_and_removed(crm: RunningService, mirrored: list[str]) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     crm.client.patch(f"{path}/{mirrored[3]}", json={"data": {"score": 99.5}})
     crm.client.delete(f"{path}/{mirrored[70]}")
@@ -68,7 +68,7 @@ def test_sql_ends_in_time_and_checks_what_should_be_empty(mirrored: list[str]) -
     assert list(both[0].values()) == [both[0]["id"], both[0]["id"], "inf", "00ff", None]
 
 
-def test_verify_names_what_is_wrong_and_puts_it_right(crm: RunningService, mirrored: list[str]) -> None:
+def test_verify_names_and_repairs_differences(crm: RunningService, mirrored: list[str]) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     crm.client.patch(f"{path}/{mirrored[9]}", json={"data": {"score": 1000}})
     crm.client.delete(f"{path}/{mirrored[10]}")
@@ -114,7 +114,7 @@ def test_activities_are_mirrored_found_and_verified(crm: RunningService, people:
     assert [hit["id"] for hit in run_crmctl("mirror", "search", "lunch").ok().json()] == [kept]
 
 
-def test_what_referred_to_a_deleted_record_is_read_again(crm: RunningService, people: list[str]) -> None:
+def test_referrers_of_a_deleted_record_are_read_again(crm: RunningService, people: list[str]) -> None:
     """The service may clear it without a new time of change; here the mirror was already wrong."""
     companies, path = crm.object_id("companies"), f"/api/v1/objects/{crm.object_id('people')}/records"
     made = crm.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme"}}).json()
@@ -131,14 +131,14 @@ def test_what_referred_to_a_deleted_record_is_read_again(crm: RunningService, pe
     assert json.loads(held[0]["_data"]) == answer.get("record", answer)
 
 
-def test_nothing_of_the_data_is_in_the_log(crm: RunningService, people: list[str]) -> None:
+def test_the_log_contains_no_data(crm: RunningService, people: list[str]) -> None:
     run = run_crmctl("--debug", "mirror", "sync", "people").ok()
     assert "GET" in run.err
     assert "person001" not in run.err
     assert "acme.com" not in run.err
 
 
-def test_what_is_not_there_is_said(crm: RunningService) -> None:
+def test_missing_objects_are_named(crm: RunningService) -> None:
     assert run_crmctl("mirror", "sync", "peeple").exits(3).error()["details"]["valid"]
     assert "OBJECT.ATTR" in run_crmctl("mirror", "sync", "--exclude", "phone").exits(2).error()["message"]
     assert run_crmctl("mirror", "sql", "SELECT 1").exits(3).error()["hint"] == "crmctl mirror sync makes it"

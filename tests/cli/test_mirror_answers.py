@@ -102,7 +102,7 @@ def test_a_sample_from_the_mirror_is_that_of_the_service() -> None:
 
 
 @pytest.mark.usefixtures("mirror")
-def test_what_changed_since_is_in_the_answer_that_is_agreed_to(service: RunningService) -> None:
+def test_an_agreed_answer_includes_later_changes(service: RunningService) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
     [found] = service.client.get(path, params={"filter[email][equals]": "p9@acme.com"}).json()["records"]
     service.client.patch(f"{path}/{found['id']}", json={"data": {"notes": "zebra"}}).raise_for_status()
@@ -135,14 +135,14 @@ def refuse() -> None:
     ],
     ids=["format", "unproven", "incomplete", "excluded", "an attribute came", "another object"],
 )
-def test_a_mirror_that_cannot_say_is_no_mirror(mirror: Path, statement: str) -> None:
+def test_a_mirror_without_a_proof_does_not_answer(mirror: Path, statement: str) -> None:
     assert FROM_THE_MIRROR in run_here(*BY_CITY).ok().err
     with closing(sqlite3.connect(mirror)) as db, db:
         db.execute(statement)
     refuse()
 
 
-def test_a_mirror_that_cannot_be_read_is_no_mirror(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_mirror_does_not_answer(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crmctl.cli.record_queries.LOCKED_SECONDS", 0.01)
     with closing(sqlite3.connect(mirror, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
@@ -156,7 +156,7 @@ def test_a_mirror_that_cannot_be_read_is_no_mirror(mirror: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("mirror")
-def test_names_that_would_take_too_much_come_from_the_mirror(service: RunningService) -> None:
+def test_expensive_names_come_from_the_mirror(service: RunningService) -> None:
     table = ("records", "list", "people", "-o", "table", "--limit", "30", "--fields", "email,company", "--order", "asc")
     service.log.clear()
     listed = run_here(*table).ok()
@@ -170,7 +170,7 @@ def test_names_that_would_take_too_much_come_from_the_mirror(service: RunningSer
 
 
 @pytest.mark.usefixtures("mirror")
-def test_a_name_that_the_mirror_does_not_know_yet_is_asked_for(service: RunningService) -> None:
+def test_a_name_missing_from_the_mirror_is_requested(service: RunningService) -> None:
     """Create a company and a person of it after the sync; crmctl knows the newest companies without the mirror."""
     companies, people = (f"/api/v1/objects/{service.object_id(slug)}/records" for slug in ("companies", "people"))
     made = service.client.post(companies, json={"data": {"name": "Newcomer", "domain": "new.com"}}).raise_for_status().json()
@@ -185,7 +185,7 @@ def test_a_name_that_the_mirror_does_not_know_yet_is_asked_for(service: RunningS
         service.client.delete(f"{people}/{one['id']}").raise_for_status()
 
 
-def test_the_installed_program_asks_the_mirror_beyond_fifty_requests(
+def test_the_installed_program_uses_the_mirror_beyond_fifty_requests(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running_service(tmp_path_factory.mktemp("many")) as service:

@@ -71,7 +71,7 @@ def test_merges_name_the_survivor(crm: RunningService) -> None:
     assert [change["into"] for change in merged] == [survivor]
 
 
-def test_what_the_mirror_forgot_is_refused(crm: RunningService, mirrored: list[str]) -> None:
+def test_changes_older_than_the_mirrors_history_are_refused(crm: RunningService, mirrored: list[str]) -> None:
     _, token = emitted()
     assert run_crmctl("mirror", "changes", "--since", "2001-01-01").exits(11).error()["code"] == "too_old"
     assert run_crmctl("mirror", "changes", "--since", "0123456789ab-3").exits(11).error()["code"] == "unknown_token"

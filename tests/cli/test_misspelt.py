@@ -141,7 +141,7 @@ def test_an_option_that_the_command_does_not_have_is_not_suggested(words: tuple[
 
 
 @pytest.mark.parametrize(("words", "hint"), HABITS, ids=[" ".join(words) for words, _ in HABITS])
-def test_what_other_tools_call_it(service_here: RunningService, words: tuple[str, ...], hint: str) -> None:
+def test_words_of_other_tools_get_a_hint(service_here: RunningService, words: tuple[str, ...], hint: str) -> None:
     """Return hints that are a command, or part of one, unchanged."""
     assert run_here(*words).exits(2).error()["hint"] == hint
     if hint.startswith("--filter"):
@@ -151,13 +151,15 @@ def test_what_other_tools_call_it(service_here: RunningService, words: tuple[str
 
 
 @pytest.mark.parametrize(("condition", "without"), NOT_MEANT)
-def test_a_value_keeps_its_quotes_and_that_is_said(service_here: RunningService, condition: str, without: str | None) -> None:
+def test_a_value_keeps_its_quotes_with_a_note(service_here: RunningService, condition: str, without: str | None) -> None:
     said = run_here(*LIST, "--filter", condition).ok().err
     assert without in said if without else "compared with all of" not in said, said
 
 
-def test_the_name_of_an_object_is_no_command_and_leads_to_its_records(service_here: RunningService) -> None:
-    assert hint_of(run_here("deals", "list").exits(2)).endswith("crmctl records list OBJECT"), "nothing is known yet, and nobody is asked"
+def test_an_objects_name_as_a_command_leads_to_its_records(service_here: RunningService) -> None:
+    assert hint_of(run_here("deals", "list").exits(2)).endswith("crmctl records list OBJECT"), (
+        "the cache is empty, and crmctl sends no request"
+    )
     run_here("objects", "list").ok()
     for words, meant in (
         (("deals", "list"), "crmctl records list deals"),

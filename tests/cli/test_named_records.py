@@ -29,7 +29,7 @@ def test_an_update_reads_it_once_even_for_a_part_of_a_value(people: list[str], c
     assert [method for method, _ in requests_of(crm)] == ["GET", "PATCH"]
 
 
-def test_a_deletion_names_it_and_what_was_given(people: list[str], crm: RunningService) -> None:
+def test_a_deletion_names_the_record_and_the_value_given(people: list[str], crm: RunningService) -> None:
     shown = run_crmctl("records", "delete", "people", ADA, "--dry-run").ok().json()
     assert (shown["method"], shown["path"].rpartition("/")[2]) == ("DELETE", people[6])
     asked = run_crmctl("records", "delete", "people", ADA).exits(2).error()
@@ -60,7 +60,7 @@ def test_several_are_refused_with_their_ids(people: list[str], crm: RunningServi
         ("no-such-id", 3, "not_found"),
     ],
 )
-def test_what_names_no_record(people: list[str], given: str, code: int, said: str) -> None:
+def test_an_unknown_record_is_not_found(people: list[str], given: str, code: int, said: str) -> None:
     assert said in json.dumps(run_crmctl("records", "get", "people", given).exits(code).error())
 
 

@@ -211,7 +211,7 @@ REFUSED: dict[str, Callable[[RunningService], list[str]]] = {
 
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("command", REFUSED)
-def test_what_the_service_says_is_told_once(crm: RunningService, monkeypatch: pytest.MonkeyPatch, command: str, words: str) -> None:
+def test_the_services_reason_is_shown_once(crm: RunningService, monkeypatch: pytest.MonkeyPatch, command: str, words: str) -> None:
     arguments = REFUSED[command](crm)
     status, kind, body, code, said = WORDS[words]
     send = HttpTransport.send
@@ -229,13 +229,13 @@ def test_what_the_service_says_is_told_once(crm: RunningService, monkeypatch: py
 
 
 @pytest.mark.parametrize("command", ["export", "sync", "run", "new activity"])
-def test_a_service_without_tls_is_told_once(crm: RunningService, command: str) -> None:
+def test_a_service_without_tls_gets_one_warning(crm: RunningService, command: str) -> None:
     arguments = REFUSED[command](crm)
     error = run_here(*arguments, "--max-wait", "0", "--base-url", crm.base_url.replace("http://", "https://")).exits(6).error()
     assert error["message"].count("no secure connection to") == 1
 
 
-def test_a_backup_that_cannot_be_made_or_read_says_why(tmp_path: Path) -> None:
+def test_a_failed_backup_or_restore_names_the_reason(tmp_path: Path) -> None:
     Path("broken").write_bytes(b"no archive")
     for words, code, said in (
         (("backup", "a.backup", "--data", "nowhere"), 2, "nowhere"),

@@ -44,7 +44,7 @@ def data_of(crm: RunningService, record: str) -> dict[str, Any]:
     return data
 
 
-def test_only_what_changed_is_sent(crm: RunningService, ada: str, tmp_path: Path) -> None:
+def test_only_changes_are_sent(crm: RunningService, ada: str, tmp_path: Path) -> None:
     code = "t = t.replace('city: Paris', 'city: Rome').replace('score: 36', 'score: 37.50').replace('job_title: null', 'job_title: 0815')"
     shown = edit(tmp_path, code, "--dry-run").ok().json()
     assert shown["body"] == {"data": {"address": {"street": "St. James 1", "city": "Rome"}, "score": 37.5, "job_title": "0815"}}
@@ -58,7 +58,7 @@ def test_only_what_changed_is_sent(crm: RunningService, ada: str, tmp_path: Path
     assert list((Path(run_crmctl("config", "path").ok().out.strip()).parent).rglob("people-*.yaml")) == []
 
 
-def test_what_cannot_be_sent_is_kept_and_named(crm: RunningService, ada: str, tmp_path: Path) -> None:
+def test_unsendable_text_is_kept_and_named(crm: RunningService, ada: str, tmp_path: Path) -> None:
     broken = edit(tmp_path, "t += 'tags: [a'").exits(2).error()
     assert "line " in broken["message"]
     assert "your text is in" in broken["hint"]
@@ -72,7 +72,7 @@ def test_what_cannot_be_sent_is_kept_and_named(crm: RunningService, ada: str, tm
     assert data_of(crm, ada) == DATA
 
 
-def test_somebody_elses_change_is_not_overwritten(crm: RunningService, ada: str, tmp_path: Path) -> None:
+def test_another_clients_change_is_not_overwritten(crm: RunningService, ada: str, tmp_path: Path) -> None:
     url = f"{crm.base_url}/api/v1/objects/{crm.object_id('people')}/records/{ada}"
     head = {"Authorization": f"Bearer {crm.key}"}
     other = f"import httpx; httpx.patch({url!r}, json={{'data': {{'score': 99}}}}, headers={head!r}).raise_for_status()"
@@ -100,7 +100,7 @@ def test_a_change_in_the_last_moment_is_not_overwritten(
 
 
 @pytest.mark.parametrize("somebody", [False, True], ids=["alone", "and somebody writes then"])
-def test_a_lost_answer_is_not_taken_for_somebody_elses_change(
+def test_a_lost_answer_does_not_look_like_another_clients_change(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody: bool
 ) -> None:
     """The service writes and the connection breaks; the first try made the version that the second one names outdated."""

@@ -79,7 +79,7 @@ def jobs() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER])
-def test_what_was_killed_is_ended_once_and_comes_back(crm: RunningService, ada: str, point: str) -> None:
+def test_a_killed_edit_is_completed_once_and_undone(crm: RunningService, ada: str, point: str) -> None:
     assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
     assert data_of(crm) == (DATA if point in BEFORE else EDITED)
     assert run_here("bulk", "resume", "--last").ok().json()["updated"] == 1
@@ -90,7 +90,7 @@ def test_what_was_killed_is_ended_once_and_comes_back(crm: RunningService, ada: 
 
 
 @pytest.mark.parametrize("point", [*BEFORE, AFTER[0]])
-def test_what_was_killed_overwrites_nobody_later(crm: RunningService, ada: str, point: str) -> None:
+def test_a_killed_edit_overwrites_no_later_change(crm: RunningService, ada: str, point: str) -> None:
     assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
     crm.client.patch(f"{records(crm)}/{ada}", json={"data": {"job_title": "Byron"}}).raise_for_status()
     resumed = run_here("bulk", "resume", "--last")
@@ -192,7 +192,7 @@ REFUSALS = [("500", 7, 3), ("503", 7, 5), ("lost", 6, 5), ("422", 9, 1), ("403",
 
 
 @pytest.mark.parametrize(("fault", "code", "patches"), REFUSALS)
-def test_what_is_not_written_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, patches: int) -> None:
+def test_an_unsent_edit_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, patches: int) -> None:
     with Faults(crm, [fault], versions=True) as faults:
         error = edit(faults, ada).exits(code).error()
     assert ("told to fail" in error["message"], len(faults.sent)) == (fault != "lost", patches)
@@ -207,7 +207,7 @@ def test_a_limit_that_does_not_clear_ends_it_in_time(crm: RunningService, ada: s
 
 
 @pytest.mark.parametrize("fault", ["lost", "late"])
-def test_what_nobody_can_tell_is_found_out_later(crm: RunningService, ada: str, fault: str) -> None:
+def test_an_edit_in_doubt_is_settled_later(crm: RunningService, ada: str, fault: str) -> None:
     with Faults(crm, [fault], versions=True, dies=True) as faults:
         error = edit(faults, ada).exits(6).error()
         [job] = jobs()
@@ -243,7 +243,7 @@ def test_a_second_interrupt_leaves_the_write_in_doubt_at_once(crm: RunningServic
     assert (data_of(crm), kept_texts()) == (EDITED, [])
 
 
-def test_one_interrupt_waits_for_the_answer_and_tells_it(crm: RunningService, ada: str) -> None:
+def test_one_interrupt_waits_for_the_answer_and_reports_it(crm: RunningService, ada: str) -> None:
     with Faults(crm, ["held"], versions=True) as faults:
         terminal = spawn("records", "edit", "people", ada, "--base-url", faults.url)
         wait_until(lambda: bool(faults.sent))
@@ -268,7 +268,7 @@ def test_an_interrupt_in_the_editor_is_for_the_editor(crm: RunningService, ada: 
     assert len(kept_texts()) == 1
 
 
-def test_what_the_service_refuses_comes_back_to_the_editor_on_a_terminal(crm: RunningService, ada: str) -> None:
+def test_a_refused_edit_returns_to_the_editor_on_a_terminal(crm: RunningService, ada: str) -> None:
     with Faults(crm, ["422", "good"], versions=True) as faults:
         terminal = spawn("records", "edit", "people", ada, "--base-url", faults.url)
         terminal.expect("told to fail")

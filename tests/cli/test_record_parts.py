@@ -60,7 +60,7 @@ def test_json_is_sent_as_written(crm: RunningService, place: str) -> None:
     assert run_crmctl("records", "get", "companies", place, "-q", "data.budget").ok().json() == 9
 
 
-def test_money_without_a_currency_is_asked_for_one_where_records_have_one(crm: RunningService, place: str) -> None:
+def test_money_without_a_currency_is_refused_if_records_have_one(crm: RunningService, place: str) -> None:
     create = ("records", "create", "companies", "--set", "name=New", "--set", "budget=7")
     assert run_crmctl(*create).exits(9).error()["code"] == "missing_currency"
     assert run_crmctl(*create, "--currency", "USD").ok().json()["data"]["budget"] == {"amount": 7, "currency": "USD"}

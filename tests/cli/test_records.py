@@ -16,7 +16,7 @@ from tests.support.service import RunningService
 NIL = "00000000-0000-0000-0000-000000000000"
 
 
-def test_a_list_shows_fifty_and_says_how_many_there_are(people: list[str]) -> None:
+def test_a_list_shows_fifty_and_the_total(people: list[str]) -> None:
     shown = run_crmctl("records", "list", "people").ok()
     assert len(shown.json()) == 50
     assert shown.err.strip() == "showing 50 of 120; use --limit or --all"
@@ -144,7 +144,7 @@ def test_a_person_reads_a_line_and_a_hint(crm: RunningService) -> None:
     assert refused.err.splitlines() == ["error: there is no object 'peeple'", "hint: did you mean people?"]
 
 
-def test_a_key_without_the_scope_is_told_which_one(crm: RunningService) -> None:
+def test_an_error_names_the_missing_scope(crm: RunningService) -> None:
     key = crm.key_for(["objects:read", "attributes:read"])
     refused = run_crmctl("records", "list", "people", env={"CRMCTL_API_KEY": key}).exits(4)
     assert refused.error()["requiredScope"] == "records:read"

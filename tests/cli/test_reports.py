@@ -56,7 +56,7 @@ def test_money_in_results_is_shown_as_money() -> None:
     ]
 
 
-def test_unknown_names_say_what_is_near_and_double_names_list_both_ids() -> None:
+def test_unknown_names_suggest_the_nearest_and_double_names_list_both_ids() -> None:
     def twice(_: Any) -> Any:
         return [{"id": REPORT, "name": "Twins"}, {"id": OTHER, "name": "Twins"}]
 
@@ -218,7 +218,7 @@ def test_a_chart_goes_with_no_machine_format(options: list[str]) -> None:
     assert fake.asked == []
 
 
-def test_what_a_report_holds_cannot_steer_the_terminal() -> None:
+def test_values_of_a_report_cannot_control_the_terminal() -> None:
     out = results(service([{"stage": "a\x1b[31m\nb", "count": 1}]), "--chart").ok().out
     assert "\x1b" not in out
     assert len(out.splitlines()) == 2

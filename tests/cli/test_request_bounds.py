@@ -120,7 +120,7 @@ PRICED = [
 
 
 @pytest.mark.parametrize(("command", "first", "most"), PRICED, ids=lambda value: value if isinstance(value, str) else "")
-def test_what_reads_more_than_it_shows_says_so_first(
+def test_expensive_commands_announce_their_requests(
     service: RunningService, hearing: Hearing, command: str, first: int, most: int, tmp_path: Path
 ) -> None:
     for name, content in FILES.items():
@@ -132,7 +132,7 @@ def test_what_reads_more_than_it_shows_says_so_first(
     assert (at <= first, made <= said <= most, made > 0) == (True, True, True), (at, said, made)
 
 
-def test_an_undo_says_what_looking_for_references_takes(service: RunningService, hearing: Hearing, tmp_path: Path) -> None:
+def test_an_undo_announces_the_search_for_references(service: RunningService, hearing: Hearing, tmp_path: Path) -> None:
     """Let deals and people refer to companies; activities may name them."""
     (tmp_path / "ids.txt").write_text(FILES["few.txt"](service))
     hearing.run("bulk", "delete", "people", "--ids", "ids.txt", "--yes").ok()
@@ -154,6 +154,6 @@ def test_an_undo_says_what_looking_for_references_takes(service: RunningService,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_reads_no_more_than_it_shows_is_few_requests(service: RunningService, hearing: Hearing, command: str, most: int) -> None:
+def test_cheap_commands_send_few_requests(service: RunningService, hearing: Hearing, command: str, most: int) -> None:
     hearing.run(*command.split(), env={"EDITOR": "sed -i s/7@acme/7@acme/", "VISUAL": ""}).ok()
     assert hearing.made <= most

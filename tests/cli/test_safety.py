@@ -82,7 +82,7 @@ def protected(crm: RunningService) -> RunningService:
     return crm
 
 
-def test_a_protected_profile_refuses_where_nobody_can_type(protected: RunningService) -> None:
+def test_a_protected_profile_refuses_without_a_terminal(protected: RunningService) -> None:
     refused = run_crmctl("records", "create", "people", "--set", "score=1", "--yes").exits(2)
     assert refused.error()["code"] == "protected_profile"
     assert requests_of(protected) == []
@@ -108,7 +108,7 @@ def test_deleting_asks_on_a_terminal(crm: RunningService, answer: str, code: int
     run_crmctl("records", "get", "people", identity).exits(3 if deleted else 0)
 
 
-def test_the_question_says_how_much_is_lost(crm: RunningService) -> None:
+def test_the_question_counts_the_loss(crm: RunningService) -> None:
     run_crmctl("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
     run_crmctl("records", "create", "boats", "--data", "{}").ok()
     terminal = spawn("objects", "delete", "boats")
@@ -121,7 +121,7 @@ def test_the_question_says_how_much_is_lost(crm: RunningService) -> None:
     assert "--yes" in printed
 
 
-def test_a_dry_run_of_what_does_not_write_is_refused(crm: RunningService) -> None:
+def test_a_dry_run_of_a_reading_command_is_refused(crm: RunningService) -> None:
     for arguments in (["records", "list", "people"], ["config", "set", "output", "yaml"], ["auth", "logout"]):
         assert "--dry-run" in run_crmctl(*arguments, "--dry-run").exits(2).error()["message"]
     assert requests_of(crm) == []

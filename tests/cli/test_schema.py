@@ -98,7 +98,7 @@ def test_names_are_changed(crm: RunningService, tmp_path: Path) -> None:
     assert run_crmctl("schema", "diff", str(file), "--exit-code").ok().json() == []
 
 
-def test_what_the_interface_cannot_change_is_refused_before_any_write(crm: RunningService, wanted: str, tmp_path: Path) -> None:
+def test_changes_the_interface_lacks_are_refused_before_any_write(crm: RunningService, wanted: str, tmp_path: Path) -> None:
     run_crmctl("schema", "apply", wanted).ok()
     document = json.loads(json.dumps(WANTED))
     document["objects"][0]["attributes"][3]["config"]["options"].append("XL")

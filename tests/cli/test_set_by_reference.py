@@ -56,7 +56,7 @@ def test_many_records_and_files(companies: dict[str, str], crm: RunningService) 
         ("company.domain:=1", 2, "is a reference attribute"),
     ],
 )
-def test_what_names_no_single_record(crm: RunningService, assignment: str, code: int, said: str) -> None:
+def test_references_to_no_single_record_are_refused(crm: RunningService, assignment: str, code: int, said: str) -> None:
     for domain in ("one.com", "two.com"):
         run_crmctl("records", "create", "companies", "--set", "name=Twice", "--set", f"domain={domain}").ok()
     crm.log.clear()

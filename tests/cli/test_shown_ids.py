@@ -35,7 +35,7 @@ def test_an_ending_from_a_table_names_the_record(crm: RunningService) -> None:
 
 
 @pytest.mark.parametrize("words", [("--wide",), ("--fields", "id,name"), ("-o", "csv")])
-def test_whole_ids_on_a_terminal_when_asked_for(crm: RunningService, words: tuple[str, ...]) -> None:
+def test_whole_ids_on_a_terminal_on_request(crm: RunningService, words: tuple[str, ...]) -> None:
     ada = create(crm, "ada")
     code, shown = expect_exit(spawn("records", "list", "people", *words))
     assert (code, ada in shown) == (0, True)

@@ -62,7 +62,7 @@ def test_a_signed_delivery_is_answered_and_printed(family: str) -> None:
         assert listener.stop() == []
 
 
-def test_the_published_libraries_sign_what_it_takes() -> None:
+def test_signatures_of_published_libraries_are_accepted() -> None:
     from datetime import UTC, datetime
 
     from standardwebhooks.webhooks import Webhook as Standard
@@ -138,12 +138,12 @@ def test_silent_connections_do_not_keep_others_waiting() -> None:
         (["--secret", SECRET, "--host", "192.0.2.1", "--port", "0"], "cannot listen"),
     ],
 )
-def test_listen_refuses_what_cannot_work(options: list[str], said: str) -> None:
+def test_listen_refuses_impossible_options(options: list[str], said: str) -> None:
     refused = run_crmctl("webhooks", "listen", *options, env={"CRMCTL_WEBHOOK_SECRET": None}).exits(2)
     assert said in json.dumps(refused.error())
 
 
-def test_a_port_in_use_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with Listener() as listener:
         refused = run_crmctl("webhooks", "listen", "--secret", SECRET, "--port", str(listener.address[1])).exits(2)
         assert "--port 0" in refused.error()["hint"]
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="needs pipes of a known size")
 @pytest.mark.parametrize("read", [1, 20_000, 300_000])
-def test_what_was_answered_with_success_was_written_when_the_reader_goes_away(read: int) -> None:
+def test_acknowledged_events_were_printed_before_the_reader_left(read: int) -> None:
     """Lines are longer than the pipe holds: a line that has been written has been read up to its last part."""
     with Listener() as listener:
         assert listener.process.stdout is not None
@@ -178,7 +178,7 @@ def test_what_was_answered_with_success_was_written_when_the_reader_goes_away(re
         assert senders.statuses <= {204, 503}
 
 
-def test_what_was_answered_with_success_was_written_when_it_is_told_to_end() -> None:
+def test_acknowledged_events_were_printed_before_the_end() -> None:
     with Listener() as listener:
         senders = Senders(listener, 6, json.dumps(PAYLOAD).encode())
         before = [listener.line()["id"] for _ in range(20)]

@@ -38,7 +38,7 @@ def test_verify_a_saved_delivery(tmp_path: Path, age: float) -> None:
     assert SECRET not in changed.err
 
 
-def test_verify_says_what_is_missing_old_or_wrong(tmp_path: Path) -> None:
+def test_verify_names_missing_old_and_wrong_values(tmp_path: Path) -> None:
     body, headers = saved(tmp_path, time.time() - 1000)
     (tmp_path / "h").write_text("".join(f"{name}: {value}\n" for name, value in headers.items()))
     with_age = run_crmctl("webhooks", "verify", body, "--secret", SECRET, "--headers", tmp_path / "h", "--tolerance", "300").exits(9)

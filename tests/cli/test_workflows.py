@@ -78,7 +78,7 @@ def test_workflows_by_name_and_by_id() -> None:
         assert fake.of(RUN) == []
 
 
-def test_run_sends_what_it_is_given() -> None:
+def test_run_sends_the_given_data() -> None:
     with Service() as fake:
         started = run_crmctl("workflows", "run", NAME, "--data", '{"a": 1.50}', env=fake.env).ok()
         assert started.json() == {"message": "Workflow run started", "workflowId": ID, "workflowName": NAME}
@@ -221,7 +221,7 @@ AT = NOW + 3600
     ids=["event", "schedule", "title", "before", "after"],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_runs_of_others_are_not_ours(other: dict[str, Any], first: bool) -> None:
+def test_runs_of_other_clients_are_ignored(other: dict[str, Any], first: bool) -> None:
     def after(look: int, runs: list[Any]) -> None:
         if look == 0:
             mine = run_of("mine", AT + 0.2, "running")
@@ -247,7 +247,7 @@ def test_several_runs_of_one_moment_must_all_complete() -> None:
     assert "cannot be told apart" in scene.notes[0]
 
 
-def test_of_late_runs_the_nearest_is_ours() -> None:
+def test_the_nearest_of_late_runs_is_chosen() -> None:
     def after(look: int, runs: list[Any]) -> None:
         runs[:] = [run_of("later", AT + 30, "failed"), run_of("mine", AT + 5, "completed")]
 
@@ -262,7 +262,7 @@ def test_other_words_of_success_and_failure_end_the_wait(status: str, failed: bo
     assert (found.ended, found.failed is not None) == (True, failed)
 
 
-def test_runs_known_before_are_never_ours_even_with_strange_times() -> None:
+def test_earlier_runs_are_never_chosen_even_with_strange_times() -> None:
     def after(look: int, runs: list[Any]) -> None:
         runs[0]["status"] = "failed"
         if look == 2:
@@ -279,7 +279,7 @@ def test_a_service_whose_times_make_no_sense_is_believed_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("missing", ["createdAt", "title", "triggerEvent", "startedAt"])
-def test_what_a_run_leaves_out_does_not_matter(missing: str) -> None:
+def test_missing_fields_of_a_run_do_not_matter(missing: str) -> None:
     def after(look: int, runs: list[Any]) -> None:
         runs[:] = [{key: value for key, value in run_of("mine", AT).items() if key != missing}]
 

@@ -56,13 +56,13 @@ def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         ("demo fast", 2, "unexpected argument: fast", "crmctl demo --help"),
     ],
 )
-def test_an_error_says_what_was_wrong_and_what_to_do(words: str, code: int, message: str, hint: str) -> None:
+def test_an_error_names_the_mistake_and_the_way_out(words: str, code: int, message: str, hint: str) -> None:
     Path("a.csv").write_text("name,email\nAda,ada@acme.com\n", encoding="utf-8")
     error = run_here(*words.split()).exits(code).error()
     assert message in error["message"]
     assert hint in (error["hint"] or "")
 
 
-def test_an_inspection_says_why_a_row_cannot_be_read() -> None:
+def test_an_inspection_explains_unreadable_rows() -> None:
     Path("odd.csv").write_text("name,email\nAda,ada@acme.com,1815\n", encoding="utf-8")
     assert "warning: line 2: " in run_here("bulk", "inspect", "odd.csv", "-o", "table").ok().err

@@ -119,7 +119,7 @@ class Shifting:
 
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("change", [1, 30, 99, 100, 101, 200])
-def test_what_others_insert_in_front_repeats_nothing_and_stops_nothing(change: int, counts: bool) -> None:
+def test_records_inserted_in_front_repeat_and_stop_nothing(change: int, counts: bool) -> None:
     shifts: list[bool] = []
     found = walk(Shifting({1: change}, counts=counts), on_shift=lambda: shifts.append(True))
     assert {f"r{number}" for number in range(300)} <= set(found)
@@ -127,7 +127,7 @@ def test_what_others_insert_in_front_repeats_nothing_and_stops_nothing(change: i
     assert shifts
 
 
-def test_what_others_delete_is_said_where_the_service_counts() -> None:
+def test_deletions_while_reading_are_reported_if_the_service_sends_totals() -> None:
     shifts: list[bool] = []
     assert len(walk(Shifting({1: -30}, counts=True), on_shift=lambda: shifts.append(True))) == 270
     assert shifts

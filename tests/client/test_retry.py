@@ -39,7 +39,7 @@ def wait(
         (Failure(transient=False), True, False),
     ],
 )
-def test_what_is_sent_again(failure: Failure, repeatable: bool, again: bool) -> None:
+def test_requests_that_are_retried(failure: Failure, repeatable: bool, again: bool) -> None:
     assert (wait(failure, repeatable=repeatable) is not None) == again
 
 

@@ -90,7 +90,7 @@ def test_repeatable_requests_are_repeated(scene: Play, method: str, status: int)
 
 
 @pytest.mark.parametrize("step", [Drop(), Drop(reset=True), Reply(json={"objects": []}, cut=60)])
-def test_a_lost_answer_to_a_get_is_asked_for_again(scene: Play, step: Reply) -> None:
+def test_a_get_with_a_lost_answer_is_retried(scene: Play, step: Reply) -> None:
     with scene(step, EMPTY) as here:
         assert here.crm.list_objects() == []
 
@@ -310,7 +310,7 @@ def test_a_ring_of_redirects_ends(scene: Play) -> None:
         here.crm.list_objects()
 
 
-def test_the_key_is_never_said(scene: Play) -> None:
+def test_the_key_appears_in_no_message(scene: Play) -> None:
     from urllib.parse import quote
 
     echo = Reply(

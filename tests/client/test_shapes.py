@@ -135,7 +135,7 @@ def test_a_resource_that_cannot_be_understood(document: Any) -> None:
 
 
 @pytest.mark.parametrize("content", [b"<html><title>Sign in</title>", b"", b"{broken", b'{"a": NaN}', b"\xff\xfe"])
-def test_what_is_not_json_shows_status_type_and_start(content: bytes) -> None:
+def test_an_answer_without_json_shows_status_type_and_start(content: bytes) -> None:
     with pytest.raises(ServiceError) as caught:
         read_list(Answer(203, {"content-type": "text/html"}, content), "objects", Object)
     assert "status 203, text/html" in caught.value.message
@@ -242,7 +242,7 @@ def test_the_count_of_a_bulk_delete(document: Any, expected: int | None) -> None
         (Activity, {"title": "Call"}),
     ],
 )
-def test_what_was_made_without_a_word_about_it_is_what_was_sent(model: type[Resource], sent: dict[str, Any]) -> None:
+def test_an_empty_answer_to_a_creation_returns_the_values_sent(model: type[Resource], sent: dict[str, Any]) -> None:
     assert read_made(Answer(204, wrote=True), "it", model, sent).wire == sent
     assert read_made(answer({"data": {"id": ID, "slug": "x"}}), "it", model, sent).wire == {"id": ID, "slug": "x"}
     assert read_made(answer({"id": ID}), "it", model, sent).wire == {"id": ID}

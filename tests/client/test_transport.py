@@ -156,7 +156,7 @@ def test_an_unknown_host_is_not_tried_again(transport: HttpTransport, monkeypatc
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "http://[::1/x", "http:///x", "http://127.0.0.1:port/x", "/x"])
-def test_an_address_that_is_none(transport: HttpTransport, url: str) -> None:
+def test_an_invalid_address_is_refused(transport: HttpTransport, url: str) -> None:
     assert isinstance(failure(transport, url), ConfigError)
 
 

@@ -51,7 +51,7 @@ def test_a_file_others_may_read_is_refused(paths: Paths) -> None:
     assert caught.value.hint == f"chmod 600 {paths.credentials_file}"
 
 
-def test_a_damaged_file_says_what_to_do(paths: Paths) -> None:
+def test_a_damaged_file_gets_a_way_out(paths: Paths) -> None:
     credentials.store_credential("default", ORIGIN, KEY, paths, insecure=True)
     paths.credentials_file.write_text(f'{{"{KEY}')
     with pytest.raises(ConfigError, match="damaged") as caught:

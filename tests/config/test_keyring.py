@@ -74,7 +74,7 @@ def test_a_service_that_does_not_answer_ends_in_an_error_and_lets_the_process_go
 
 
 @pytest.mark.parametrize("backend", ["keyring.backends.null.Keyring", "keyring.backends.fail.Keyring", "no.such.Backend"])
-def test_a_machine_without_a_keyring_says_what_to_do_instead(backend: str) -> None:
+def test_a_machine_without_a_keyring_gets_a_way_out(backend: str) -> None:
     code = (
         "store = lambda: credentials.store_credential('p', 'https://crm.test', 'k', paths)\n"
         "for call, code in ((lambda: find('https://crm.test'), 4), (store, 2)):\n"

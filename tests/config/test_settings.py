@@ -32,7 +32,7 @@ def sources(settings: Settings) -> dict[str, tuple[object, str]]:
     return {name: (sourced.value, sourced.source) for name, sourced in settings.items()}
 
 
-def test_nothing_is_forbidden_and_prompts_are_asked_unless_told(tmp_path: Path) -> None:
+def test_nothing_is_forbidden_and_prompts_appear_by_default(tmp_path: Path) -> None:
     found = sources(load_settings({}, {}, Paths(tmp_path, tmp_path, tmp_path)))
     assert {name: found[name] for name in ("timeout", "max_wait", "color", "no_input", "read_only", "protected")} == {
         "timeout": (30.0, "default"),
@@ -86,14 +86,14 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("environ", "flag"), [({}, "play"), ({"CRMCTL_PROFILE": "play"}, None)])
-def test_a_profile_nobody_made_is_an_error_only_when_its_address_is_needed(paths: Paths, environ: dict[str, str], flag: str | None) -> None:
+def test_an_unknown_profile_is_an_error_only_when_its_address_is_needed(paths: Paths, environ: dict[str, str], flag: str | None) -> None:
     settings = load_settings(environ, {"profile": flag}, paths)
     with pytest.raises(ConfigError, match="there is no profile 'play'") as caught:
         settings.require_base_url()
     assert "known profiles: bare, work" in (caught.value.hint or "")
 
 
-def test_a_service_that_the_environment_names_needs_no_profile_but_a_profile_asked_for_must_be_there(paths: Paths) -> None:
+def test_a_service_from_the_environment_needs_no_profile_but_a_named_profile_must_exist(paths: Paths) -> None:
     environ = {"CRMCTL_BASE_URL": "https://other.test"}
     for given in (
         load_settings({**environ, "CRMCTL_PROFILE": "play"}, {}, paths),
@@ -160,7 +160,7 @@ def test_base_urls_are_normalised(given: str, clean: str) -> None:
         "https://crm.test\\@evil.test",
     ],
 )
-def test_what_is_no_base_url_is_refused(given: str) -> None:
+def test_an_invalid_base_url_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match=r"must|is not"):
         parse_base_url(given)
 

@@ -114,7 +114,7 @@ def test_people_of_one_house_or_of_one_name_stay_two(other: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     "nothing", [("soc_sec_id", "n/a"), ("soc_sec_id", "000000"), ("soc_sec_id", "unknown"), ("date_of_birth", "1900-01-01")]
 )
-def test_what_stands_for_nothing_makes_nobody_one(nothing: tuple[str, str]) -> None:
+def test_placeholders_merge_no_people(nothing: tuple[str, str]) -> None:
     shared = dict([nothing])
     assert not merged(
         PEOPLE, RULES, {"given_name": "anna", "surname": "miller", **shared}, {"given_name": "anna", "surname": "mill", **shared}

@@ -77,7 +77,7 @@ def test_spellings_of_one_value_have_one_form(form: str, one: Any, other: Any) -
 
 
 @pytest.mark.parametrize(("form", "one", "other"), DIFFERENT)
-def test_what_differs_stays_different(form: str, one: Any, other: Any) -> None:
+def test_different_values_stay_different(form: str, one: Any, other: Any) -> None:
     assert FORMS[form].read(one) != FORMS[form].read(other)
 
 
@@ -90,7 +90,7 @@ def test_a_blank_value_has_no_form(form: str, blank: Any) -> None:
 @pytest.mark.parametrize(
     ("form", "text"), [("email", "n/a"), ("email", "-"), ("phone", "0000000"), ("phone", "911"), ("domain", "n/a"), ("domain", "none")]
 )
-def test_what_stands_for_nothing_makes_nobody_alike(form: str, text: str) -> None:
+def test_placeholders_match_nothing(form: str, text: str) -> None:
     assert FORMS[form].read(text) is None
 
 
@@ -108,7 +108,7 @@ def rules(*texts: str) -> Any:
     return parse_rules(texts, ATTRIBUTES, "people")
 
 
-def test_rules_are_said_with_their_forms() -> None:
+def test_rules_are_described_with_their_normal_forms() -> None:
     (rule,) = rules(" name~0.92 , company:text, city+website : exact ~ .8,address.city")
     assert rule.said == "name:name~0.92,company:text,city+website:exact~0.8,address.city:text"
 
@@ -213,7 +213,7 @@ def test_many_orders_of_the_records_give_the_same_groups() -> None:
     assert forwards == backwards
 
 
-def test_what_does_not_fit_into_memory_gives_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spilled_records_give_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [{"name": f"Name{number % 150} Common", "email": f"p{number % 170}@x.com", "city": "x"} for number in range(200)]
     texts = ("email", "name~0.95,city~0.9", "city,name~0.97")
     inside, _, one = groups(many, *texts)

@@ -52,7 +52,7 @@ HEADER = MergePlanHeader("people", "0b", "http://x", "1", "2026-01-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(("rule", "stays"), [("oldest", "old"), ("newest", "new"), ("most-complete", "new"), ("most-activities", "new")])
-def test_who_stays(rule: str, stays: str) -> None:
+def test_the_choice_of_the_survivor(rule: str, stays: str) -> None:
     assert choose_survivor(ALL, rule).id == stays
 
 
@@ -66,7 +66,7 @@ def test_empty_values_never_win() -> None:
     assert chosen(KeepRules(), "mid")["email"] == "a@x.com", "of the others the one changed last that has one"
 
 
-def test_whose_values() -> None:
+def test_the_choice_of_values() -> None:
     keep = parse_keep(["newest", "phone=longest, email=oldest", "tags=union,name=newest"], ATTRIBUTES)
     assert keep.survivor == "newest"
     found = chosen(keep, "new")
@@ -74,7 +74,7 @@ def test_whose_values() -> None:
     assert found["tags"] == ["b", "c", "a"], "the survivor's first, each once"
 
 
-def test_nobody_refers_to_himself_after_a_merge() -> None:
+def test_no_record_refers_to_itself_after_a_merge() -> None:
     values = merge_values((OLD, NEW), "old", KeepRules(), ATTRIBUTES)
     assert values["owner"].value is None
 
@@ -191,7 +191,7 @@ def test_a_file_that_is_no_plan_or_was_cut_short() -> None:
         lambda plan: plan.rstrip(b"\n"),
     ],
 )
-def test_what_editors_do_to_a_plan_does_no_harm(spoil: Any) -> None:
+def test_an_editors_changes_to_a_plans_layout_do_no_harm(spoil: Any) -> None:
     write_merge_plan(Path("x"), HEADER, [merge()])
     Path("x").write_bytes(spoil(Path("x").read_bytes()))
     assert is_merge_plan(Path("x"))
@@ -219,6 +219,6 @@ def test_a_record_or_a_number_that_comes_twice_is_named_with_both_lines() -> Non
             list_groups(plan, lambda: plan.merges(ATTRIBUTES))  # noqa: B023
 
 
-def test_a_fingerprint_tells_what_is_held() -> None:
+def test_a_fingerprint_covers_the_values() -> None:
     assert fingerprint({"a": 1, "b": None, "c": " "}) == fingerprint({"a": 1}) != fingerprint({"a": 2})
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})

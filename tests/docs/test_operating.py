@@ -122,7 +122,7 @@ def container() -> dict[str, str]:
     return dict(line.partition(" ")[::2] for line in text.splitlines() if line)
 
 
-def test_the_container_serves_as_its_user_from_its_volume_and_ends_when_it_is_told(tmp_path: Path) -> None:
+def test_the_container_serves_as_its_user_from_its_volume_and_stops_on_a_signal(tmp_path: Path) -> None:
     """Run its command and health check with its variables; only folder and port differ. `.ci/image.py` carries out the rest."""
     steps = container()
     said = dict(re.findall(r"(CRMCTL_SERVE_\w+)=(\S+)", steps["ENV"]))
@@ -144,7 +144,7 @@ def test_the_container_serves_as_its_user_from_its_volume_and_ends_when_it_is_to
     assert (data / "service.db").exists()
 
 
-def test_the_commands_of_backup_and_restore_do_what_they_say(tmp_path: Path) -> None:
+def test_the_commands_of_backup_and_restore_work(tmp_path: Path) -> None:
     with service_process(tmp_path / "data") as service, service.client() as client:
         people = client.get("/api/v1/objects").json()["objects"][0]["id"]
         made = client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "ada@example.com"}}).json()

@@ -39,7 +39,7 @@ def test_a_full_disk_is_named_and_leaves_no_part(tmp_path: Path, name: str) -> N
     assert path.read_text() == "before"
 
 
-def test_what_the_writer_stumbles_over_is_not_the_disk(tmp_path: Path) -> None:
+def test_an_error_of_the_writer_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), whole_bytes(tmp_path / "rows"):
         (tmp_path / "nothing").open()
     assert not list(tmp_path.iterdir())

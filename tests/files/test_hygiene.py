@@ -73,7 +73,7 @@ def test_a_declaration_for_a_column_that_is_not_there_is_refused(tmp_path, optio
         (parse_date_formats, ["%d/%m/%Y", "%m/%d/%Y"]),
     ],
 )
-def test_what_means_nothing_or_two_things_is_refused(parse, texts):
+def test_meaningless_and_ambiguous_declarations_are_refused(parse, texts):
     with pytest.raises(UsageError):
         parse(texts)
 

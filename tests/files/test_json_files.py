@@ -88,7 +88,7 @@ def test_a_broken_array_says_where(tmp_path, case, block, monkeypatch):
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 64])
-def test_an_array_is_the_same_whatever_the_block_size(tmp_path, block, monkeypatch):
+def test_the_block_size_does_not_change_an_array(tmp_path, block, monkeypatch):
     text = '[{"a": 1.25, "b": "x,]}\\""}, 12.5, 1234 , true,\n\n null, "a\\u00e9", [{}], {"c": -1e5}]'
     whole = list(source_of(tmp_path, text, "data.json").rows())
     monkeypatch.setattr(json_files, "BLOCK", block)

@@ -48,7 +48,7 @@ def test_a_header_matches_a_slug_or_a_name(header, target):
 
 
 @pytest.mark.parametrize("header", ["mail", "First Name", "email.first", ".first", "name.", "old", "", "#1"])
-def test_what_is_not_surely_an_attribute_is_refused(header):
+def test_uncertain_columns_are_refused(header):
     with pytest.raises(UsageError) as caught:
         build_mapping([header, "notes"], ATTRIBUTES, MappingOptions())
     assert caught.value.code == "unknown_column"
@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_ambiguous_or_contradictory_is_refused(case):
+def test_ambiguous_and_contradictory_mappings_are_refused(case):
     header, options, code = REFUSED[case]
     with pytest.raises(UsageError) as caught:
         targets(header, **options)

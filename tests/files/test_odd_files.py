@@ -53,7 +53,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_what_a_file_holds(tmp_path, case):
+def test_the_cells_and_problems_of_a_file(tmp_path, case):
     text, expected = TEXTS[case]
     assert read(tmp_path, text) == expected
 
@@ -129,7 +129,7 @@ def test_a_file_without_rows_is_read_as_one(tmp_path, data, name):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_is_a_usage_error(tmp_path, case):
+def test_an_unreadable_file_is_a_usage_error(tmp_path, case):
     data, name, options, code = REFUSED[case]
     with pytest.raises(UsageError) as caught:
         list(source_of(tmp_path, data, name, **options).rows())
@@ -222,7 +222,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("name", "data", "format"), FORMATS, ids=range(len(FORMATS)))
-def test_the_format_is_told_by_name_or_content(tmp_path, name, data, format):
+def test_the_format_follows_from_name_or_content(tmp_path, name, data, format):
     assert str(source_of(tmp_path, data, name).dialect.format) == format
 
 
@@ -282,7 +282,7 @@ def test_a_directory_and_a_missing_file_are_usage_errors(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "format"), [('{"a": 1}\n', "jsonl"), ('[{"a": 1}]', "json"), ("a,b\n1,2\n", "csv")])
-def test_a_text_with_the_name_of_a_workbook_is_read_as_what_it_is_and_that_is_said(tmp_path, text, format):
+def test_a_text_named_like_a_workbook_is_read_as_text_with_a_note(tmp_path, text, format):
     said = source_of(tmp_path, text, "people.xlsx").dialect.told
     assert said[0].startswith(f"read as {format}")
     assert "it is text, though its name says otherwise" in said
@@ -313,7 +313,7 @@ def test_a_text_with_the_name_of_a_workbook_is_read_as_what_it_is_and_that_is_sa
         ("name\nJan\n", "cp1252", "cp1252", ""),
     ],
 )
-def test_what_was_hardly_meant_by_an_encoding_is_said(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:
+def test_implausible_characters_of_an_encoding_get_a_warning(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode(written))
     notes = open_source(tmp_path / "a.csv", SourceOptions(encoding=read_as)).dialect.notes
     assert [said in note for note in notes] == ([True] if said else [])

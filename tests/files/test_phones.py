@@ -81,7 +81,7 @@ def test_every_bad_number_is_named_with_its_line_and_value_and_a_doubtful_one_is
     assert (report.valid, report.rejected) == (2, 2)
 
 
-def test_a_part_keeps_what_was_typed_but_never_a_spreadsheets_form(tmp_path):
+def test_a_part_keeps_its_text_but_never_a_spreadsheets_form(tmp_path):
     source = source_of(tmp_path, "phone.countryCode,phone.number\n44,020 7946\n44,4.4E+11\n")
     heard = []
     kept = []

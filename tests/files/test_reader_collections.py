@@ -62,7 +62,7 @@ def test_each_case_is_the_same_in_other_encodings(tmp_path, case, encoding):
     assert read(tmp_path, text.encode(encoding), encoding=declared) == expected
 
 
-def test_what_excel_safe_wrote_is_taken_back_only_when_told(tmp_path):
+def test_excel_safe_prefixes_are_removed_only_on_request(tmp_path):
     from crmctl.models.field_paths import delimited_row
 
     values = ["=1+1", "'=1+1", "''=1", "-5", "'-5", "+49 30", "@x", "'tis", "'", "plain", "\t=x", "-"]
@@ -78,12 +78,12 @@ def test_wide_text_without_a_mark_is_refused_with_its_name(tmp_path, encoding):
     assert (caught.value.code, caught.value.hint) == ("undecodable", f"--encoding {encoding}")
 
 
-def test_a_last_line_without_its_end_is_told_of(tmp_path):
+def test_an_unfinished_last_line_gets_a_warning(tmp_path):
     for content, told in [(b"a\n1", True), (b"a\n1\n", False), (b"a\r1\r", False), ("a\n1\n".encode("utf-16"), False)]:
         assert any("cut off" in note for note in source_of(tmp_path, content).dialect.notes) is told
 
 
-def test_what_was_found_out_is_told(tmp_path):
+def test_detected_formats_are_reported(tmp_path):
     assert source_of(tmp_path, "a;b\n1;2\n".encode("utf-16")).dialect.told == [
         "read as csv, separated by ';', utf-16-le with a byte order mark"
     ]

@@ -67,7 +67,7 @@ def test_dates_count_from_the_epoch_of_the_workbook(tmp_path: Path) -> None:
     [("#N/A", "error_cell"), ("#DIV/0!", "error_cell"), (1234567890123456, "lost_digits"), (4.91701234567e15, "lost_digits"),
      ("=A1&B1", "formula_without_value")],
 )  # fmt: skip
-def test_what_a_sheet_has_lost_is_refused_and_named(tmp_path: Path, cell: Any, code: str) -> None:
+def test_values_lost_by_a_spreadsheet_are_refused_and_named(tmp_path: Path, cell: Any, code: str) -> None:
     rows = read(workbook(tmp_path / "a.xlsx", [["a", "b"], ["fine", 1], ["bad", cell]]))
     assert rows[0].problem is None
     assert rows[1].problem is not None

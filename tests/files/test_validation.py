@@ -166,7 +166,7 @@ def test_points_alone_are_decimal(tmp_path):
     ]
 
 
-def test_undeclared_dates_are_refused_and_the_report_tells_what_they_can_be(tmp_path):
+def test_undeclared_dates_are_refused_with_their_possible_forms(tmp_path):
     text = "name,born\nA,03/04/2024\nB,13/04/2024\nC,2024-01-02\n"
     report = Input(tmp_path, text).validate()
     assert report.rejected == 2
@@ -188,7 +188,7 @@ def test_a_year_has_twelve_months(tmp_path, cell, swappable, day_first, month_fi
     assert declared.dates.get("born", {}).get("swappable", 0) == swappable
 
 
-def test_what_a_spreadsheet_spoilt_in_a_text_column_is_kept_with_a_warning(tmp_path):
+def test_values_spoilt_by_a_spreadsheet_in_a_text_column_are_kept_with_a_warning(tmp_path):
     checked = Input(tmp_path, "name,notes\nA,1.23E+11\nB,#REF!\nC,#1 fan\nD,12E\n")
     assert [row["notes"] for row in checked.data()] == ["1.23E+11", "#REF!", "#1 fan", "12E"]
     report = checked.validate()

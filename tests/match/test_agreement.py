@@ -57,7 +57,7 @@ def test_a_record_of_another_row_is_not_paired() -> None:
     assert (agreed.found, agreed.possible) == ({}, frozenset())
 
 
-def test_twins_that_differ_in_capitals_are_told_apart_after_truncation() -> None:
+def test_twins_that_differ_in_capitals_are_distinguished_after_truncation() -> None:
     """Both rows share all other values: only the case of the rest of their names tells them apart."""
     rows = [
         Prepared(n, {"name": name, "email": "a@x.com", "country": "DE"}) for n, name in ((1, "Ann of the North"), (2, "aNN OF THE nORTH"))

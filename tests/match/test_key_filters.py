@@ -145,7 +145,7 @@ def test_one_key_of_any_type_takes_two_requests_and_one_more_to_know_that_it_is_
 
 
 @pytest.mark.parametrize(("key", "there", "typed"), SPELLINGS)
-def test_where_the_filter_is_to_the_letter_a_key_in_another_spelling_is_found_by_reading(key: str, there: Any, typed: str) -> None:
+def test_an_exact_filter_leaves_other_spellings_to_reading(key: str, there: Any, typed: str) -> None:
     assert found(people(key, there, heeds=to_the_letter), key, typed) == [400]
 
 
@@ -184,7 +184,7 @@ def decoded_twice(condition: Condition, value: Any) -> bool:
 
 @pytest.mark.parametrize("heeds", [nothing, everything, refused, broken, pattern, at_commas, decoded_twice])
 @pytest.mark.parametrize(("key", "there", "typed"), SPELLINGS)
-def test_a_filter_that_does_not_do_what_it_says_misses_no_record(heeds: Heeds, key: str, there: Any, typed: str) -> None:
+def test_a_misbehaving_filter_misses_no_record(heeds: Heeds, key: str, there: Any, typed: str) -> None:
     assert found(people(key, there, heeds=heeds), key, typed) == [400]
 
 
@@ -199,7 +199,7 @@ def test_a_filter_that_looks_at_one_page_only_is_not_believed(key: str, there: A
         assert not lookup._ask(index, lister.list_records(OBJECT_ID, limit=100, order="desc"))
 
 
-def test_a_service_that_tells_no_totals_is_asked_too() -> None:
+def test_a_service_without_totals_is_filtered_too() -> None:
     lister = people(counts=False)
     assert found(lister, "email", "ADA@acme.com") == [400]
     assert len(lister.asked) == 3
@@ -209,7 +209,7 @@ def test_a_service_that_tells_no_totals_is_asked_too() -> None:
 
 
 @pytest.mark.parametrize(("keys", "asked"), [(1, 2), (4, 5), (5, 7), (7, 9), (8, None), (300, None)])
-def test_keys_are_asked_for_as_long_as_that_takes_fewer_requests_than_reading(keys: int, asked: int | None) -> None:
+def test_keys_are_filtered_as_long_as_reading_needs_more_requests(keys: int, asked: int | None) -> None:
     lister = people()
     wanted = [f"p{n}@acme.com" for n in range(keys)]
     assert found(lister, "email", *wanted) == list(range(keys))
@@ -234,7 +234,7 @@ def test_two_records_in_two_spellings_are_both_found() -> None:
     assert len(lister.asked) == 2
 
 
-def test_several_attributes_are_asked_for_together() -> None:
+def test_keys_of_several_attributes_share_a_filter() -> None:
     lister = People([{"email": f"p{n % 10}@acme.com", "n": n} for n in range(SIZE)])
     with KeyIndex(key_rule(["email", "n"], ATTRIBUTES)) as index:
         index.want(1, {"email": "P7@acme.com", "n": 407})

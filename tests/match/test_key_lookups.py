@@ -66,7 +66,7 @@ def test_rows_of_one_key_and_records_of_one_key(index: KeyIndex) -> None:
 
 
 @pytest.mark.parametrize(("count", "singly"), [(1, True), (3, True), (4, False)])
-def test_few_keys_are_asked_for_and_never_more_than_pages(index: KeyIndex, count: int, singly: bool) -> None:
+def test_few_keys_are_filtered_and_never_more_than_pages(index: KeyIndex, count: int, singly: bool) -> None:
     server = BulkServer()  # 200 records are three pages of 99 new ones each; the end is read twice, then the changes
     ids = server.seed([{"code": code(n)} for n in range(200)])
     for n in range(count):
@@ -94,7 +94,7 @@ class Burst:
         self.moments = ["2026-01-01T00:00:04.000000Z", *self.moments[:-1]]
 
 
-def test_what_was_written_in_a_burst_is_not_read_again_and_again(index: KeyIndex) -> None:
+def test_records_written_in_a_burst_are_read_once(index: KeyIndex) -> None:
     burst, now, counts = Burst(1000), 0.0, []
     lookup = Lookup(burst, OBJECT_ID, now=lambda: now)
     lookup.as_of = micros_of(burst.moments[0]) or 0

@@ -38,7 +38,7 @@ def test_the_second_run_of_a_file_changes_nothing(desk: KeyDesk) -> None:
     assert len(desk.server.records) == 250
 
 
-def test_only_what_differs_is_sent_and_new_rows_are_created(desk: KeyDesk) -> None:
+def test_only_differences_are_sent_and_new_rows_are_created(desk: KeyDesk) -> None:
     ids = desk.server.seed([{"email": "p0@acme.com", "note": "x"}, {"email": "p1@acme.com", "note": "old", "n": 7}])
     result = desk.load(people(3), "email")
     assert counts(result) == {"created": 1, "updated": 1, "unchanged": 1}
@@ -113,7 +113,7 @@ def test_several_keys_tell_a_record_together(desk: KeyDesk) -> None:
     assert [record["data"]["note"] for record in desk.server.records] == ["x", "new", "new"]
 
 
-def test_what_is_required_is_required_of_new_records_only(desk: KeyDesk) -> None:
+def test_required_attributes_are_required_of_new_records_only(desk: KeyDesk) -> None:
     desk.attributes.append(attribute("name", isRequired=True))
     desk.server.seed([{"email": "p0@acme.com", "name": "Ada"}])
     assert counts(desk.load(people(2), "email", stop=False)) == {"updated": 1, "rejected": 1}
@@ -133,7 +133,7 @@ def test_a_record_made_while_the_object_is_read_is_not_made_again(desk: KeyDesk)
     assert len(desk.server.records) == 253
 
 
-def test_many_keys_read_the_object_and_few_keys_of_a_large_one_are_asked_for(desk: KeyDesk) -> None:
+def test_many_keys_read_the_object_and_few_keys_use_filters(desk: KeyDesk) -> None:
     desk.server.seed([{"code": f"no{n}", "note": "old"} for n in range(1000)], lambda n: f"2025-01-01T00:{n // 60:02}:{n % 60:02}Z")
     few = desk.load("code,note\nno101,new\nno999,new\nno1000,new\n", "code")
     assert counts(few) == {"created": 1, "updated": 2}
@@ -149,9 +149,7 @@ def test_many_keys_read_the_object_and_few_keys_of_a_large_one_are_asked_for(des
 @pytest.mark.parametrize(
     "finds", [lambda text, value: False, lambda text, value: True, lambda text, value: value == "no7" or value in text]
 )
-def test_what_a_filter_says_is_not_believed_unseen(
-    desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, finds: Callable[[str, str], bool]
-) -> None:
+def test_a_filter_is_tested_before_it_is_trusted(desk: KeyDesk, monkeypatch: pytest.MonkeyPatch, finds: Callable[[str, str], bool]) -> None:
     monkeypatch.setattr("tests.support.bulkserver.OPERATORS", {"contains": finds, "equals": finds, "greaterThanOrEqual": str.__ge__})
     desk.server.seed([{"code": f"no{n}", "note": "old"} for n in range(500)])
     assert counts(desk.load("code,note\nno7,new\nno8,new\n", "code")) == {"updated": 2}
@@ -217,7 +215,7 @@ def test_records_that_another_client_created_from_the_same_rows_are_updated(desk
     assert desk.server.values("note") == Counter({"there before": 1, "a note": 100})
 
 
-def test_a_job_goes_on_by_what_it_had_found(desk: KeyDesk) -> None:
+def test_a_resumed_job_reuses_its_matches(desk: KeyDesk) -> None:
     desk.server.seed([{"email": "p1@acme.com", "note": "old"}])
     desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     first = desk.load(people(250), "email")

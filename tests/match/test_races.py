@@ -50,7 +50,7 @@ def make_unique(desk: KeyDesk) -> None:
     known.refuse_row = refuse
 
 
-def test_a_key_that_somebody_else_used_meanwhile_is_named(desk: KeyDesk) -> None:
+def test_a_key_used_by_another_client_meanwhile_is_named(desk: KeyDesk) -> None:
     desk.server.seed([{"email": f"q{n}@acme.com"} for n in range(30)])
     meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs"}, LATER))
     result = desk.load(FILE, "email")
@@ -60,7 +60,7 @@ def test_a_key_that_somebody_else_used_meanwhile_is_named(desk: KeyDesk) -> None
     assert desk.store.list()[0].state == "finished"
 
 
-def test_a_key_that_somebody_else_used_between_the_look_and_the_first_request_is_named(desk: KeyDesk) -> None:
+def test_a_key_used_between_the_look_up_and_the_first_request_is_named(desk: KeyDesk) -> None:
     """crmctl looks up a few keys by filter. A record that was not on the newest page before is new."""
     desk.server.seed([{"code": f"no{n}", "note": "old"} for n in range(1000)], lambda n: f"2025-01-01T00:{n // 60:02}:{n % 60:02}Z")
 
@@ -74,7 +74,7 @@ def test_a_key_that_somebody_else_used_between_the_look_and_the_first_request_is
     assert [(rival["row"], len(rival["ids"])) for rival in result.rivals] == [(3, 2)]
 
 
-def test_nobody_meanwhile_means_nothing_to_name_and_two_reads(desk: KeyDesk) -> None:
+def test_without_other_clients_nothing_is_named_after_two_reads(desk: KeyDesk) -> None:
     plain = desk.load(FILE, "email")
     assert (plain.rivals, plain.exit_code) == ([], ExitCode.OK)
     assert len(desk.server.reads) == 2
@@ -85,7 +85,7 @@ def test_nobody_meanwhile_means_nothing_to_name_and_two_reads(desk: KeyDesk) -> 
     assert len(desk.server.reads) == 2  # the keys, which tell the existing records, and the newest page with the total
 
 
-def test_a_key_that_is_said_to_be_unique_and_is_not_is_told_by_a_count(desk: KeyDesk) -> None:
+def test_a_supposedly_unique_key_that_is_not_is_found_by_a_count(desk: KeyDesk) -> None:
     desk.attributes[0] = attribute("email", "email", isUnique=True)
     meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs"}, LATER))
     result = desk.load(FILE, "email")
@@ -93,7 +93,7 @@ def test_a_key_that_is_said_to_be_unique_and_is_not_is_told_by_a_count(desk: Key
     assert [rival["key"] for rival in result.rivals] == ["p7@acme.com"]
 
 
-def test_a_refused_row_whose_record_somebody_created_updates_that(desk: KeyDesk) -> None:
+def test_a_refused_row_updates_the_record_another_client_created(desk: KeyDesk) -> None:
     make_unique(desk)
     meanwhile(desk, lambda: desk.server.add({"email": "P7@acme.com", "note": "theirs", "n": 5}, LATER))
     result = desk.load(FILE, "email")
@@ -105,7 +105,7 @@ def test_a_refused_row_whose_record_somebody_created_updates_that(desk: KeyDesk)
     assert [record["data"] for record in desk.server.records] == [{"email": "P7@acme.com", "note": "theirs", "n": 5}]
 
 
-def test_a_row_in_doubt_whose_key_somebody_else_used_updates_their_record(desk: KeyDesk) -> None:
+def test_a_row_in_doubt_with_another_clients_key_updates_their_record(desk: KeyDesk) -> None:
     """The request was lost before it had an effect; a record with its key does not prove the contrary."""
 
     def lose(_: list[dict[str, Any]]) -> tuple[int, str] | None:
@@ -149,7 +149,7 @@ def test_a_row_whose_record_was_replaced_meanwhile_updates_the_new_one(desk: Key
     assert desk.server.values("note") == {"x": 150}
 
 
-def test_what_the_service_refuses_for_its_own_reasons_stays_refused(desk: KeyDesk) -> None:
+def test_a_row_refused_for_other_reasons_stays_refused(desk: KeyDesk) -> None:
     desk.server.seed([{"email": f"p{n}@acme.com", "note": "old"} for n in range(30)])
     desk.server.refuse_row = lambda data: "not this one" if data["email"] in ("p3@acme.com", "p99@acme.com") else None
     result = desk.load(FILE, "email")
@@ -157,7 +157,7 @@ def test_what_the_service_refuses_for_its_own_reasons_stays_refused(desk: KeyDes
     assert sum(len(body["records"]) for body in desk.server.writes) == 150
 
 
-def test_a_comparison_that_fails_is_said(desk: KeyDesk) -> None:
+def test_a_failed_comparison_gets_a_note(desk: KeyDesk) -> None:
     def close(_: list[dict[str, Any]]) -> None:
         desk.server.readable = False
 

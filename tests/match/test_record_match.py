@@ -30,7 +30,7 @@ def test_rows_that_are_alike_stand_for_one_another() -> None:
     assert matched([1, 2], "ab") == RecordMatch({1: "a", 2: "b"})
 
 
-def test_what_is_too_many_is_only_that() -> None:
+def test_surplus_records_are_only_the_surplus() -> None:
     assert matched([1, 2], "abcd") == RecordMatch({1: "a", 2: "b"}, {2: ["c", "d"]})
 
 
@@ -46,12 +46,12 @@ def test_the_record_of_a_row_elsewhere_is_not_too_many() -> None:
     assert matched([1], "abc", Twins(frozenset("b")), {1: "a"}) == RecordMatch({1: "a"}, {1: ["c"]})
 
 
-def test_what_was_told_to_be_too_many_is_not_told_of_another_record() -> None:
+def test_a_named_surplus_record_is_not_counted_again() -> None:
     """Row 1 was found twice before its twin was sent: `b` is surplus, and `c` belongs to the twin."""
     assert matched([1], "abc", Twins(unnamed=1), {1: "a"}, "b") == RecordMatch({1: "a"})
 
 
-def test_what_was_told_to_be_too_many_stands_for_no_other_row() -> None:
+def test_a_named_surplus_record_stands_for_no_other_row() -> None:
     """Otherwise deleting it would lose that row."""
     assert matched([2], "ab", Twins(frozenset("a")), further="b") == RecordMatch()
     assert matched([2], "abc", Twins(frozenset("a"), 1), further="b") == RecordMatch(ambiguous=frozenset({2}))
@@ -70,7 +70,7 @@ def by_name(rows: Sequence[str], there: Sequence[str]) -> RecordMatch:
 
 
 @pytest.mark.parametrize("other", ["r..x", " R..X", "R..X "])
-def test_rows_that_differ_only_in_capitals_or_outer_blanks_are_told_apart(other: str) -> None:
+def test_rows_that_differ_only_in_capitals_or_outer_blanks_are_distinguished(other: str) -> None:
     assert by_name([other, "R..X"], ["R..X"]) == RecordMatch({2: "a"})
     assert by_name(["R..X", other], [other, "R..X"]).found == {1: "b", 2: "a"}
     assert by_name([other, "R..X"], ["R..X", "R..X", other, other]).extra == {1: ["d"], 2: ["b"]}

@@ -59,7 +59,7 @@ def test_references_and_single_records(context: MirrorContext, copy: LocalCopy) 
 
 
 @pytest.mark.parametrize("upper", [False, True])
-def test_a_record_is_found_whatever_the_case_of_its_id(upper: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_found_by_its_id_in_any_case(upper: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = HistoryService(3)
     plain_id = service._new_id
     monkeypatch.setattr(service, "_new_id", lambda: plain_id().upper() if upper else plain_id())

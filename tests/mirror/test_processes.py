@@ -93,7 +93,7 @@ os._exit(0)
 """Leave a file as a power failure does: a started write, and a journal to roll it back."""
 
 
-def test_what_was_begun_is_taken_back_by_whoever_reads_first() -> None:
+def test_the_first_reader_rolls_back_an_unfinished_write() -> None:
     service = HistoryService(5)
     service.create(50)
     with served(service, Barrier()) as fake:

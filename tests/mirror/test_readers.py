@@ -126,7 +126,7 @@ def test_a_slug_is_quoted_and_never_renamed(ask: Ask) -> None:
     assert ask("""SELECT slug, column_name FROM attributes WHERE slug LIKE 'odd%'""") == [('odd "]name', 'odd "]name')]
 
 
-def test_the_other_tables_say_what_there_is(ask: Ask) -> None:
+def test_the_other_tables_describe_the_objects(ask: Ask) -> None:
     assert ask("SELECT slug, table_name FROM objects") == [("people", "people")]
     [(records, proven, how)] = ask("SELECT records, proven, how FROM _sync WHERE slug = 'people'")
     assert (records, proven, how) == (3, 1, "everything")

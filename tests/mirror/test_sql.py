@@ -49,7 +49,7 @@ def test_a_question_ends_in_time(mirror: Path) -> None:
         list(ask(mirror, endless, {}, SystemClock(), 0.05))
 
 
-def test_rows_come_as_they_are_found_and_nobody_need_take_all(mirror: Path) -> None:
+def test_rows_are_streamed_and_may_be_left_unread(mirror: Path) -> None:
     many = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 20000) SELECT x FROM c"
     assert [row["x"] for row in ask(mirror, many, {}, SystemClock(), None)] == list(range(1, 20001))
     endless = ask(mirror, many.replace(" LIMIT 20000", ""), {}, SystemClock(), 60)

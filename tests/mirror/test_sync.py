@@ -72,7 +72,7 @@ def sync(service: HistoryService, context: MirrorContext, **request: object) -> 
     return report
 
 
-def test_what_has_not_changed_takes_a_request_or_two(tmp_path: Path) -> None:
+def test_an_unchanged_object_takes_a_request_or_two(tmp_path: Path) -> None:
     service, context = filled(2000, tmp_path)
     before = service.requests
     [result] = sync(service, context).results
@@ -148,7 +148,7 @@ def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(
     assert result.reason == "a record is not among the changes and is there, as after a backup was put back"
 
 
-def test_what_became_visible_late_is_found_on_pages_of_fewer_records(tmp_path: Path) -> None:
+def test_late_changes_are_found_on_smaller_pages(tmp_path: Path) -> None:
     """An update replaces a newer one within the minutes that crmctl reads again, so it is one place further down in the list."""
     service, context = filled(400, tmp_path, cap=30)
     ids = list(service.rows)
@@ -189,14 +189,14 @@ def interrupted(service: HistoryService, context: MirrorContext) -> None:
     assert readings(context)
 
 
-def test_a_reading_of_other_attributes_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_reading_of_other_attributes_is_not_resumed(tmp_path: Path) -> None:
     service, context = filled(300, tmp_path)
     interrupted(service, context)
     service.drop_attribute(remake=True)
     sync(service, context)
 
 
-def test_a_reading_older_than_the_mirror_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_reading_older_than_the_mirror_is_not_resumed(tmp_path: Path) -> None:
     service, context = filled(300, tmp_path, sorts_changes=False)
     interrupted(service, context)
     service.delete(list(service.rows)[40:])
@@ -290,7 +290,7 @@ def test_services_differ(manners: dict[str, object], tmp_path: Path) -> None:
     assert result.state.records == 397
 
 
-def test_what_is_counted_and_not_listed_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_shorter_than_its_total_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service, context = filled(400, tmp_path)
     honest = service.list_records
 
@@ -315,7 +315,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
 
 
-def test_what_is_left_out_is_nowhere_in_the_file(tmp_path: Path) -> None:
+def test_omitted_attributes_are_nowhere_in_the_file(tmp_path: Path) -> None:
     service, context = filled(200, tmp_path)
     path = mirror_path(context.state, context.origin, context.key)
     assert b"note17" in path.read_bytes()

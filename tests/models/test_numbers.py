@@ -41,7 +41,7 @@ def test_a_text_is_the_number_it_says(text: str, number: object) -> None:
         ("Infinity", "not a number"), ("１２", "not a number"), ("1_000", "not a number"),
     ],
 )  # fmt: skip
-def test_what_is_no_number_to_send_is_refused_by_its_reason(text: str, problem: str) -> None:
+def test_unsendable_numbers_are_refused_with_the_reason(text: str, problem: str) -> None:
     with pytest.raises(RejectedError) as caught:
         read_number(text)
     assert caught.value.message == problem

@@ -41,7 +41,7 @@ def test_names_on_the_wire_and_of_fields_are_read() -> None:
     assert Record.parse({"id": "a", "created_at": "t"}).created_at == Record.parse({"id": "a", "createdAt": "t"}).created_at == "t"
 
 
-def test_a_resource_keeps_what_came_and_copies_its_data() -> None:
+def test_a_resource_keeps_its_wire_form_and_copies_its_data() -> None:
     raw = {"id": "a", "data": {"n": 1}, "more": [1]}
     record = Record.parse(raw)
     record.data["n"] = 2

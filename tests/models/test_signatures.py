@@ -12,7 +12,7 @@ NOW = 1_800_000_000
 
 
 @given(st.binary(), st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
-def test_what_is_signed_verifies(body: bytes, message_id: str) -> None:
+def test_signatures_verify(body: bytes, message_id: str) -> None:
     secret = new_secret()
     verify(secret, sign([secret], message_id, NOW, body), body, NOW)
 
@@ -45,7 +45,7 @@ def test_both_secrets_of_a_rotation_verify() -> None:
         ({"secret": "whsec_"}, "empty"),
     ],
 )
-def test_what_must_not_verify(change: dict[str, object], reason: str) -> None:
+def test_forgeries_do_not_verify(change: dict[str, object], reason: str) -> None:
     secret = new_secret()
     signed = sign([secret], "m", NOW, b"x")
     headers = SignedHeaders(

@@ -12,7 +12,7 @@ from tests.support.plainservice import PlainService
 from tests.support.service import RunningService
 
 
-def test_a_plain_organization_moves_and_its_coverage_names_what_nobody_can_read(crm: RunningService) -> None:
+def test_a_plain_organization_moves_and_its_coverage_names_unreadable_parts(crm: RunningService) -> None:
     with PlainService() as one, PlainService() as two:
         furnish(one, 61)
         report = run_crmctl("org", "pull", "crm", env=one.env).ok().json()
@@ -30,7 +30,7 @@ def test_a_plain_organization_moves_and_its_coverage_names_what_nobody_can_read(
         assert [record for records in two.records.values() for record in records.values()] == []
 
 
-def test_what_a_plain_service_cannot_take_is_left_and_named(crm: RunningService) -> None:
+def test_parts_a_plain_service_lacks_are_left_out_and_named(crm: RunningService) -> None:
     furnish(crm, 62)
     run_crmctl("org", "pull", "crm").ok()
     with PlainService() as plain:

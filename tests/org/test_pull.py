@@ -41,7 +41,7 @@ def test_a_second_pull_changes_no_byte_and_one_value_changes_one_line(crm: Runni
     assert sorted(path.name for path in Path().iterdir() if "crm" in path.name) == ["crm"], "nothing is left beside the folder"
 
 
-def test_coverage_names_what_is_not_contained(crm: RunningService, pulled: Path) -> None:
+def test_coverage_names_missing_parts(crm: RunningService, pulled: Path) -> None:
     manifest = json.loads((pulled / "MANIFEST.json").read_text())
     rows = {row["content"]: row for row in manifest["coverage"]}
     assert rows["people"]["count"] == 12

@@ -13,7 +13,7 @@ from tests.support.service import RunningService
 __all__ = ["other"]
 
 
-def test_entries_arrive_disabled_and_keep_what_only_the_service_has(crm: RunningService, other: RunningService) -> None:
+def test_entries_arrive_disabled_and_keep_the_services_own_fields(crm: RunningService, other: RunningService) -> None:
     furnish(crm, 51)
     run_crmctl("org", "pull", "crm").ok()
     assert "secret" not in "".join(path.read_text() for path in Path("crm").rglob("*.*") if path.is_file() and path.name != "MANIFEST.json")
@@ -84,7 +84,7 @@ def test_members_are_matched_without_case_and_keep_their_role(crm: RunningServic
     assert "New@Example.com" not in str(other.client.get("/api/v1/definitions").json()["members"])
 
 
-def test_entries_without_what_they_need_are_refused(crm: RunningService) -> None:
+def test_entries_without_their_requirements_are_refused(crm: RunningService) -> None:
     run_crmctl("org", "pull", "crm").ok()
     Path("crm/workflows").mkdir(exist_ok=True)
     for name, text in {
@@ -100,7 +100,7 @@ def test_entries_without_what_they_need_are_refused(crm: RunningService) -> None
         path.unlink() if before is None else path.write_text(before)
 
 
-def test_an_undo_keeps_entries_that_somebody_changed(crm: RunningService, other: RunningService) -> None:
+def test_an_undo_keeps_changed_entries(crm: RunningService, other: RunningService) -> None:
     furnish(crm, 52)
     run_crmctl("org", "pull", "crm").ok()
     job = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"]

@@ -19,7 +19,7 @@ def records(folder: str, slug: str) -> dict[str, dict[str, Any]]:
     return {line["id"]: line["data"] for line in lines_of(Path(folder, "records", f"{slug}.jsonl"))}
 
 
-def test_a_subset_is_closed_and_says_what_each_reference_added(crm: RunningService) -> None:
+def test_a_subset_is_closed_and_names_the_records_each_reference_added(crm: RunningService) -> None:
     furnish(crm, 31)
     deals = crm.object_id("deals")
     all_deals = crm.client.get(f"/api/v1/objects/{deals}/records").json()["records"]
@@ -35,7 +35,7 @@ def test_a_subset_is_closed_and_says_what_each_reference_added(crm: RunningServi
     assert run_crmctl("org", "apply", "crm").ok().json()["changes"] == 0
 
 
-def test_activities_of_a_subset_name_nobody_outside(crm: RunningService) -> None:
+def test_activities_of_a_subset_refer_to_its_records_only(crm: RunningService) -> None:
     ids = []
     for slug, data in (("people", {"email": "in@example.org"}), ("people", {"email": "out@example.org"}), ("companies", {"name": "Acme"})):
         ids.append(crm.client.post(f"/api/v1/objects/{crm.object_id(slug)}/records", json={"data": data}).json()["id"])

@@ -105,7 +105,7 @@ Emitter(Streams.of_process(), "table", pager=sys.argv[1] if len(sys.argv) > 1 el
 """
 
 
-def test_a_list_goes_through_the_pager_that_was_asked_for() -> None:
+def test_a_list_goes_through_the_requested_pager() -> None:
     assert "1   2" in on_terminal(LIST.replace("PAGER", "None")).out
     paged = on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
     assert paged.out.splitlines() == ["> id  n", "> 1   2"]

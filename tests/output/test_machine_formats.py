@@ -65,7 +65,7 @@ def test_no_digit_is_lost() -> None:
     assert "'" not in run.out.replace("'1'", "")
 
 
-def test_a_page_is_handed_on_before_the_next_is_asked_for() -> None:
+def test_a_page_is_printed_before_the_next_request() -> None:
     for kind in ("jsonl", "csv", "ids"):
         run = Run(kind)
 

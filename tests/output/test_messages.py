@@ -101,18 +101,18 @@ def caught(call: Callable[[], object]) -> Exception:
         (b"ok\xff".decode, "byte 3 is not UTF-8"),
     ],
 )
-def test_what_others_say_becomes_part_of_a_sentence(call: Callable[[], object], said: str) -> None:
+def test_foreign_messages_become_part_of_a_sentence(call: Callable[[], object], said: str) -> None:
     assert reason(caught(call)) == said
 
 
-def test_the_system_is_heard_through_the_libraries_that_wrap_it() -> None:
+def test_the_systems_reason_is_shown_without_the_librarys_wrapping() -> None:
     wrapped = RuntimeError("[Errno 111] Connection refused")
     wrapped.__cause__ = OSError(111, "Connection refused")
     assert reason(wrapped) == "connection refused"
     assert reason(RuntimeError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")) == "wrong version number"
 
 
-def test_a_schema_that_does_not_fit_is_told_in_plain_words() -> None:
+def test_a_schema_mismatch_is_explained_in_plain_words() -> None:
     text = b'{"objects": [{"slug": 5, "singularName": "A", "pluralName": "As", "attributes": [], "odd": 1}]}'
     with pytest.raises(RejectedError) as refused:
         read_schema(text, "schema.json")

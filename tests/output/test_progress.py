@@ -80,7 +80,7 @@ def test_no_sooner_than_the_rate_limit_allows_and_no_sooner_than_the_speed_so_fa
     assert asked == [91, 90], "what is not counted in requests has no such limit"
 
 
-def test_what_waited_for_the_end_is_said_before_the_first_line_of_progress_and_nothing_waits_after_it() -> None:
+def test_delayed_notes_precede_the_first_line_of_progress() -> None:
     err, clock = io.StringIO(), FakeClock()
     streams = Streams(io.StringIO(), io.StringIO(), err, {})
     messages = Messages(streams, machine=True)
@@ -103,7 +103,7 @@ def test_an_unknown_or_zero_total_is_no_problem() -> None:
         assert err.getvalue().endswith(line)
 
 
-def test_a_short_run_says_nothing_and_a_note_is_said_at_once() -> None:
+def test_a_short_run_shows_no_progress_and_a_note_appears_at_once() -> None:
     shown, clock, err = progress()
     shown.start("Importing", 10)
     clock.advance(4.9)
@@ -179,7 +179,7 @@ with ProgressDisplay(streams, time_for=lambda requests: requests * 36.0) as p:
 """
 
 
-def test_what_is_said_meanwhile_stands_above_the_bar_on_a_line_of_its_own() -> None:
+def test_notes_appear_on_their_own_line_above_the_bar() -> None:
     terminal = open_terminal(NOTE_ABOVE, columns=100)
     terminal.expect(r"250 of 1,000")
     terminal.expect(r"6 min 0 s left|5 min 59 s left")

@@ -89,7 +89,7 @@ def test_a_reader_that_leaves_ends_the_run_quietly(format: str, lines: int) -> N
     writer.stderr.close()
 
 
-def test_nobody_reads_the_last_word_and_the_outcome_stands() -> None:
+def test_a_closed_stderr_does_not_change_the_outcome() -> None:
     code = SETUP + "sys.stdin.read(); emitter('json').emit_result({'written': 1}); sys.exit(10)"
     writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert writer.stdout is not None

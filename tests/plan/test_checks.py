@@ -201,7 +201,7 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
         ("object: peple, unique: [email]", 3, "line 2: peple is not in the mirror"),
     ],
 )
-def test_what_the_mirror_does_not_have_names_the_check(rule: str, code: int, said: str) -> None:
+def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, said: str) -> None:
     run_crmctl("mirror", "sync", "people", "companies").ok()
     write(f"- {{name: a, {rule}}}\n")
     refused = check("--no-sync").exits(code)

@@ -121,7 +121,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize("fault", ["before", 503])
-def test_a_repeated_delete_reports_only_what_is_gone(client: Client, stubborn: set[str], fault: str | int) -> None:
+def test_a_repeated_delete_counts_only_deleted_records(client: Client, stubborn: set[str], fault: str | int) -> None:
     people(client, 20)
     stubborn.update(record.id for record in client.records("people").list(filter="score<6"))
     Mishaps(client, {0: fault})
@@ -132,7 +132,7 @@ def test_a_repeated_delete_reports_only_what_is_gone(client: Client, stubborn: s
     assert [data["score"] for data in held(client)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_the_service_keeps_in_silence_is_not_called_deleted_and_not_made_twice(client: Client, stubborn: set[str]) -> None:
+def test_records_silently_kept_are_not_called_deleted_nor_recreated(client: Client, stubborn: set[str]) -> None:
     before = people(client)
     stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
     done = client.bulk.delete("people", filter="score>=0")
@@ -167,7 +167,7 @@ def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monke
     client.bulk.delete("people", filter="score>=0").raise_for_error()
 
 
-def test_what_the_service_keeps_in_silence_is_not_called_undone(client: Client, stubborn: set[str]) -> None:
+def test_records_silently_kept_are_not_called_undone(client: Client, stubborn: set[str]) -> None:
     job = client.bulk.import_records("people", ({"score": n} for n in range(COUNT))).summary.job
     stubborn |= {record.id for record in client.records("people").list() if record.data["score"] in (3, 7)}
     plan = client.bulk.undo(job)
@@ -342,7 +342,7 @@ def test_an_undo_in_which_nothing_is_lost_waits_for_nothing(
     service.client.delete(f"/api/v1/objects/{object_id}/attributes/{made['id']}").raise_for_status()
 
 
-def test_what_keeps_it_from_beginning_deletes_nothing(client: Client, tmp_path: Path) -> None:
+def test_an_obstacle_at_the_start_deletes_nothing(client: Client, tmp_path: Path) -> None:
     before = people(client, 3)
     jobs = len(client.bulk.jobs())
     if Path("/dev/full").exists():

@@ -158,7 +158,7 @@ def test_a_number_that_cannot_be_sent_is_refused(text: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_number_is_refused_on_every_path(crm: RunningService, text: str) -> None:  # noqa: F811
+def test_text_without_a_number_is_refused_on_every_path(crm: RunningService, text: str) -> None:  # noqa: F811
     run_crmctl("records", "create", "people", "--set", f"score={text}").exits(9)
     run_crmctl("records", "create", "people", "--set", f"score:={text}").exits(2)
     run_crmctl("records", "create", "people", "--data", f'{{"score": {text}}}').exits(2)

@@ -147,7 +147,7 @@ def to_file(server: BulkServer, path: Path, *, replace: bool = False, **options:
     return new_export(server, Layout(export_format(path.name, None)), **options).to_file(path, replace=replace)
 
 
-def test_a_file_is_replaced_only_when_told_and_only_by_a_complete_one(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_on_request_and_only_by_a_complete_one(tmp_path: Path) -> None:
     target = tmp_path / "people.jsonl"
     target.write_text("before")
     server = BulkServer()
@@ -176,7 +176,7 @@ def test_a_file_is_replaced_only_when_told_and_only_by_a_complete_one(tmp_path: 
     }  # fmt: skip
 
 
-def test_what_was_gathered_for_another_export_or_long_ago_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_records_collected_for_another_export_or_long_ago_are_not_reused(tmp_path: Path) -> None:
     target = tmp_path / "people.jsonl"
     server = BulkServer()
     server.seed([{"n": n} for n in range(150)])
@@ -219,7 +219,7 @@ def test_two_exports_into_one_file_are_one_too_many(tmp_path: Path) -> None:
     assert caught.value.code == "export_running"
 
 
-def test_the_manifest_says_what_is_in_the_file(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_file(tmp_path: Path) -> None:
     target = tmp_path / "people.csv"
     server = BulkServer()
     server.seed([{"n": n} for n in range(5)])
@@ -234,7 +234,7 @@ def test_the_manifest_says_what_is_in_the_file(tmp_path: Path) -> None:
     assert manifest["startedAt"] <= manifest["consistentAsOf"] <= manifest["finishedAt"]
 
 
-def test_what_was_deleted_while_reading_is_left_out_when_asked(tmp_path: Path) -> None:
+def test_records_deleted_while_reading_are_left_out_on_request(tmp_path: Path) -> None:
     server = BulkServer()
     ids = server.seed([{"n": n} for n in range(300)])
 

@@ -77,7 +77,7 @@ def test_the_first_night_decides_by_the_policy_alone(desk: KeyDesk) -> None:
     assert night(desk, everything | {"ada": "a2"}) == ({"updated": 1, "unchanged": 2}, (1, 0))
 
 
-def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
+def test_the_bases_contain_no_values(desk: KeyDesk) -> None:
     night(desk, {"adalbertine": "remarkable", "bartholomew": "remarkable"})  # words that no hash contains by chance
     folder = desk.folder / "state" / "feeds"
     (file,) = folder.glob("*.sqlite")
@@ -89,7 +89,7 @@ def test_what_is_remembered_holds_no_value_of_anybody(desk: KeyDesk) -> None:
     assert len(set(hashes)) == 2  # one value in two rows has two hashes
 
 
-def test_an_undo_takes_back_what_is_remembered_too(desk: KeyDesk) -> None:
+def test_an_undo_restores_the_bases_too(desk: KeyDesk) -> None:
     night(desk, {"ada": "a1", "bob": "b1"})
     person_writes(desk, "bob", "his")
     night(desk, {"ada": "a2", "bob": "b1"})
@@ -100,7 +100,7 @@ def test_an_undo_takes_back_what_is_remembered_too(desk: KeyDesk) -> None:
 
 
 @pytest.mark.parametrize("applies", [True, False])
-def test_a_row_of_which_nobody_can_tell_leaves_no_base(desk: KeyDesk, applies: bool) -> None:
+def test_a_row_in_doubt_leaves_no_base(desk: KeyDesk, applies: bool) -> None:
     night(desk, {"ada": "a1", "bob": "b1"})
     desk.server.readable = True
     desk.server.faults[1] = Fault(applies=applies, drop=True)
@@ -185,7 +185,7 @@ def test_random_nights_lose_no_edit_under_keep_and_no_change_of_the_feed_under_t
         assert nights.merges == 200
 
 
-def test_a_job_that_is_not_gone_on_with_before_the_next_night_leaves_no_wrong_base(desk: KeyDesk) -> None:
+def test_a_job_not_resumed_before_the_next_run_leaves_no_wrong_base(desk: KeyDesk) -> None:
     night(desk, {f"p{n}": "1" for n in range(250)})
     desk.server.faults[4] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     partly = desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,2\n" for n in range(250)), "email", feed="keep")

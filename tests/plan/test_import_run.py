@@ -133,7 +133,7 @@ def test_requests_that_are_too_large_are_halved_and_later_ones_start_smaller(jou
     ],
     ids=lambda fault: "drop" if fault.drop else f"{fault.status}",
 )
-def test_a_create_of_unknown_outcome_is_read_back_and_only_what_is_absent_is_sent_again(
+def test_a_create_of_unknown_outcome_is_read_back_and_only_absent_rows_are_sent_again(
     journal: Journal, fault: Fault, applies: bool
 ) -> None:
     server = BulkServer()
@@ -187,7 +187,7 @@ def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, appl
         assert len(server.writes) == (1 if applies else 2)
 
 
-def test_a_late_resume_does_not_overwrite_what_somebody_changed_since(tmp_path: Path) -> None:
+def test_a_late_resume_overwrites_no_later_change(tmp_path: Path) -> None:
     clock = FakeClock()
     server = BulkServer()
     with closing(new_journal(tmp_path / "job", mode="upsert", clock=clock)) as journal:
@@ -235,7 +235,7 @@ def test_a_429_that_clears_costs_an_attempt_and_nothing_else(journal: Journal) -
     assert journal.state is JobState.FINISHED
 
 
-def test_nobody_there_means_nothing_was_sent(journal: Journal) -> None:
+def test_without_a_connection_nothing_was_sent(journal: Journal) -> None:
     server = BulkServer()
     origin = server.origin
     with closing(HttpTransport()) as transport:
@@ -278,7 +278,7 @@ def test_a_service_that_fails_for_a_minute_only_delays(journal: Journal) -> None
     assert journal.state is JobState.FINISHED
 
 
-def test_a_service_that_refuses_everything_is_not_asked_for_ever(journal: Journal) -> None:
+def test_a_service_that_refuses_everything_ends_the_job(journal: Journal) -> None:
     server = BulkServer()
     server.refuse_batch = lambda records: (400, "unsupported")
     run(server.crm(), journal, prepared(10_000), ONE)

@@ -26,7 +26,7 @@ TEXT = (
 )
 
 
-def test_columns_tell_what_they_hold(tmp_path):
+def test_columns_show_their_content(tmp_path):
     report = inspect(source_of(tmp_path, TEXT))
     assert (report.rows, report.problems, [finding.code for finding in report.findings]) == (3, 1, ["too_few_cells"])
     columns = {column["column"]: column for column in report.column_documents()}
@@ -58,7 +58,7 @@ def test_columns_tell_what_they_hold(tmp_path):
     }
 
 
-def test_the_proposed_mapping_is_what_an_import_would_accept(tmp_path):
+def test_an_import_accepts_the_proposed_mapping(tmp_path):
     source = source_of(tmp_path, TEXT)
     report = inspect(source, ATTRIBUTES)
     by_name = {column.header: column for column in report.columns}

@@ -54,7 +54,7 @@ def run_killed(point: str, *words: str) -> int:
 @pytest.mark.parametrize(
     ("kind", "point"), [*((kind, point) for kind in COMMANDS for point in POINTS), ("update", "imaged:1"), ("delete", "copied:1")]
 )
-def test_what_was_killed_is_ended_once_and_all_comes_back(crm: RunningService, kind: str, point: str) -> None:
+def test_a_killed_change_is_completed_once_and_undone_completely(crm: RunningService, kind: str, point: str) -> None:
     before = people(crm)
     assert len(before) == PEOPLE
     assert run_killed(point, *COMMANDS[kind]) == -signal.SIGKILL

@@ -145,7 +145,7 @@ def test_of_two_slots_the_whole_one_counts(tmp_path: Path) -> None:
     assert HighWaterMark(tmp_path).read() == (Mark(), False)
 
 
-def test_a_mark_that_somebody_put_there_is_known_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restored_high_water_mark_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database.SystemClock, "now", lambda _: 1000.0)
     with closing(HighWaterMark(tmp_path)) as water:
         water.write(Mark(3, 300, 1.0))

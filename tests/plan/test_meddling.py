@@ -93,7 +93,7 @@ def nothing_dangles(world: World) -> None:
 
 
 @pytest.mark.parametrize("deed", ["edit", "delete", "refer"])
-def test_somebody_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: str) -> None:
+def test_another_client_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1):
         context, world, merges, path = world_of(app_crm, tmp_path)
         first, second = merges
@@ -109,7 +109,7 @@ def test_somebody_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: 
         assert not set(second.losers) & records.keys()
         nothing_dangles(world)
         if deed == "edit" and somebody.done:
-            assert records[somebody.loser]["title"] == "Edited meanwhile", (at, "what somebody wrote is not lost")
+            assert records[somebody.loser]["title"] == "Edited meanwhile", (at, "the edit of the other client is kept")
             assert isinstance(error_of(done), PartialError)
             assert done.to_document()["rows"]["failed"][0]["group"] == first.group
             assert set(first.losers) <= records.keys()
@@ -119,7 +119,7 @@ def test_somebody_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: 
 
 
 @pytest.mark.parametrize("deed", ["edit_survivor", "delete_survivor", "delete_ticket"])
-def test_somebody_at_every_second_write_of_an_undo(app_crm: Crm, tmp_path: Path, deed: str) -> None:
+def test_another_client_at_every_second_write_of_an_undo(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1, 2):
         context, world, merges, path = world_of(app_crm, tmp_path)
         size = len(world.records(world.contacts))
@@ -163,7 +163,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("heeds", [True, False])
-def test_few_losers_are_asked_for_and_nobody_is_missed(app_crm: Crm, tmp_path: Path, heeds: bool) -> None:
+def test_few_losers_are_looked_up_without_missing_a_reference(app_crm: Crm, tmp_path: Path, heeds: bool) -> None:
     context, world, merges, path = world_of(app_crm, tmp_path)
     somebody = merges[0].survivor
     for start in range(0, 1500, 100):

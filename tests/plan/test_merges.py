@@ -93,7 +93,7 @@ class Case:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_merged_by_chance_is_taken_apart_again(service: RunningService, tmp_path: Path, seed: int) -> None:
+def test_random_merges_are_undone(service: RunningService, tmp_path: Path, seed: int) -> None:
     with Case(service, tmp_path, seed, groups=3) as case:
         done = case.apply()
         assert error_of(done) is None
@@ -204,7 +204,7 @@ def test_a_loser_changed_while_it_is_merged_stays_and_its_group_is_taken_back(se
         assert done.counts[GroupState.FAILED] == 1
 
 
-def test_what_refers_to_a_loser_meanwhile_refers_to_the_survivor(service: RunningService, tmp_path: Path) -> None:
+def test_new_references_to_a_loser_move_to_the_survivor(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         (merge,) = case.merges
         link = {"objectId": case.world.contacts, "recordId": merge.losers[0]}
@@ -223,7 +223,7 @@ def test_what_refers_to_a_loser_meanwhile_refers_to_the_survivor(service: Runnin
         assert case.world.snapshot()[code]["asker"] in case.before
 
 
-def test_what_somebody_changed_after_a_merge_stays_and_is_reported(service: RunningService, tmp_path: Path) -> None:
+def test_changes_after_a_merge_stay_and_are_reported(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         assert error_of(case.apply()) is None
         (merge,) = case.merges
@@ -249,7 +249,7 @@ def test_a_lost_answer_makes_no_record_twice(service: RunningService, tmp_path: 
         case.undone()
 
 
-def test_what_the_service_refuses_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
+def test_a_refused_step_undoes_its_group(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         case.context.service = Refusing(case.crm)
         done = case.apply()
@@ -260,7 +260,7 @@ def test_what_the_service_refuses_takes_the_group_back(service: RunningService, 
 
 
 @pytest.mark.parametrize("refused", ["update_activity", "bulk_write"], ids=["links", "references"])
-def test_an_undo_names_what_the_service_refuses_and_goes_on_later(service: RunningService, tmp_path: Path, refused: str) -> None:
+def test_an_undo_names_refused_steps_and_can_be_repeated(service: RunningService, tmp_path: Path, refused: str) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         assert error_of(case.apply()) is None
         case.context.service = RefusingWrites(case.crm, refused, case.world.tickets)
@@ -272,7 +272,7 @@ def test_an_undo_names_what_the_service_refuses_and_goes_on_later(service: Runni
         case.undone()
 
 
-def test_a_record_that_the_service_keeps_in_silence_takes_the_group_back(service: RunningService, tmp_path: Path) -> None:
+def test_a_record_silently_kept_undoes_its_group(service: RunningService, tmp_path: Path) -> None:
     with Case(service, tmp_path, seed=ALL_KINDS) as case:
         case.context.service = Keeping(case.crm)
         done = case.apply()

@@ -147,7 +147,7 @@ def test_a_text_is_refused_before_anything_is_sent(desk: PartsDesk) -> None:
     assert [data["home"] for data in desk.data[:2]] == [HOME | {"city": "Rome"}, "1 Main St, Paris"]
 
 
-def test_a_job_that_goes_on_heeds_what_others_did_meanwhile(desk: PartsDesk) -> None:
+def test_a_resumed_job_respects_changes_of_other_clients(desk: PartsDesk) -> None:
     desk.server.faults[1] = Fault(status=403)  # the second request ends the run without effect
     first = desk.load("home.city", *["Rome"] * 5)
     assert first.summary.counts["unsent"] == 3
@@ -173,7 +173,7 @@ def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:
 
 @pytest.mark.parametrize("applies", [True, False])
 @pytest.mark.parametrize("edits", [True, False])
-def test_a_merge_in_doubt_is_not_repeated_over_somebodys_edit(desk: PartsDesk, applies: bool, edits: bool) -> None:
+def test_a_merge_in_doubt_is_not_repeated_over_an_edit(desk: PartsDesk, applies: bool, edits: bool) -> None:
     def somebody(_: str) -> None:
         if edits and desk.server.writes:
             home = desk.server.records[0]["data"]["home"]
@@ -200,7 +200,7 @@ VALUE = st.sampled_from(["", "x", "y z"])
     seed=st.integers(0, 999),
     ends=st.none() | st.integers(0, 2),
 )
-def test_no_part_that_nobody_named_ever_changes(
+def test_unnamed_parts_never_change(
     tmp_path_factory: pytest.TempPathFactory, by_key: bool, rows: list[tuple[str, str, str]], seed: int, ends: int | None
 ) -> None:
     chance = random.Random(seed)

@@ -104,7 +104,7 @@ def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, 
     assert "people.email: not this one" in failed.read_text(encoding="utf-8")
 
 
-def test_a_unique_parent_that_somebody_else_made_first_is_used(desk: Desk) -> None:
+def test_a_unique_parent_created_by_another_client_first_is_used(desk: Desk) -> None:
     """The service refuses the parent because another client has created it since the look-up: the rows are valid and refer to it."""
 
     def taken(data: dict[str, Any]) -> str | None:
@@ -146,7 +146,7 @@ def test_a_unique_parent_that_late_lists_hide_is_used_or_named_as_the_cause(desk
     assert "import the rows again in a minute" in str(done.error.hint)
 
 
-def test_a_parent_that_somebody_else_made_meanwhile_is_used(desk: Desk) -> None:
+def test_a_parent_created_by_another_client_meanwhile_is_used(desk: Desk) -> None:
     desk.server.faults[0] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     first = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")
     assert (first.resumable, counts(first)) == (True, {"unsent": 2})
@@ -212,7 +212,7 @@ def test_a_refusal_after_the_commit_doubles_nothing_and_ends(desk: Desk, request
     }  # fmt: skip
 
 
-def test_what_references_mean_is_closed_when_the_job_is_over(desk: Desk) -> None:
+def test_the_reference_index_is_closed_after_the_job(desk: Desk) -> None:
     job = desk.start("email,manager\nann@x.io,zoe@x.io\n")
     references = job.input.references
     assert references is not None
@@ -222,7 +222,7 @@ def test_what_references_mean_is_closed_when_the_job_is_over(desk: Desk) -> None
         references.groups()
 
 
-def test_what_references_mean_is_closed_when_no_job_is_made_of_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_index_is_closed_without_a_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     monkeypatch.setattr(ReferenceMap, "learn", lambda self, *_: opened.append(self) or 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -90,7 +90,7 @@ def desk(folder: Path, recognition: str) -> RepairDesk:
     return RepairDesk(None, FakeClock(), state=folder, recognition=recognition)
 
 
-def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path) -> None:
+def test_copies_are_named_and_deleted_once_on_request(tmp_path: Path) -> None:
     people = desk(tmp_path, "unique")
     found = people.repair()
     assert (sorted(found.found.duplicates), getattr(error_of(found), "hint", None)) == (
@@ -104,7 +104,7 @@ def test_what_is_there_twice_is_named_and_deleted_on_request_once(tmp_path: Path
     assert people.repair(delete=True).to_document()["duplicates"] == []
 
 
-def test_rows_that_are_there_twice_have_a_count_and_a_result_file(tmp_path: Path) -> None:
+def test_rows_with_copies_have_a_count_and_a_result_file(tmp_path: Path) -> None:
     people = desk(tmp_path, "unique")
     document = people.result.summary.to_document()
     assert (document["duplicates"], document["created"], people.result.exit_code) == (3, 9, ExitCode.PARTIAL)
@@ -117,7 +117,7 @@ def test_rows_that_are_there_twice_have_a_count_and_a_result_file(tmp_path: Path
     assert not Path(document["files"]["duplicates"]).exists()
 
 
-def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_silently_kept_are_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people = desk(tmp_path, "unique")
     with monkeypatch.context() as patch:
         patch.setattr(people.faulty, "_delete", lambda _: Response(200, {"content-type": "application/json"}, b'{"deleted": 0}'))
@@ -126,7 +126,7 @@ def test_what_the_service_keeps_in_silence_is_not_called_deleted(tmp_path: Path,
     assert (people.repair(delete=True).deleted, people.there) == (3, Counter(range(1, 10)))
 
 
-def test_what_people_did_since_decides_which_one_stays(tmp_path: Path) -> None:
+def test_later_changes_decide_which_copy_stays(tmp_path: Path) -> None:
     """Another client has deleted the named record of row 4 and the copy of row 5, and changed the copy of row 6."""
     people = desk(tmp_path, "unique")
     copies = people.repair().found.duplicates
@@ -141,7 +141,7 @@ def test_what_people_did_since_decides_which_one_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(tmp_path: Path, delete: bool) -> None:
+def test_possible_records_of_other_clients_are_not_deleted_and_not_hinted_at(tmp_path: Path, delete: bool) -> None:
     people = desk(tmp_path, "content")
     found = people.repair()
     assert "--delete-duplicates" not in str(getattr(error_of(found), "hint", None))
@@ -155,7 +155,7 @@ def test_records_that_may_be_somebody_elses_are_not_deleted_and_no_hint_says_so(
 
 
 @pytest.mark.parametrize("recognition", ["content", "unique"])
-def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path: Path, recognition: str) -> None:
+def test_an_undo_names_copies_every_time(tmp_path: Path, recognition: str) -> None:
     """Nothing shows that the job created the second record."""
     people = desk(tmp_path, recognition)
     left = Counter([4, 5, 6])
@@ -168,7 +168,7 @@ def test_an_undo_says_what_is_there_a_second_time_each_time_it_is_given(tmp_path
 
 
 @pytest.mark.parametrize("failed", [0, 2])
-def test_rows_that_are_there_twice_are_told_beside_those_that_failed(failed: int) -> None:
+def test_rows_with_copies_are_reported_next_to_failed_rows(failed: int) -> None:
     counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
     error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}, duplicates=3), ExitCode.PARTIAL), "people.csv").error
     assert error is not None

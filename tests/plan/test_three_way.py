@@ -77,7 +77,7 @@ def test_a_service_that_spells_a_value_in_its_own_way_has_not_changed_it(slug: s
     assert decide("keep", wrote, other, shown, slug) == (other, None, None)
 
 
-def test_a_capital_in_text_is_a_change_of_somebody() -> None:
+def test_a_different_capital_in_text_is_an_edit() -> None:
     assert decide("keep", "ada", "ada", "Ada") == (None, ValueChoice.KEPT, False)
 
 

@@ -82,7 +82,7 @@ def test_an_undo_puts_everything_back_and_a_second_one_has_nothing_to_do(desk: K
     assert (desk.server.writes, desk.server.deletes, desk.server.reads) == ([], [], [])
 
 
-def test_what_somebody_changed_or_deleted_since_is_reported_and_stays(desk: KeyDesk) -> None:
+def test_records_changed_or_deleted_since_are_reported_and_stay(desk: KeyDesk) -> None:
     before = imported(desk)
     records = desk.server.records
     records[3]["data"]["note"] = "New"
@@ -102,7 +102,7 @@ def test_what_somebody_changed_or_deleted_since_is_reported_and_stays(desk: KeyD
     assert desk.store.list()[0].state is JobState.FINISHED
 
 
-def test_a_change_while_the_question_is_asked_is_seen(desk: KeyDesk) -> None:
+def test_a_change_during_the_prompt_is_seen(desk: KeyDesk) -> None:
     imported(desk)
     seen = 0
 
@@ -124,7 +124,7 @@ UNCLEAR = [Fault(applies=True, drop=True), Fault(drop=True), Fault(status=502), 
 
 
 @pytest.mark.parametrize("fault", UNCLEAR)
-def test_an_unclear_answer_is_asked_for_again(desk: KeyDesk, fault: Fault) -> None:
+def test_an_undo_repeats_writes_without_a_clear_answer(desk: KeyDesk, fault: Fault) -> None:
     before = imported(desk)
     desk.server.faults[1] = desk.server.faults[2] = fault
     assert undone(desk).left == {}
@@ -176,7 +176,7 @@ def test_a_killed_undo_is_finished_by_the_next_one(double: TestService, point: s
     assert stored() == [{**first.data, "notes": "theirs"}, *before[1:]]
 
 
-def test_somebody_elses_record_with_the_same_key_is_not_deleted(desk: KeyDesk) -> None:
+def test_another_clients_record_with_the_same_key_is_not_deleted(desk: KeyDesk) -> None:
     assert counts(desk.load("Email,Note\na@acme.com,x\n", "email")) == {"created": 1}
     desk.server.add({"email": "A@acme.com", "note": "theirs"}, "2026-01-01T00:00:00.000001Z")
     plan = undone(desk)
@@ -184,7 +184,7 @@ def test_somebody_elses_record_with_the_same_key_is_not_deleted(desk: KeyDesk) -
     assert [record["data"]["note"] for record in desk.server.records] == ["theirs"]
 
 
-def test_a_created_record_that_somebody_enriched_stays(desk: KeyDesk) -> None:
+def test_a_created_record_with_later_additions_stays(desk: KeyDesk) -> None:
     assert counts(desk.load("Email,Note\na@acme.com,x\n", "email")) == {"created": 1}
     record = desk.server.records[0]
     record["data"]["phone"], record["updatedAt"] = "+44 20 7946 0958", "2026-01-01T00:10:00.000000Z"
@@ -225,12 +225,12 @@ KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm"
         ({"sum": {"amount": 2}}, {"sum": {"amount": 1}}, {"sum": {"amount": 3}}, StepStanding.CHANGED),
     ],
 )
-def test_how_a_record_stands(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: StepStanding) -> None:
+def test_the_standing_of_a_record(sent: dict[str, Any], before: dict[str, Any], current: dict[str, Any], expected: StepStanding) -> None:
     assert standing(before, sent, current, KNOWN)[0] is expected
 
 
 @pytest.mark.parametrize("times", ["kept", "static", "missing"])
-def test_values_that_colleagues_added_stay_whatever_the_service_says_of_times(desk: KeyDesk, times: str) -> None:
+def test_added_values_stay_whatever_times_the_service_sends(desk: KeyDesk, times: str) -> None:
     """The service adds a default and truncates notes, which is no edit. One client adds a value, another replaces one."""
     add = desk.server.add
     moment = "2026-01-01T00:05:00.000000Z"

@@ -32,7 +32,7 @@ LOST: list[tuple[str, dict[int, str | int]]] = [
 
 
 @pytest.mark.parametrize(("step", "lost"), LOST)
-def test_undo_of_a_killed_import_deletes_what_arrived_and_never_sends_the_rest(
+def test_undo_of_a_killed_import_deletes_its_records_and_never_sends_the_rest(
     service: RunningService, tmp_path: Path, step: str, lost: dict[int, str | int]
 ) -> None:
     path = tmp_path / f"{step}{len(lost)}.csv"

@@ -42,7 +42,7 @@ def expected(before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {one: data | {"status": "contacted", "address": data["address"] | {"city": "Rome"}} for one, data in before.items()}
 
 
-def test_only_what_is_another_value_is_written_and_no_other_part_changes(client: Client) -> None:
+def test_only_different_values_are_written_and_other_parts_stay(client: Client) -> None:
     before = people(client)
     mishaps = Mishaps(client)
     preview = client.bulk.update("people", SET, filter="score>=0", dry_run=True)
@@ -101,7 +101,7 @@ def test_a_process_that_dies_goes_on(service: RunningService, client: Client, st
         assert held(again) == before
 
 
-def test_what_was_not_agreed_to_leaves_nothing_behind(client: Client) -> None:
+def test_a_declined_update_leaves_no_job(client: Client) -> None:
     before = people(client, 20)
     jobs = len(client.bulk.jobs())
     seen: list[ChangeForecast] = []

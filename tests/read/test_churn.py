@@ -72,7 +72,7 @@ def test_of_many_changes_of_one_moment_none_is_missed_while_others_write(group: 
     assert "unstable_ties" not in outcome.state.flags
 
 
-def test_thousands_of_changes_of_one_moment_are_not_taken_for_a_list_that_never_rests() -> None:
+def test_thousands_of_changes_of_one_moment_do_not_look_like_a_restless_list() -> None:
     mark = GatherMark(START - 2 * 86_400 * MICROS, START, START)
     assert complete(export_under_churn(ChurningService(1, 2500, 2400, "random", Churn(0.1)), mark=mark))
 

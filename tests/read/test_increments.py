@@ -170,7 +170,7 @@ def take(taken: dict[str, dict[str, Any]], given: list[dict[str, Any]], where: s
     taken |= {row["id"]: row for row in given}
 
 
-def test_what_could_not_be_told_to_be_newer_is_looked_at_again(tmp_path: Path) -> None:
+def test_records_not_proven_older_are_read_again(tmp_path: Path) -> None:
     """A later content has an older time: a replica lags, or the clock of a machine does."""
     increments, moment = Increments(tmp_path, {}), START + 3600 * MICROS
 

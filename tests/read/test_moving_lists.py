@@ -31,7 +31,7 @@ def test_a_hundred_new_records_before_each_page_do_not_stop_the_reading(group: i
     assert set(ids) <= set(read(server))
 
 
-def test_who_never_stops_writing_is_what_the_error_names() -> None:
+def test_the_error_names_constant_writing_as_the_reason() -> None:
     server = BulkServer()
     server.seed([{"n": n} for n in range(400)], MOMENT.format)
 

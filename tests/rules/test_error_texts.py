@@ -99,7 +99,7 @@ def _tells(node: ast.AST, names: set[str]) -> bool:
     return False
 
 
-def test_the_rule_sees_what_it_forbids(tmp_path: Path) -> None:
+def test_the_rule_detects_violations(tmp_path: Path) -> None:
     assert ROOT in PACKAGE.parents
     for told in ("str(error)", "f'no: {error}'", "error.args[0]", "f'{type(error).__name__}'"):
         tree = ast.parse(f"def work():\n try:\n  pass\n except ValueError as error:\n  raise Wrong({told})\n")

@@ -50,7 +50,7 @@ def release(version: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, ".ci/release.py", version], capture_output=True, text=True, env=os.environ, check=False)
 
 
-def test_a_release_is_written_tagged_and_built_from_what_is_committed(repository: Path) -> None:
+def test_a_release_is_written_tagged_and_built_from_the_commit(repository: Path) -> None:
     (repository / ".gitignore").write_text((repository / ".gitignore").read_text() + "stray.py\n")
     git("commit", "--quiet", "--all", "--message", "Ignore")
     (repository / "src/crmctl/stray.py").write_text("STRAY = True\n")  # git ignores it, so no release contains it
@@ -82,7 +82,7 @@ def test_a_release_is_written_tagged_and_built_from_what_is_committed(repository
         ("9.1.0", ("README.md", "#", "##"), "the checkout has changes"),
     ],
 )
-def test_what_is_no_release_is_refused_and_changes_nothing(
+def test_an_impossible_release_is_refused_and_changes_nothing(
     repository: Path, version: str, change: tuple[str, str, str] | None, problem: str
 ) -> None:
     if change is not None:

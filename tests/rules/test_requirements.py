@@ -43,7 +43,7 @@ def test_every_file_is_known() -> None:
 
 
 @pytest.mark.parametrize(("name", "line"), wanted())
-def test_what_the_project_asks_for_is_pinned_to_a_version_that_fits(name: str, line: str) -> None:
+def test_every_requirement_is_pinned_to_a_fitting_version(name: str, line: str) -> None:
     requirement = Requirement(line)
     version, _ = pins(name)[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version, prereleases=True)
@@ -74,7 +74,7 @@ def test_every_file_has_the_same_versions(name: str) -> None:
     assert {package: chosen[package][0] for package in common} == {package: everything[package][0] for package in common}
 
 
-def test_what_the_demo_needs_leaves_out_what_only_tests_need() -> None:
+def test_the_demo_needs_no_requirements_of_the_tests() -> None:
     program, everything = pins("program.txt"), pins("locked.txt")
     assert program.keys() <= everything.keys()
     assert not {"pytest", "ruff", "mypy", "boto3", "pyarrow", "moto", "selenium"} & set(program)

@@ -32,7 +32,7 @@ def test_a_python_that_can_make_environments_is_named(tmp_path: Path) -> None:
     ],
     ids=["without-venv", "too-old-or-absent"],
 )
-def test_what_is_lacking_is_named_with_the_package_that_has_it(tmp_path: Path, script: str, advice: str) -> None:
+def test_a_missing_program_is_named_with_its_package(tmp_path: Path, script: str, advice: str) -> None:
     found = find_python(tmp_path, script)
     assert (found.returncode, found.stdout) == (1, "")
     assert advice in found.stderr

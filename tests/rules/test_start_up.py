@@ -125,7 +125,7 @@ def test_the_first_search_for_garbage_goes_through_nothing_that_is_loaded() -> N
     assert said == "True True []\n"
 
 
-def test_the_listing_sees_what_a_process_imports(tmp_path: Path) -> None:
+def test_the_listing_shows_the_imports_of_a_process(tmp_path: Path) -> None:
     script = tmp_path / "loads.py"
     script.write_text("import colorsys\n")
     assert "colorsys" in imported_modules([script])

@@ -31,7 +31,7 @@ def test_tables_of_some_types_are_of_the_right_ones() -> None:
     assert NAMES - set(TESTS) == COMPOSITE_TYPES - {"phone_number"} | {"text", "select", "list"}
 
 
-def test_every_trait_is_asked_for_by_somebody_and_true_of_some() -> None:
+def test_every_trait_is_used_and_true_of_some_types() -> None:
     assert {trait.name: types_with(trait) for trait in Trait if types_with(trait) in (frozenset(), frozenset(NAMES))} == {}
 
 

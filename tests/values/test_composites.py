@@ -26,7 +26,7 @@ def merge(slug: str, parts: dict[str, Any], current: Any, *others: Any, currency
 
 
 @given(st.data())
-def test_no_part_that_nobody_named_ever_changes(data: st.DataObject) -> None:
+def test_unnamed_parts_never_change(data: st.DataObject) -> None:
     slug = data.draw(st.sampled_from(list(KINDS)))
     one = KINDS[slug]
     keys = st.lists(st.sampled_from([*SPELLINGS[slug], "own", "gate_code"]), unique_by=lambda key: usual_name(one, key) or key, max_size=4)
@@ -64,7 +64,7 @@ def test_no_part_that_nobody_named_ever_changes(data: st.DataObject) -> None:
         ("amount", {"amount": 5}, None, 5),
     ],
 )
-def test_parts_are_merged_into_what_is_there(slug: str, parts: dict[str, Any], current: Any, merged: Any) -> None:
+def test_parts_are_merged_into_existing_values(slug: str, parts: dict[str, Any], current: Any, merged: Any) -> None:
     assert merge(slug, parts, current) == merged
 
 
@@ -125,7 +125,7 @@ def test_a_phone_number_has_the_form_of_existing_records(sample: Any, extension:
     assert compose_phone(phone, "+4930123", extension, form) == value
 
 
-def test_what_is_not_known_of_existing_records_is_assumed_of_none() -> None:
+def test_unknown_forms_of_existing_records_are_not_assumed() -> None:
     merger = Merger(KINDS)
     assert merger.form("name") == Form(plain=False, keys=())
     said = {"name": {"last": "Byron"}, "address": {"city": "Rome"}}

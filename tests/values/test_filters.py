@@ -140,7 +140,7 @@ def test_slugs_are_checked_against_the_attributes() -> None:
     assert caught.value.hint == "did you mean email? valid attributes: amount, email"
 
 
-def test_valid_names_keep_their_order_whatever_was_typed_and_however_they_came() -> None:
+def test_valid_names_are_listed_in_a_fixed_order() -> None:
     slugs = ["name", "email", "phone", "company", "score", "notes", "status", "tags"]
     for typed in ("emial", "phon", "zzz", "Name"):
         hints = set()

@@ -47,7 +47,7 @@ def test_a_text_names_one_moment(text: str, wire: str) -> None:
         ("90 minutes ago", "2026-05-31T08:50:30Z"), ("-5mo", "2025-12-31T11:20:30Z"),
     ],
 )  # fmt: skip
-def test_what_names_no_zone_is_local(text: str, wire: str) -> None:
+def test_a_moment_without_a_zone_is_local(text: str, wire: str) -> None:
     with in_zone("Europe/Berlin"):
         assert timestamp(text, NOW) == wire
 
@@ -73,18 +73,18 @@ def test_what_names_no_zone_is_local(text: str, wire: str) -> None:
         "0001-01-01 00:00+10:00",
     ],
 )  # fmt: skip
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_text_without_a_moment_is_refused(text: str) -> None:
     with in_zone("UTC"), pytest.raises(UsageError, match="is not a date that can be read"):
         read_moment(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["1/5/2026", "01/05/26", "5-1-2026", "05-06-2026"])
-def test_what_can_be_read_in_two_ways_is_refused(text: str) -> None:
+def test_ambiguous_moments_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="can be read in two ways"):
         read_moment(text, NOW)
 
 
-def test_days_are_told_from_moments() -> None:
+def test_days_differ_from_moments() -> None:
     with in_zone("Asia/Tokyo"):
         day, midnight, distance = (read_moment(text, NOW) for text in ("2026-05-01", "2026-05-01 00:00", "2w"))
     assert [(one.is_day, one.counts_days) for one in (day, midnight, distance)] == [(True, False), (False, False), (False, True)]

@@ -158,7 +158,7 @@ def test_a_number_survives_json_and_a_filter(number: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ten", "1_000", "٣", "0x10", "nan", "Infinity", "1e", "--1", "1,5", "1e9999999", "9" * 3000])
-def test_what_is_no_number_in_a_filter(text: str) -> None:
+def test_filter_values_that_are_no_number(text: str) -> None:
     with pytest.raises(Invalid):
         parse_number(text)
 
@@ -186,7 +186,7 @@ def test_folding_ascii_is_the_same_by_the_short_way(text: str) -> None:
     assert fold(text) == unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
-def test_conditions_are_read_from_what_comes_in() -> None:
+def test_conditions_are_parsed_from_requests() -> None:
     assert read_condition("amount", "greaterThan", "5") == Condition("amount", Operator.GREATER_THAN, "5")
     assert read_condition("amount", "greaterThan", 5) == Condition("amount", Operator.GREATER_THAN, "5")
     assert read_condition("won", "isTrue", True) == Condition("won", Operator.IS_TRUE, "true")
@@ -207,7 +207,7 @@ def test_a_key_tells_its_number(number: Decimal) -> None:
 
 
 @pytest.mark.parametrize(("count", "shown"), [(2, "o0, o1"), (20, "o18, o19"), (21, "o19, ...")])
-def test_what_is_no_option_is_told_the_first_options(count: int, shown: str) -> None:
+def test_an_unknown_option_is_answered_with_the_first_options(count: int, shown: str) -> None:
     with pytest.raises(Invalid) as caught:
         project(attribute("select", options=tuple(f"o{number}" for number in range(count))), "other")
     assert str(caught.value).endswith(shown)

@@ -43,7 +43,7 @@ def test_every_spelling_of_a_moment_is_read(text: str, later: int) -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "soon", "2026-13-05T12:00:00Z", "2026-01-05T24:00:01Z", "2026-01-05T12:60:00Z", "12:00", "1767614400", "2026-02-30"]
 )
-def test_what_is_no_timestamp_is_none(text: str | None) -> None:
+def test_text_without_a_timestamp_is_none(text: str | None) -> None:
     assert (moment_of(text), micros_of(text), seconds_of(text)) == (None, None, None)
 
 

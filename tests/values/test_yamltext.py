@@ -20,7 +20,7 @@ from crmctl.values import yaml_text
         ("!!python/object:os.system x", "line 1, column 1"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_words(text: str, words: str) -> None:
+def test_unreadable_yaml_is_explained_in_words(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
         yaml_text.loads(text)
     assert type(refused.value) is ValueError

@@ -335,7 +335,7 @@ def test_a_clean_job_reads_twice_or_without_totals_three_times(tmp_path: Path, t
 
 @pytest.mark.parametrize("applies", ["no", "half"])
 @pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
-def test_a_lost_early_request_costs_two_announced_readings_of_what_came_later(tmp_path: Path, applies: str, total: bool) -> None:
+def test_a_lost_early_request_costs_two_announced_readings_of_later_records(tmp_path: Path, applies: str, total: bool) -> None:
     """Looks before the settle time read few pages: with every later batch, the rows are further down.
 
     If the number of records shows that nothing arrived, or the rows are found at their place in the list, later looks read few pages, too.

@@ -282,7 +282,7 @@ def test_an_update_is_not_doubted_because_the_service_alters_it_or_lists_it_late
 @pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
 @pytest.mark.parametrize("lists", ["5 s late", "each record late"])
 @pytest.mark.parametrize("step", [("after settle", 1), ("after begin", 4), ("before settle", 4), ("after settle", 5)])
-def test_an_import_by_key_right_after_a_killed_one_finds_what_that_created(
+def test_an_import_by_key_right_after_a_killed_one_finds_its_records(
     tmp_path: Path, step: tuple[str, int], lists: str, total: bool
 ) -> None:
     """The killed job never compared its rows with the lists, which do not show them yet."""

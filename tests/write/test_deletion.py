@@ -146,7 +146,7 @@ def test_a_delete_of_unknown_outcome_is_repeated(applies: bool) -> None:
     assert (outcome.done, outcome.absent) == (10, 0)
 
 
-def test_a_repeated_delete_that_deletes_too_few_reports_what_is_left() -> None:
+def test_a_repeated_delete_that_deletes_too_few_reports_the_others() -> None:
     server = BulkServer()
     ids = server.seed([{"n": n} for n in range(10)])
     server.faults[0] = Fault(status=503)

@@ -27,7 +27,7 @@ def test_rows_are_found_from_any_place_on(tmp_path: Path, monkeypatch: pytest.Mo
         assert [next(first), next(second), next(first)] == [ROWS[0], next(row for row in ROWS if row.ordinal >= 2000), ROWS[1]]
 
 
-def test_only_what_is_complete_is_kept(tmp_path: Path) -> None:
+def test_only_a_complete_spool_is_kept(tmp_path: Path) -> None:
     with EntrySpool(tmp_path) as spool:
         spool.add(ROWS)
     assert list(tmp_path.iterdir()) == []

@@ -120,7 +120,7 @@ class Meeting(FaultService):
         return super().answer(method, url, body, timeout)
 
 
-def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) -> None:
+def test_the_last_batch_goes_alone_and_settles_rows_in_doubt(tmp_path: Path) -> None:
     """Two batches that were under way together prove nothing about each other."""
     service = Meeting(FakeClock(), {0: NOT_APPLIED})
     _, states = import_over_socket(tmp_path / "job", service, 150, DeliveryOptions())
@@ -129,7 +129,7 @@ def test_the_last_batch_goes_alone_and_settles_what_is_in_doubt(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("fault", [APPLIED, NOT_APPLIED, AFTER_COMMIT[0], Fault("400", "no", "400")], ids=str)
-def test_progress_counts_every_row_once_and_a_long_wait_is_said(tmp_path: Path, fault: Fault) -> None:
+def test_progress_counts_every_row_once_and_a_long_wait_is_announced(tmp_path: Path, fault: Fault) -> None:
     service, shown = FaultService(FakeClock(), {1: fault}), Silent()
     with closing(new_journal(tmp_path / "job")) as journal, FaultServer(service) as server:
         session = Session(server.origin, Credential("key", "test", server.origin), HttpTransport(), clock=service.clock)
@@ -141,12 +141,12 @@ def test_progress_counts_every_row_once_and_a_long_wait_is_said(tmp_path: Path, 
     assert all(wait.endswith("s to see whether 100 rows in doubt are there") for wait in waits)
 
 
-def test_why_rows_are_in_doubt_is_said(tmp_path: Path) -> None:
+def test_the_reason_for_doubt_is_named(tmp_path: Path) -> None:
     result, _ = import_over_socket(tmp_path / "job", FaultService(FakeClock(), {0: NOT_APPLIED}), 5)
     assert [note for note in result.notes if "nothing that was created since" in note]
 
 
-def test_what_nobody_can_tell_now_is_told_when_something_newer_is_there(tmp_path: Path) -> None:
+def test_newer_records_settle_rows_in_doubt(tmp_path: Path) -> None:
     """Three requests in a row are lost: crmctl sends one more, whose effect settles them."""
     service = FaultService(FakeClock(), dict.fromkeys((0, 1, 2), NOT_APPLIED))
     _, states = import_over_socket(tmp_path / "job", service, 1000)
@@ -163,7 +163,7 @@ def test_a_service_without_totals_still_settles_doubts(tmp_path: Path, fault: Fa
     assert "does not say how many" in " ".join(result.notes)
 
 
-def test_the_count_at_the_end_says_when_something_is_there_twice(tmp_path: Path) -> None:
+def test_the_final_count_reports_copies(tmp_path: Path) -> None:
     """A count that fits brings no message."""
     notes = []
     for number, last in enumerate(("all", "twice")):
@@ -207,7 +207,7 @@ def test_records_like_the_rows_from_just_before_the_job_are_not_the_rows(tmp_pat
 
 
 @pytest.mark.parametrize("fault", AFTER_COMMIT, ids=lambda fault: fault.name)
-def test_what_was_refused_after_its_commit_is_found(fault: Fault) -> None:
+def test_rows_refused_after_their_commit_are_found(fault: Fault) -> None:
     for recognition in ("content", "unique"):
         outcome = play(Scenario(recognition, ((1, fault),)))
         assert (outcome.lost, outcome.doubled, outcome.in_doubt) == (0, 0, 0), recognition

@@ -37,7 +37,7 @@ def test_no_single_fault_and_no_pair_loses_or_doubles_a_row(portion: int) -> Non
 
 @pytest.mark.parametrize("recognition", RECOGNITIONS)
 @pytest.mark.parametrize("name", ["502 html, applied all", "502 html, applied no", "hang, applied half", "drop, applied late"])
-def test_what_can_be_told_is_told(recognition: str, name: str) -> None:
+def test_rows_are_settled_wherever_possible(recognition: str, name: str) -> None:
     """If the service behaves, no row stays in doubt."""
     outcome = play(Scenario(recognition, ((1, BY_NAME[name]),)))
     assert (outcome.is_right, outcome.duplicates) == (True, 0)
@@ -99,7 +99,7 @@ def run_over_socket(server: FaultServer, service: FaultService, journal: Journal
     ],
     ids=str,
 )
-def test_a_refusal_among_doubts_does_not_wait_for_what_is_held_back_until_it_is_judged(scenario: Scenario) -> None:
+def test_a_refusal_among_doubts_does_not_deadlock_with_held_batches(scenario: Scenario) -> None:
     outcome = play(scenario)
     assert outcome.is_right
     assert outcome.in_doubt == 0

@@ -88,7 +88,7 @@ def ids(service: FaultService, note: str) -> list[str]:
 
 @pytest.mark.parametrize("recognized", RECOGNIZED, ids=str)
 @pytest.mark.parametrize("comes", ["before", "after"])
-def test_the_record_that_holds_what_was_written_is_the_row_and_the_other_is_not_too_many(
+def test_the_record_with_the_written_values_is_the_row_and_the_other_no_copy(
     tmp_path: Path, comes: str, recognized: dict[str, Any]
 ) -> None:
     service = Shared(FakeClock(), {1: Fault("drop, applied all", "all", "drop")})
@@ -98,7 +98,7 @@ def test_the_record_that_holds_what_was_written_is_the_row_and_the_other_is_not_
 
 
 @pytest.mark.parametrize("recognized", RECOGNIZED, ids=str)
-def test_a_proxy_that_repeats_is_told_of_with_its_own_records_only(tmp_path: Path, recognized: dict[str, Any]) -> None:
+def test_a_repeating_proxy_is_reported_with_its_own_records_only(tmp_path: Path, recognized: dict[str, Any]) -> None:
     service = Shared(FakeClock(), {1: Fault("drop, applied twice", "twice", "drop")})
     entry, duplicates = imported(tmp_path / "job", service, recognized)
     assert {str(entry.record_id), *duplicates[ROW]} == set(ids(service, f"row {ROW}"))
@@ -106,7 +106,7 @@ def test_a_proxy_that_repeats_is_told_of_with_its_own_records_only(tmp_path: Pat
 
 
 @pytest.mark.parametrize("recognized", RECOGNIZED, ids=str)
-def test_a_row_that_was_not_written_is_not_called_created_for_a_record_of_somebody_else(tmp_path: Path, recognized: dict[str, Any]) -> None:
+def test_a_record_of_another_client_does_not_make_an_unwritten_row_created(tmp_path: Path, recognized: dict[str, Any]) -> None:
     service = Shared(FakeClock(), {1: Fault("drop, applied no", "no", "drop")})
     entry, _ = imported(tmp_path / "job", service, recognized)
     assert (entry.state, entry.error) == (RowState.FAILED if "keys" in recognized else RowState.IN_DOUBT, TAKEN)

@@ -115,7 +115,7 @@ def test_the_summary_has_every_key_and_the_rows_add_up(desk: Desk, tmp_path: Pat
     assert (result.exit_code, result.resumable) == (10, False)
 
 
-def test_a_job_keeps_no_key_and_is_nobody_elses_business(desk: Desk, tmp_path: Path) -> None:
+def test_a_job_stores_no_key_and_is_private(desk: Desk, tmp_path: Path) -> None:
     desk.load(people(tmp_path, 5))
     folder = desk.store.list()[0].folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -227,7 +227,7 @@ def test_columns_without_a_name_at_the_end_do_not_spoil_the_result_file(desk: De
     assert desk.load(failed).exit_code == 0
 
 
-def test_the_same_content_is_created_once_unless_told(desk: Desk, tmp_path: Path) -> None:
+def test_the_same_content_is_created_once_without_again(desk: Desk, tmp_path: Path) -> None:
     path = people(tmp_path, 3)
     desk.load(path)
     copy = tmp_path / "copy.csv"
@@ -315,7 +315,7 @@ def test_a_job_whose_ground_has_changed_does_not_go_on(desk: Desk, tmp_path: Pat
 
 
 @pytest.mark.parametrize("guard", [Guard(expect=3), Guard(most=50, percent=True)], ids=["expect", "percent"])
-def test_what_it_may_change_holds_for_whoever_goes_on(desk: Desk, tmp_path: Path, guard: Guard) -> None:
+def test_limits_of_change_hold_for_a_resume(desk: Desk, tmp_path: Path, guard: Guard) -> None:
     """An import that stopped during its check has an expected number of rows, and keeps it."""
     with temporary_input(desk.store, str(people(tmp_path, 4)), io.BytesIO()) as given:
         begun = start_import(desk.store, desk.target, given, JobOptions(ImportPlan(), guard=guard))
@@ -327,7 +327,7 @@ def test_what_it_may_change_holds_for_whoever_goes_on(desk: Desk, tmp_path: Path
     assert desk.server.records == []
 
 
-def test_which_job_is_meant(desk: Desk, tmp_path: Path) -> None:
+def test_names_that_select_a_job(desk: Desk, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no job to resume"):
         desk.resume()
     first, second = interrupted(desk, tmp_path), interrupted(desk, tmp_path)
@@ -394,7 +394,7 @@ def test_folders_that_hold_no_readable_job_are_in_nobodys_way(desk: Desk, tmp_pa
     assert [job.state for job in desk.store.list()] == [JobState.FINISHED]
 
 
-def test_a_state_directory_that_cannot_be_written_is_said_so(desk: Desk, tmp_path: Path) -> None:
+def test_an_unwritable_state_directory_is_an_error(desk: Desk, tmp_path: Path) -> None:
     desk.state.write_text("a file stands here")
     with pytest.raises(CrmctlError) as caught:
         desk.load(people(tmp_path, 3))

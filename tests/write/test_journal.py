@@ -86,7 +86,7 @@ def test_sending_is_on_disk_before_begin_returns(journal: Journal) -> None:
         assert after_a_crash.counts()[RowState.IN_DOUBT] == 10
 
 
-def test_what_is_about_to_leave_is_brought_to_disk(journal: Journal) -> None:
+def test_a_batch_is_on_disk_before_it_is_sent(journal: Journal) -> None:
     """SQLite reports its commit mode while it commits."""
     modes: list[tuple[str, int]] = []
     database = journal._db
@@ -132,11 +132,11 @@ def test_the_counts_add_up_at_every_commit(tmp_path_factory: pytest.TempPathFact
             assert len(entries) == 300 - counts[RowState.UNSENT]
 
 
-def test_it_remembers_what_it_is_about(tmp_path: Path) -> None:
+def test_opening_checks_folder_and_version_and_returns_the_header(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with closing(new_journal(folder)), closing(Journal(folder, FakeClock())) as again:
         assert again.header == header()
-    assert (folder.stat().st_mode & 0o777, (folder / FILE_NAME).stat().st_mode & 0o777) == (0o700, 0o600), "rows are nobody else's business"
+    assert (folder.stat().st_mode & 0o777, (folder / FILE_NAME).stat().st_mode & 0o777) == (0o700, 0o600), "rows are private"
     with pytest.raises(UsageError):
         Journal(tmp_path, FakeClock())
     with closing(sqlite3.connect(folder / FILE_NAME)) as db:
@@ -197,7 +197,7 @@ def test_values_are_kept_by_kind_and_come_in_order(journal: Journal) -> None:
     assert (journal.kept("one", 1, 500), journal.kept("other")) == ({7: ["k8"]}, {7: 1})
 
 
-def test_every_kind_of_row_is_counted_as_what_it_is(tmp_path: Path) -> None:
+def test_every_kind_of_row_has_its_own_count(tmp_path: Path) -> None:
     with closing(new_journal(tmp_path / "mixed")) as journal:
         journal.conclude(((row, RowState.REJECTED, None, "bad") for row in (1, 2, 500)), 500)
         journal.conclude(((row, RowState.REJECTED, None, "bad") for row in (501, 600)), 100)

@@ -35,7 +35,7 @@ def test_rows_that_are_all_there_cost_few_requests_and_bring_their_ids(journal: 
     assert {row: entry.record_id for row, entry in journal.rows(101, 200).items()} == {row: there[row] for row in range(101, 201)}
 
 
-def test_what_was_there_before_the_job_is_not_read_again(tmp_path: Path) -> None:
+def test_records_from_before_the_job_are_not_read_again(tmp_path: Path) -> None:
     """Records of the same second, however many, existed when the job began."""
     unique = dataclasses.replace(header(), unique="n")
     server = BulkServer()
@@ -52,7 +52,7 @@ def rows_alike() -> list[Prepared]:
     return [Prepared(n, {"n": 0 if n in (5, 105) else n}) for n in range(1, 201)]
 
 
-def test_rows_that_nobody_can_tell_apart_are_left_to_the_user(tmp_path: Path) -> None:
+def test_indistinguishable_rows_are_left_to_the_user(tmp_path: Path) -> None:
     server = BulkServer()
     with closing(Journal.create(tmp_path / "job", header(), FakeClock())) as journal:
         server.faults[1] = Fault(status=500)

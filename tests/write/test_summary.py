@@ -12,7 +12,7 @@ NO_ROWS = dict.fromkeys(RowState, 0)
 
 
 @pytest.mark.parametrize("state", [RowState.CREATED, RowState.UPDATED, RowState.UNCHANGED, RowState.SKIPPED])
-def test_what_is_as_wanted_is_right_and_beside_anything_else_a_part(state: RowState) -> None:
+def test_complete_success_is_ok_and_a_mixture_is_partial(state: RowState) -> None:
     assert exit_code(NO_ROWS | {state: 3}) is ExitCode.OK
     for other in (RowState.FAILED, RowState.REJECTED, RowState.IN_DOUBT, RowState.UNSENT):
         assert exit_code(NO_ROWS | {state: 3, other: 1}) is ExitCode.PARTIAL
@@ -25,7 +25,7 @@ def test_refused_and_nothing_written_is_rejected(counts: dict[RowState, int]) ->
     assert exit_code(NO_ROWS | counts | {RowState.IN_DOUBT: 1}) is ExitCode.PARTIAL, "it may have been written"
 
 
-def test_what_else_ends_a_job() -> None:
+def test_other_ends_of_a_job() -> None:
     assert exit_code(NO_ROWS) is ExitCode.OK
     assert exit_code(NO_ROWS | {RowState.UNSENT: 1}) is ExitCode.PARTIAL
     assert exit_code(NO_ROWS | {RowState.CREATED: 1}, DeniedError("no key")) is ExitCode.DENIED

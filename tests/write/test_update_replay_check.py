@@ -47,7 +47,7 @@ def outcome(city: str, updated_at: str | None, date: str | None = None, now: flo
     ("seconds", "is_repeatable"),
     [(-CLOCK_MARGIN - 1, True), (-CLOCK_MARGIN + 1, False), (0, False), (CLOCK_MARGIN + 1, False), (3600, False), (-3600, True)],
 )
-def test_only_what_nobody_touched_since_is_sent_again(seconds: float, is_repeatable: bool, zone: str) -> None:
+def test_only_records_unchanged_since_are_sent_again(seconds: float, is_repeatable: bool, zone: str) -> None:
     """Clocks may differ: a change up to a minute before the request may be younger than it."""
     moment = datetime.fromtimestamp(SENT_AT + seconds, UTC).isoformat().replace("+00:00", zone)
     assert outcome("Paris", moment) == (set(), {1} if is_repeatable else set())
@@ -68,7 +68,7 @@ def test_the_margin_is_a_minute() -> None:
     assert CLOCK_MARGIN == 60.0
 
 
-def test_what_holds_the_values_is_done_and_what_is_gone_can_be_sent() -> None:
+def test_records_with_the_values_are_done_and_deleted_ones_can_be_sent() -> None:
     assert outcome("Rome", "2000-01-01T00:00:00Z") == ({1}, set())
     assert outcome("", "gone") == (set(), {1})
 

@@ -94,7 +94,7 @@ def test_only_an_upsert_with_every_id_may_be_repeated(with_ids: int, mode: str, 
         NetworkError("refused"),
     ],
 )
-def test_what_certainly_did_nothing_and_would_happen_again_stops_the_job(error: CrmctlError) -> None:
+def test_a_permanent_failure_without_effect_stops_the_job(error: CrmctlError) -> None:
     verdict = judge(batch(), error, mode="create")
     assert (verdict.state, verdict.fatal) == (BatchState.PLANNED, error)
 

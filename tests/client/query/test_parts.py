@@ -22,7 +22,7 @@ operators = st.sampled_from([operator for operator in Operator if operator not i
 
 @settings(max_examples=300)
 @given(kind=st.sampled_from(["name", "address"]), many=st.booleans(), value=values, operator=operators, wanted=texts, drawn=st.data())
-def test_the_whole_keeps_what_a_part_keeps(
+def test_the_prefilter_keeps_what_a_part_admits(
     kind: str, many: bool, value: Any, operator: Operator, wanted: str, drawn: st.DataObject
 ) -> None:
     attribute = Attribute(id="", slug="it", type=kind, is_list=many)

@@ -154,7 +154,7 @@ def test_the_answer_does_not_depend_on_the_habits_of_the_service(texts: tuple[st
         (("tags in a,b", "status in won,new"), 10, 4),
     ],
 )
-def test_a_service_like_ours_is_asked_few_times(texts: tuple[str, ...], limit: int, bound: int) -> None:
+def test_a_service_like_crmctls_gets_few_requests(texts: tuple[str, ...], limit: int, bound: int) -> None:
     crm, told = MemoryCrm(RECORDS), Told()
     assert sum(len(page.items) for page in ask(crm, told, *texts).pages(limit)) == limit or texts[0].startswith("company")
     assert len(crm.asked) <= bound
@@ -228,13 +228,13 @@ def test_many_values_are_rather_looked_for_in_the_whole_object() -> None:
         ("birthday=soon", "2y"),
     ],
 )
-def test_what_can_only_be_a_mistake_is_refused_with_the_right_form(text: str, said: str) -> None:
+def test_an_obvious_mistake_is_refused_with_the_right_form(text: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         ask(MemoryCrm(RECORDS), Told(), text)
     assert said in (refused.value.hint or "") + refused.value.message
 
 
-def test_a_value_that_no_record_can_have_is_said() -> None:
+def test_an_impossible_value_gets_a_warning() -> None:
     crm, told = MemoryCrm(RECORDS), Told()
     query = ask(crm, told, "status in won,wno")
     assert told.warnings == ["'wno' is no option of status (new, won, lost); did you mean won?"]
@@ -247,7 +247,7 @@ def test_a_value_that_no_record_can_have_is_said() -> None:
     assert "--filter 'email in a@b.c,d@e.f'" in told.warnings[-1]
 
 
-def test_a_text_has_no_parts_and_that_is_said() -> None:
+def test_a_part_of_a_text_gets_a_warning() -> None:
     query = ask(MemoryCrm(RECORDS), Told(), "address.city=Rome")
     list(query.pages(None))
     texts = sum(1 for one in RECORDS["people"] if one.data["address"] == "1 Via, Rome")

@@ -40,7 +40,7 @@ RECORD = {
         ("label~ost", False), ("unset isTrue", False), ("unset isFalse", False), ("count=7", False), ("count=8", False),
     ],
 )  # fmt: skip
-def test_only_what_is_sure_is_a_stray(condition: str, is_stray: bool) -> None:
+def test_only_certain_mismatches_are_strays(condition: str, is_stray: bool) -> None:
     attributes = [
         Attribute.parse({"id": slug, "slug": slug, "name": slug, "type": kind, "config": {"options": OPTIONS.get(slug, [])}})
         for slug, kind in TYPES.items()

@@ -97,7 +97,7 @@ def test_people_go_first_and_each_lane_is_a_queue(ledger: Ledger) -> None:
     assert order == ["person", "first", "second"]
 
 
-def test_nobody_waits_for_a_place_that_was_left_behind(ledger: Ledger) -> None:
+def test_an_abandoned_place_in_the_queue_blocks_no_request(ledger: Ledger) -> None:
     spend(ledger, 100)
     assert isinstance(ledger.acquire(NOW + 1, BULK), Wait)  # and never asks again
     assert isinstance(ledger.acquire(NOW + 70, BULK), int)
@@ -303,7 +303,7 @@ def _rows(path: Path) -> int:
         return int(file.execute("SELECT max(id) FROM slot").fetchone()[0])
 
 
-def test_the_time_that_requests_take_is_what_is_left_at_once_and_the_rest_after_the_reset(budget_on: Open) -> None:
+def test_requests_beyond_the_rest_of_the_window_wait_for_the_reset(budget_on: Open) -> None:
     clock = FakeClock(NOW)
     budget = budget_on(clock)
     budget.answered(budget.acquire(10), 200, headers(40, limit=100))

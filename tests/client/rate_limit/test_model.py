@@ -74,7 +74,7 @@ def test_people_wait_less_than_two_seconds(kind: str, window: float, every: floa
 
 @pytest.mark.parametrize("imports", [2, 7])
 @pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
-def test_imports_beside_somebody_who_asks_again_and_again(kind: str, imports: int) -> None:
+def test_imports_beside_a_person_with_frequent_queries(kind: str, imports: int) -> None:
     """Simulate benchmarks/rate_processes.py, which measures real processes: an import has two requests in flight."""
     world = World(KINDS[kind](60.0), workers=2 * imports, latency=0.006, pace=0.02, pauses=(3.3, 9.3), seed=imports, start=START + 52.0)
     world.run(seconds=270.0)
@@ -133,7 +133,7 @@ def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
 
 @pytest.mark.parametrize("foreign", [10 / 60, 30 / 60, 60 / 60])
 @pytest.mark.parametrize("workers", [1, 8])
-def test_somebody_else_uses_the_same_key(workers: int, foreign: float) -> None:
+def test_another_client_uses_the_same_key(workers: int, foreign: float) -> None:
     """Other clients cannot be seen before they send: one refusal in a window reveals them, and no more follow."""
     world = World(FixedWindow(100, 60.0, aligned=True), workers=workers, foreign=foreign).run(seconds=300)
     assert max(Counter(moment // 60.0 for moment in world.refused).values(), default=0) <= 1
@@ -145,14 +145,14 @@ def test_a_service_without_rate_headers_is_not_slowed() -> None:
     assert len(world.accepted) >= 1500
 
 
-def test_people_may_use_what_bulk_work_leaves() -> None:
+def test_people_may_use_the_reserve_of_bulk_work() -> None:
     bulk = World(SlidingWindow(100, 60.0), start=START).run(seconds=30)
     person = World(SlidingWindow(100, 60.0), lane=INTERACTIVE).run(seconds=30)
     assert (len(bulk.accepted), len(person.accepted)) == (90, 100)
 
 
 @pytest.mark.parametrize("kind", ["aligned, ends rounded up", "begins with a request, rounded up", "sliding, rounded up"])
-def test_an_announced_time_includes_the_used_up_window_and_what_bulk_work_leaves_to_people(kind: str) -> None:
+def test_an_announced_time_includes_the_used_up_window_and_the_reserve(kind: str) -> None:
     dice, near = random.Random(7), 0
     for seed in range(30):
         before = World(KINDS[kind](60.0), lane=dice.choice([BULK, INTERACTIVE]), start=START + dice.uniform(0, 60), seed=seed)
