@@ -157,9 +157,7 @@ def test_a_value_keeps_its_quotes_with_a_note(service_here: RunningService, cond
 
 
 def test_an_objects_name_as_a_command_leads_to_its_records(service_here: RunningService) -> None:
-    assert hint_of(run_here("deals", "list").exits(2)).endswith("crmctl records list OBJECT"), (
-        "the cache is empty, and crmctl sends no request"
-    )
+    assert hint_of(run_here("deals", "list").exits(2)).endswith("crmctl records list OBJECT"), "the cache is empty"
     run_here("objects", "list").ok()
     for words, meant in (
         (("deals", "list"), "crmctl records list deals"),
