@@ -137,3 +137,22 @@ def test_a_query_that_does_not_fit_the_request_of_a_dry_run_is_an_error_without_
     refused = run_crmctl("records", "create", "people", "--set", "score=1", "-q", "length(id)", "--dry-run").exits(2)
     assert refused.error()["code"] == "bad_query"
     assert len(refused.err.splitlines()) == 1
+
+
+SHOWN = [arguments for arguments, *_ in WRITES if arguments[0] != "api"]
+
+
+@pytest.mark.parametrize("arguments", [*SHOWN, ["workflows", "run", NIL], ["members", "role", NIL, "admin"], ["members", "remove", NIL]])
+def test_an_unknown_field_is_refused_before_the_write(crm: RunningService, arguments: list[str]) -> None:
+    refused = run_crmctl(*arguments, "--yes", "--fields", "nothing").exits(2)
+    assert refused.error()["code"] == "unknown_field"
+    assert {verb for verb, _ in requests_of(crm)} <= {"GET"}
+
+
+@pytest.mark.parametrize(("option", "value"), [("--fields", "nothing"), ("--query", "length(nothing)")], ids=["fields", "query"])
+def test_a_result_that_cannot_be_shown_as_asked_tells_of_the_change(crm: RunningService, option: str, value: str) -> None:
+    refused = run_crmctl("api", "POST", "objects", "-f", "slug=boats", "-f", "singularName=Boat", "-f", "pluralName=Boats", option, value)
+    assert refused.exits(2).error()["message"].endswith("; the change was made")
+    assert run_crmctl("objects", "get", "boats", "-q", "pluralName").ok().json() == "Boats"
+    read = run_crmctl("api", "GET", "objects", "-q", "length(nothing)").exits(2)
+    assert "change" not in read.error()["message"]

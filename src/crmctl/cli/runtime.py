@@ -101,6 +101,7 @@ class Runtime:
         if self.settings.read_only.value and not self.dry_run:
             source = self.settings.read_only.source
             raise UsageError(f"writes are refused: read-only is set ({source})", hint=f"unset {source} to write", code="read_only")
+        self.emitter.is_after_write = not self.dry_run
 
     def start_ping(self, url: str | None) -> None:
         """With a URL, tell a monitor that the command starts, and at the end its exit code. Raises UsageError for a bad URL."""

@@ -139,6 +139,8 @@ class Emitter:
         self.clock: Clock = clock or SystemClock()
         self._remember = remember
         self._query = compile_query(query) if query else None
+        self.is_after_write = False
+        """Whether the results to print are those of a change."""
         self._remarks: list[str] = []
 
     def check_fields(self, view: View) -> None:
@@ -183,7 +185,7 @@ class Emitter:
         with paged(self.streams, self.pager if count else None):
             if self._query is not None:
                 whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-                self._write([self._value(self._query(whole))])
+                self._write([self._value(self._answer(whole))])
             else:
                 narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
                 chunks = self._writer.items(narrowed, view, self.rendering())
@@ -200,7 +202,7 @@ class Emitter:
         keep = self._query is not None or self._writer.row.keeps_shape
         mapping = self._narrowed([mapping], chosen, keep=keep)[0]
         if self._query is not None:
-            self._last(self._value(self._query(mapping)))
+            self._last(self._value(self._answer(mapping)))
         else:
             self._last(self._writer.item(mapping, view, self.rendering()))
 
@@ -211,7 +213,23 @@ class Emitter:
         elif isinstance(document, Mapping):
             self.emit_item(document)
         else:
-            self._last(self._value(self._query(document) if self._query else document))
+            self._last(self._value(self._answer(document) if self._query else document))
+
+    def _answer(self, document: Any) -> Any:
+        """Return the result of the query."""
+        assert self._query is not None
+        with self._telling_of_the_change():
+            return self._query(document)
+
+    @contextlib.contextmanager
+    def _telling_of_the_change(self) -> Iterator[None]:
+        """Say in a refusal that the change was made: a usage error alone would mean that nothing was sent."""
+        try:
+            yield
+        except UsageError as error:
+            if self.is_after_write:
+                error.message += "; the change was made"
+            raise
 
     def _value(self, value: Any) -> str:
         """Return any JSON value as output; with `raw` a text without its quotes, as jq prints it."""
@@ -223,7 +241,8 @@ class Emitter:
         known = view or View("results", (), {})
         if view is None and sample is None:
             return None, None  # without items and a view any name may be right
-        chosen = choose_fields(self.fields, known, sample)
+        with self._telling_of_the_change():
+            chosen = choose_fields(self.fields, known, sample)
         return chosen, known.narrowed(chosen)
 
     def _narrowed(

@@ -70,6 +70,7 @@ def create_attribute(
     given = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
     fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, given | {"config": config or None}, assignments, data)
     _check_config(fields)
+    runtime.emitter.check_fields(NOUN.view)
     try:
         made = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
     except RejectedError as error:
@@ -118,6 +119,7 @@ def update_attribute(
     if (name is None) == (options is None):
         raise UsageError("give either --name or --option", hint="crmctl attributes update --help")
     edits = _option_edits(options or ())
+    runtime.emitter.check_fields(NOUN.view)
 
     def update(target: str, item: str) -> Attribute:
         return _edit_options(runtime, target, item, edits) if edits else runtime.crm.update_attribute(target, item, {"name": name})

@@ -32,6 +32,7 @@ def change_role(
     from crmctl.client.answers import read_one
     from crmctl.models.resources import Member
 
+    runtime.emitter.check_fields(NOUN.view)
     member = find_member(runtime, runtime.crm.list_members(), who)
     answer = runtime.crm.extension("PATCH /members/{memberId}", member.id, body={"role": role})
     runtime.emitter.emit_item(read_one(answer, "member", Member), NOUN.view)
@@ -44,7 +45,7 @@ def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     Records and API keys of the member stay; crmctl names the keys that still work. Needs a key with full access that an owner or admin
     made; only owners remove owners. Only crmctl's own service removes members.
     """
-
+    runtime.emitter.check_result({"deleted": 1, "keys": []})
     member = find_member(runtime, runtime.crm.list_members(), who)
     user = member.user
     what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"

@@ -57,6 +57,7 @@ def create_object(
     """Create a custom object."""
     given = {"slug": slug, "singularName": singular_name, "pluralName": plural_name, "description": description}
     fields = plain_fields(runtime, given, assignments, data)
+    runtime.emitter.check_fields(NOUN.view)
     _emit(runtime, runtime.crm.create_object(fields).wire)
 
 
@@ -76,6 +77,7 @@ def update_object(
 ) -> None:
     """Change a custom object; standard objects cannot be changed."""
     fields = plain_fields(runtime, {"pluralName": plural_name, "description": description, "isActive": active}, assignments, data)
+    runtime.emitter.check_fields(NOUN.view)
     _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields)).wire)
 
 

@@ -280,6 +280,7 @@ def delete_record(runtime: Runtime, object_name: ObjectArgument, record_name: Re
     """Delete one record; asks first."""
     from crmctl.cli.targets import find_record, on_record, target_text
 
+    runtime.emitter.check_result({"deleted": 1})
     named = find_record(runtime, object_name, record_name)
     text = target_text(runtime, object_name, named, record_name)
     runtime.confirm(f"Delete record {text} from {object_name}")

@@ -57,6 +57,8 @@ def run_workflow(
     given = read_json_object(runtime, data) if data is not None else None
     if wait:
         runtime.emitter.check_fields(NOUN.runs_view)
+    else:
+        runtime.emitter.check_result({"message": "", "workflowId": "", "workflowName": ""})
     found = _enabled(runtime, workflow, look=wait)
     if wait:
         run_and_wait(runtime, found, given, WAIT_SECONDS if wait_timeout is None else wait_timeout)
