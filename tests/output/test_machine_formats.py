@@ -157,12 +157,22 @@ def test_an_empty_list_is_a_header_or_an_empty_document_and_a_sentence() -> None
         assert (run.out, run.err) == (out, "no members found\n"), kind
 
 
+@pytest.mark.parametrize("fields", [None, ["name"]])
+def test_an_empty_list_of_unknown_columns_has_no_header_and_no_wrong_field(fields: list[str] | None) -> None:
+    for kind, out in {"json": "[]\n", "csv": "", "tsv": "", "table": ""}.items():
+        run = Run(kind, fields=fields)
+        run.emitter.emit_rows([], "jobs")
+        assert (run.out, run.err) == (out, "no jobs found\n"), kind
+
+
 def test_ids_are_one_a_line_for_every_noun() -> None:
     run = Run("ids")
     run.emitter.emit_items([record(1), record(2)], view())
     run.emitter.emit_item({"id": "x", "name": "y"})
     run.emitter.emit_result({"deleted": 3})
-    assert run.out == f"{NIL}000000000001\n{NIL}000000000002\nx\n"
+    run.emitter.emit_item({"profile": "work", "key": "crm_…cdef"})
+    run.emitter.emit_item({"key": "timeout", "value": 30, "profile": None})
+    assert run.out == f"{NIL}000000000001\n{NIL}000000000002\nx\nwork\ntimeout\n"
 
 
 def test_results_of_actions_in_every_format() -> None:

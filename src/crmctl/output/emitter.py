@@ -239,8 +239,8 @@ class Emitter:
         if self.fields is None:
             return None, view
         known = view or View("results", (), {})
-        if view is None and sample is None:
-            return None, None  # without items and a view any name may be right
+        if not known.fields and sample is None:
+            return None, view  # without items and known fields any name may be right
         with self._telling_of_the_change():
             chosen = choose_fields(self.fields, known, sample)
         return chosen, known.narrowed(chosen)

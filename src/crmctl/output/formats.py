@@ -75,7 +75,7 @@ class Delimited(FormatWriter):
                 columns = _columns(view, page)
                 text = self._row(columns.names, how)
             yield text + "".join(self._row(columns.cells(item), how) for item in page)
-        if columns is None and view is not None:
+        if columns is None and view is not None and view.export:
             yield self._row(_columns(view, []).names, how)
 
     def item(self, item: Item, view: View | None, how: Rendering) -> str:
@@ -135,6 +135,9 @@ class Ids(FormatWriter):
         return "".join(map(_id_line, value if isinstance(value, list) else [value]))
 
 
+_IDENTITIES = ("id", "job", "key", "profile")
+
+
 def _id_line(item: Any) -> str:
-    name = next((item[key] for key in ("id", "job", "key", "profile") if key in item), None) if isinstance(item, Mapping) else item
+    name = next((item[key] for key in ("id", *item) if key in item and key in _IDENTITIES), None) if isinstance(item, Mapping) else item
     return f"{clean(str(name))}\n" if isinstance(name, str | int) and not isinstance(name, bool) else ""
