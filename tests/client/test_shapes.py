@@ -154,6 +154,8 @@ def test_an_answer_without_json_shows_status_type_and_start(content: bytes) -> N
         ({"meta": {"pagination": {"total": 7, "offset": 3}}}, 7, 100, 3),
         ({"pagination": None}, None, 100, 10),
         ({"pagination": {"total": -1, "limit": True}}, None, 100, 10),
+        ({"pagination": {"total": 0}}, None, 100, 10),
+        ({"pagination": {"total": 7, "offset": 7}}, None, 100, 7),
         ({}, None, 100, 10),
     ],
 )

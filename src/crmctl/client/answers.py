@@ -266,14 +266,15 @@ def read_list(answer: Answer, key: str, model: type[R]) -> list[R]:
 
 
 def read_page(answer: Answer, key: str, model: type[R], limit: int, offset: int) -> Page[R]:
-    """Read a list with its pagination, which may be missing or have another name."""
+    """Read a list with its pagination, which may be missing or have another name. A total below the items that exist counts as none."""
     items, around = _find_items(answer.json(), key, answer)
     numbers = _pagination(around)
+    start, total = _count(numbers, "offset"), _count(numbers, *_TOTALS)
     return Page(
         items=_parse_items(model, items, answer),
-        total=_count(numbers, *_TOTALS),
+        total=None if total is not None and items and total < (start or 0) + len(items) else total,
         limit=_count(numbers, "limit") or limit,
-        offset=offset if (said := _count(numbers, "offset")) is None else said,
+        offset=offset if start is None else start,
         date=answer.headers.get("date"),
     )
 
