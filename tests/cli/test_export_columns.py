@@ -122,5 +122,7 @@ def test_a_row_fills_a_value_as_a_whole_or_by_parts(crm: RunningService) -> None
 def test_items_with_a_comma_get_a_warning(crm: RunningService) -> None:
     done = run_crmctl("records", "create", "people", "--set", "tags=a,b", "--set", "email=a@acme.com").ok()
     assert (done.json()["data"]["tags"], "'a,b' is one item" in done.err) == (["a,b"], True)
+    assert not run_crmctl("records", "create", "people", "--set", 'tags:=["a,b"]').ok().err
+    assert not run_crmctl("records", "create", "people", "--set", 'tags+:=["a,b"]').ok().err
     done = run_crmctl("bulk", "import", "people", "-", input='email,tags\nb@acme.com,"a,b"\nc@acme.com,"c,d"\n').ok()
     assert done.err.count("a comma is part of an item") == 1

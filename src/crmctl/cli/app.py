@@ -102,6 +102,9 @@ class _OnDemand(RuntimeParam):
             return value
         if self.annotation == list[str] and all(map(_is_text, value)):
             return list(value)
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str) and not _is_text(text) and not _names_file(text, param.metavar or ""):
+                raise click.exceptions.BadParameter(f"text in UTF-8 is expected, not {text!r}", ctx=ctx, param=param)
         try:
             return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
         except click.exceptions.BadParameter as error:
@@ -117,6 +120,11 @@ def _is_text(value: Any) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _names_file(text: str, metavar: str) -> bool:
+    """Whether a value may be the name of a file, which can hold any bytes."""
+    return text.startswith("@") if "@FILE" in metavar else any(word in metavar for word in ("FILE", "DIR", "PATH"))
 
 
 def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

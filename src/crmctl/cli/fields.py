@@ -62,8 +62,8 @@ def read_fields(
 
 
 def _warn_of_commas(runtime: Runtime, given: Given, attributes: Sequence[Attribute]) -> None:
-    """Warn of list items with a comma: people may have meant several items."""
-    for slug in [attribute.slug for attribute in attributes if attribute.holds_items]:
+    """Warn of list items with a comma, unless they were given as JSON: people may have meant several items."""
+    for slug in [attribute.slug for attribute in attributes if attribute.holds_items and attribute.slug not in given.as_written]:
         values = [given.data.get(slug), *given.parts.get(slug, {}).values()]
         for item in (item for value in values if isinstance(value, list) for item in value if isinstance(item, str) and "," in item):
             runtime.messages.warn(f"{slug}: {item!r} is one item; a semicolon separates items: {slug}=a;b")

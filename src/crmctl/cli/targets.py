@@ -132,7 +132,9 @@ def read_json_object(runtime: Runtime, given: str) -> Json:
             f"{source} is not JSON: {reason(error)}", hint='--data takes a JSON object, for example \'{"email": "ada@acme.com"}\''
         ) from error
     if not isinstance(value, dict):
-        raise UsageError(f"{source} must be a JSON object, not {type(value).__name__}", hint="write {...}, one record's fields")
+        raise UsageError(
+            f"{source} must be a JSON object, not {jsontext.TYPE_NAMES[type(value).__name__]}", hint="write {...}, one record's fields"
+        )
     check_fields(value)
     return value
 

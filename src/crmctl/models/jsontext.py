@@ -20,6 +20,12 @@ from crmctl.models.numbers import plain_decimal
 Json = dict[str, Any]
 """A JSON object."""
 
+TYPE_NAMES = {
+    **{"str": "string", "dict": "object", "list": "array", "bool": "boolean", "NoneType": "null"},
+    **dict.fromkeys(("int", "float", "Decimal"), "number"),
+}
+"""Names of JSON's types by those of Python's."""
+
 # A Decimal leaves the encoder as a string with this marker and is unquoted afterwards; random, so that no data can hold it.
 _MARK = f"decimal-{secrets.token_hex(8)}:"
 _HALF = re.compile("[\ud800-\udfff]")

@@ -11,6 +11,7 @@ from typing import Any
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS, OutputFormat
 from crmctl.errors import UsageError
+from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, narrow
 from crmctl.models.ids import suggestion
 from crmctl.output import formats
@@ -21,8 +22,6 @@ from crmctl.output.views import View, generic_view
 
 SHOWN_EXPRESSION = 200
 """Most characters of an expression in a message."""
-
-_TYPES = {"str": "string", "dict": "object", "list": "array", "int": "number", "float": "number", "bool": "boolean", "NoneType": "null"}
 
 
 def choose_fields(names: Sequence[str], view: View, sample: Mapping[str, Any] | None = None) -> dict[str, Path]:
@@ -83,7 +82,7 @@ def _why(error: Exception) -> str:
     """Return what is wrong in an expression, and where. The library's own texts repeat it and print whole values."""
     if wanted := getattr(error, "expected_types", None):  # of a JMESPathTypeError
         actual = getattr(error, "actual_type", "")
-        return f"{getattr(error, 'function_name', '')}() takes {' or '.join(wanted)}, not {_TYPES.get(actual, actual)}"
+        return f"{getattr(error, 'function_name', '')}() takes {' or '.join(wanted)}, not {jsontext.TYPE_NAMES.get(actual, actual)}"
     place = getattr(error, "lex_position", None)
     if place is not None:
         return f"it cannot be read from character {place + 1} on"

@@ -282,6 +282,8 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
         target, value, is_json = _split_assignment(assignment)
         if target[-1] in LIST_SIGNS and target not in by_slug:
             _change_items(target, _assigned_json(target, value) if is_json else value, by_slug, Given(data, parts))
+            if is_json:
+                as_written.add(target[:-1].strip())
             continue
         slug, part = split_target(target, by_slug)
         attribute = by_slug.get(slug)
