@@ -27,6 +27,7 @@ from crmctl.write.sender import EntrySpool
 from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock
+from tests.support.patience import wait_until
 
 ONE = DeliveryOptions(concurrency=1)
 
@@ -253,6 +254,15 @@ def test_enough_failed_rows_stop_the_sending(journal: Journal) -> None:
     assert "max-failures" in result.notes[0]
     assert journal.counts()[RowState.UNSENT] == 800
     assert exit_code(journal.counts()) == 10
+
+
+def test_a_stopped_job_ends_its_senders(journal: Journal) -> None:
+    server = BulkServer()
+    server.refuse_batch = lambda records: (403, "forbidden")
+    before = set(threading.enumerate())
+    run(server.crm(), journal, prepared(100), DeliveryOptions(concurrency=4))
+    wait_until(lambda: not [thread for thread in set(threading.enumerate()) - before if thread.name.endswith("(_work)")])
+    assert journal.counts()[RowState.UNSENT] == 100
 
 
 def test_doubts_without_end_stop_the_sending_and_the_rows_that_are_absent_can_be_sent_later(journal: Journal) -> None:

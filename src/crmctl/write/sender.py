@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
@@ -234,6 +234,7 @@ class Delivery:
             self._in_flight.crash = error
         for number, batch in self._in_flight.close(GRACE_SECONDS, self._progress.note).items():
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
+        self._dismiss()
         if self._in_flight.crash is None and self._in_flight.error is None:
             self._reconciler.settle_refusals()
         self.error = self._in_flight.error
@@ -322,6 +323,14 @@ class Delivery:
             while thread.is_alive() and not self._in_flight.is_stopping:
                 thread.join(TICK_SECONDS)
                 self._beat()
+
+    def _dismiss(self) -> None:
+        """Let idle senders of a stopped job end. Batches not taken yet stay unsent."""
+        with suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        for _ in self._threads:
+            self._queue.put_nowait(None)
 
     def _beat(self) -> None:
         if self._clock.monotonic() >= self._beat_due:
