@@ -64,7 +64,7 @@ def test_create_ignores_ids_and_upsert_uses_them(crm: RunningService, people: st
     assert [kind for kind, _ in crm.outbox()] == ["record.created", "record.updated", "record.created"]
 
 
-def test_bulk_delete_counts_what_was_there(crm: RunningService, people: str) -> None:
+def test_bulk_delete_counts_existing_records(crm: RunningService, people: str) -> None:
     bulk(crm, people, [{"data": {"email": f"{number}@example.com"}} for number in range(3)])
     ids = [one["id"] for one in everything(crm, people)]
     answer = crm.client.request("DELETE", f"{people}/bulk", json={"ids": [ids[0].upper(), ids[1], ids[1], NIL, "no"]})

@@ -1,4 +1,4 @@
-"""All of a service into one file while it is written to, and out of it, through the installed program and on both engines."""
+"""Backups made while clients write, and their restoration, with the installed program and on both engines."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def empty(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[list[str]]:
-    """Where a backup can go: options of the command line."""
+def empty_place(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[list[str]]:
+    """Options of the command line for an empty place to restore to."""
     options = ["--data", str(tmp_path / "restored")]
     if database.startswith("sqlite"):
         yield options
@@ -55,8 +55,8 @@ def empty(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iter
 
 
 @pytest.fixture
-def postgres_again(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
-    """Makes further empty databases."""
+def more_databases(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Return a function that creates further empty databases."""
     with contextlib.ExitStack() as stack:
 
         def make() -> str:
@@ -75,13 +75,13 @@ def crm(database: str, tmp_path: Path) -> Iterator[RunningService]:
         yield service
 
 
-def where(crm: RunningService) -> list[str]:
+def place_options(crm: RunningService) -> list[str]:
     url = crm.settings.database_url
     return ["--data", str(crm.data_dir), *(["--database-url", url] if url else [])]
 
 
 def furnish(crm: RunningService) -> None:
-    """An object with an attribute that is gone again, records, and an uploaded file."""
+    """Create an object with a deleted attribute, records, and an uploaded file."""
     made = crm.client.post("/api/v1/objects", json={"pluralName": "Things", "slug": "things"}).json()["id"]
     path = f"/api/v1/objects/{made}"
     unique = {"name": "Code", "type": "text", "isRequired": False, "isUnique": True}
@@ -94,7 +94,7 @@ def furnish(crm: RunningService) -> None:
 
 
 def contents(service: Any) -> dict[str, Any]:
-    """All that a client can see."""
+    """Return everything a client can see."""
     found: dict[str, Any] = {"members": service.get("/api/v1/members").json()}
     for each in service.get("/api/v1/objects").json()["objects"]:
         found[each["slug"]] = service.get(f"/api/v1/objects/{each['id']}").json()
@@ -102,8 +102,8 @@ def contents(service: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_service_comes_back_whole_from_a_backup_made_while_others_write(
-    crm: RunningService, empty: list[str], database: str, tmp_path: Path
+def test_a_backup_made_during_writes_restores_everything(
+    crm: RunningService, empty_place: list[str], database: str, tmp_path: Path
 ) -> None:
     furnish(crm)
     seen, file, stop = contents(crm.client), tmp_path / "crm.backup", threading.Event()
@@ -117,31 +117,31 @@ def test_a_service_comes_back_whole_from_a_backup_made_while_others_write(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
+        made = run_crmctl("service", "backup", file, *place_options(crm), "-o", "json").ok().json()
     finally:
         stop.set()
         writer.join()
     assert (made["files"], made["bytes"], made["records"] % 10) == (1, file.stat().st_size, 0)
     assert file.stat().st_mode & 0o077 == 0
     assert [each.name for each in tmp_path.iterdir() if "partial" in each.name] == []
-    checked = run_crmctl("service", "restore", file, *empty, "--dry-run", "-o", "json").ok().json()
+    checked = run_crmctl("service", "restore", file, *empty_place, "--dry-run", "-o", "json").ok().json()
     assert checked["records"] == made["records"]
-    restored = run_crmctl("service", "restore", file, *empty, "-o", "json").ok().json()
+    restored = run_crmctl("service", "restore", file, *empty_place, "-o", "json").ok().json()
     assert restored["records"] == made["records"]
-    url = empty[3] if len(empty) > 2 else None
-    with running_service(Path(empty[1]), database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
+    url = empty_place[3] if len(empty_place) > 2 else None
+    with running_service(Path(empty_place[1]), database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
         found = contents(client)
         total = found["people records"]["pagination"]["total"]
         assert total + 50 == made["records"]
         assert found == seen | {"people records": found["people records"]}
         assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello"
-        # What is counted goes on where it was, on either engine.
+        # Counters continue where they stopped, on either engine.
         things = next(each["id"] for each in client.get("/api/v1/objects").json()["objects"] if each["slug"] == "things")
         taken = client.post(f"/api/v1/objects/{things}/records", json={"data": {"code": "tab\there 3\\ \u00e9\n"}})
         assert taken.status_code == 409
         assert client.post("/api/v1/objects", json={"pluralName": "More", "slug": "more"}).status_code == 201
         assert client.post(f"/api/v1/objects/{things}/records", json={"data": {"code": "new"}}).status_code == 201
-    run_crmctl("service", "restore", file, *empty).exits(2)
+    run_crmctl("service", "restore", file, *empty_place).exits(2)
 
 
 def content_of(packed: bytes) -> bytes | None:
@@ -150,13 +150,13 @@ def content_of(packed: bytes) -> bytes | None:
     return None
 
 
-def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService, tmp_path: Path) -> None:
+def test_an_incomplete_or_damaged_backup_is_refused(crm: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "crm.backup"
-    run_crmctl("service", "backup", file, *where(crm)).ok()
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
     whole = file.read_bytes()
     chance = random.Random(7)
     damaged = tmp_path / "damaged"
-    # Before it stands what gzip calls the file, which is nothing of the backup.
+    # The file name in gzip's header comes first and is not part of the backup.
     after_name = whole.index(b"\0", 10) + 1
     for length in (0, 1, 10, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(5))):
         damaged.write_bytes(whole[:length])
@@ -167,7 +167,7 @@ def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService,
         flipped = whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :]
         damaged.write_bytes(flipped)
         if content_of(flipped) == content_of(whole):
-            continue  # one of the bits that fill up a byte
+            continue  # one of the bits that pad a byte
         with pytest.raises(RejectedError):
             unpack(damaged, None)
     damaged.write_bytes(whole[: len(whole) // 2])
@@ -176,27 +176,29 @@ def test_what_is_not_all_of_a_backup_is_never_taken_for_one(crm: RunningService,
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_a_backup_that_is_killed_leaves_nothing_with_its_name(crm: RunningService, tmp_path: Path) -> None:
+def test_a_killed_backup_keeps_the_previous_file(crm: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "crm.backup"
     file.write_text("the backup before")
-    process = subprocess.Popen([CRMCTL, "service", "backup", file, *where(crm)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [CRMCTL, "service", "backup", file, *place_options(crm)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     while not list(tmp_path.glob(".crm.backup.*.partial/*")) and process.poll() is None:
         threading.Event().wait(0.002)
     process.kill()
     process.wait()
     assert file.read_text() == "the backup before" or unpack(file, None)
-    run_crmctl("service", "backup", file, *where(crm)).ok()
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
     assert unpack(file, None)["records"] == 0
 
 
-def test_a_restore_that_is_killed_serves_nothing_and_is_given_again(
-    crm: RunningService, empty: list[str], tmp_path: Path, postgres_again: Callable[[], str]
+def test_a_killed_restore_is_not_served_and_can_be_repeated(
+    crm: RunningService, empty_place: list[str], tmp_path: Path, more_databases: Callable[[], str]
 ) -> None:
     furnish(crm)
     file = tmp_path / "crm.backup"
-    made = run_crmctl("service", "backup", file, *where(crm), "-o", "json").ok().json()
+    made = run_crmctl("service", "backup", file, *place_options(crm), "-o", "json").ok().json()
     for number, moment in enumerate(MOMENTS):
-        place, url = tmp_path / f"place{number}", postgres_again() if len(empty) > 2 else None
+        place, url = tmp_path / f"place{number}", more_databases() if len(empty_place) > 2 else None
         settings = ServiceSettings(data_dir=place, database_url=url)
         options = [str(file), str(place), *([url] if url else [])]
         killed = subprocess.run([sys.executable, "-m", "tests.support.killed_restore", moment, *options], cwd=ROOT, check=False)
@@ -209,7 +211,7 @@ def test_a_restore_that_is_killed_serves_nothing_and_is_given_again(
             assert not has_data(settings.engine_url), moment
             with pytest.raises(ConfigError, match="not finished"):
                 open_data(settings, SystemClock())
-            assert not has_data(settings.engine_url), "looking creates nothing"
+            assert not has_data(settings.engine_url), "has_data creates nothing"
             assert restore_backup(file, settings).records == made["records"]
             assert not list(place.glob(UNFINISHED)), moment
         with running_service(place, database_url=url, background=False) as again, make_client(again.base_url, crm.key) as client:
@@ -217,31 +219,31 @@ def test_a_restore_that_is_killed_serves_nothing_and_is_given_again(
             assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello", moment
 
 
-def test_a_restore_leaves_alone_what_is_not_in_the_backup_and_goes_when_it_fails(
-    crm: RunningService, empty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_restore_keeps_foreign_files_and_a_failed_one_leaves_none(
+    crm: RunningService, empty_place: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     furnish(crm)
-    file, place = tmp_path / "crm.backup", Path(empty[1])
-    run_crmctl("service", "backup", file, *where(crm)).ok()
+    file, place = tmp_path / "crm.backup", Path(empty_place[1])
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
     (stranger := place / "files" / "ab" / ("f" * 32)).parent.mkdir(parents=True)
     stranger.write_text("somebody's")
-    assert "not in the backup" in run_crmctl("service", "restore", file, *empty, "-o", "json").exits(2).error()["message"]
+    assert "not in the backup" in run_crmctl("service", "restore", file, *empty_place, "-o", "json").exits(2).error()["message"]
     assert stranger.read_text() == "somebody's"
     stranger.unlink()
     monkeypatch.setattr("crmctl.service.backup.backup.load_copy", _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        restore_backup(file, ServiceSettings(data_dir=place, database_url=empty[3] if len(empty) > 2 else None))
+        restore_backup(file, ServiceSettings(data_dir=place, database_url=empty_place[3] if len(empty_place) > 2 else None))
     assert [path for path in place.rglob("*") if path.is_file()] == []
 
 
-def test_a_restore_whose_database_goes_away_leaves_no_files_or_says_that_it_began(
-    crm: RunningService, empty: list[str], tmp_path: Path, postgres_again: Callable[[], str], request: pytest.FixtureRequest
+def test_a_restore_that_loses_its_database_leaves_no_files_or_a_marker(
+    crm: RunningService, empty_place: list[str], tmp_path: Path, more_databases: Callable[[], str], request: pytest.FixtureRequest
 ) -> None:
     furnish(crm)
     file = tmp_path / "crm.backup"
-    run_crmctl("service", "backup", file, *where(crm)).ok()
-    for moment in ("goes", "goes as it commits", "stays away") if len(empty) > 2 else ("is full",):
-        url = postgres_again() if len(empty) > 2 else None
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
+    for moment in ("goes", "goes as it commits", "stays away") if len(empty_place) > 2 else ("is full",):
+        url = more_databases() if len(empty_place) > 2 else None
         settings = ServiceSettings(data_dir=(place := tmp_path / moment), database_url=url)
         failing = pytest.raises(CrmctlError, match=r"the database failed|no space left")
         with pytest.MonkeyPatch.context() as patch, lost_database(patch, request, settings, moment), failing:
@@ -259,7 +261,7 @@ def test_a_restore_whose_database_goes_away_leaves_no_files_or_says_that_it_bega
 
 @contextlib.contextmanager
 def lost_database(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest, settings: ServiceSettings, moment: str) -> Iterator[None]:
-    """Within it, a restore loses its database when all is copied; it answers again afterwards."""
+    """Make a restore lose its database once everything is copied; the database answers again afterwards."""
     url = settings.database_url
     if url is None:
         patch.setattr("crmctl.service.store.engine.place_file", _full)
@@ -300,29 +302,29 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_backup_of_a_newer_program_is_refused_and_writes_nothing(crm: RunningService, empty: list[str], tmp_path: Path) -> None:
+def test_a_backup_of_a_newer_version_is_refused_and_writes_nothing(crm: RunningService, empty_place: list[str], tmp_path: Path) -> None:
     furnish(crm)
     file, folder, newer = tmp_path / "crm.backup", tmp_path / "unpacked", tmp_path / "newer.backup"
-    run_crmctl("service", "backup", file, *where(crm)).ok()
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
     manifest = unpack(file, folder)
     manifest["database"]["schemaVersion"] += 1
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with tarfile.open(newer, "w:gz") as archive:
         for part in sorted(path for path in folder.rglob("*") if path.is_file()):
             add_member(archive, part.relative_to(folder).as_posix(), part)
-    refused = run_crmctl("service", "restore", newer, *empty, "-o", "json")
+    refused = run_crmctl("service", "restore", newer, *empty_place, "-o", "json")
     assert refused.code in (2, 9), refused.err
     assert "upgrade crmctl" in refused.error()["hint"]
-    assert [path for path in Path(empty[1]).rglob("*") if path.is_file()] == []
+    assert [path for path in Path(empty_place[1]).rglob("*") if path.is_file()] == []
 
 
-def test_wrong_places_are_refused_in_words(crm: RunningService, tmp_path: Path) -> None:
+def test_wrong_places_are_refused_with_a_reason(crm: RunningService, tmp_path: Path) -> None:
     file = tmp_path / "crm.backup"
     run_crmctl("service", "backup", file, "--data", tmp_path / "nothing").exits(2)
     assert not (tmp_path / "nothing").exists()
-    refused = run_crmctl("service", "restore", "deals", *where(crm), "-o", "json").exits(2).error()
+    refused = run_crmctl("service", "restore", "deals", *place_options(crm), "-o", "json").exits(2).error()
     assert "--as-of" in refused["hint"]
-    run_crmctl("service", "backup", file, *where(crm)).ok()
-    taken = run_crmctl("service", "restore", file, *where(crm), "-o", "json")
+    run_crmctl("service", "backup", file, *place_options(crm)).ok()
+    taken = run_crmctl("service", "restore", file, *place_options(crm), "-o", "json")
     assert taken.code in (2, 9)
     assert "already" in taken.error()["message"]

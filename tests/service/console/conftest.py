@@ -1,4 +1,4 @@
-"""One service with something to see in it, and ways into its console."""
+"""A service, and browsers without scripts that sign in to its console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.service import RunningService, make_client, running_service
 
 
 class Visitor:
-    """Somebody with a browser that has neither scripts nor styles: follows links, sends forms."""
+    """A user with a browser that has neither scripts nor styles, but follows links and sends forms."""
 
     def __init__(self, service: RunningService) -> None:
         self.service = service
@@ -38,18 +38,18 @@ class Visitor:
         return self.client.get(path)
 
     def form_token(self) -> str:
-        """Of this session, from any page."""
+        """Return the form token of this session."""
         page = self.get("/console").text + self.get("/portal/webhooks").text
         found = re.search(r'/sign-out"><input type="hidden" name="token" value="([0-9a-f]{64})"', page)
         assert found, page
         return found[1]
 
     def send(self, path: str, **fields: Any) -> httpx.Response:
-        """A form, with the session's token unless another one is given."""
+        """Send a form, by default with the session's token."""
         return self.client.post(path, data={"token": self.form_token(), **fields})
 
     def reader(self) -> PlainReader:
-        """A reader of this session; a second passes before each of its requests, as undo needs."""
+        """Return a reader of this session. A second passes before each of its requests, as undo needs."""
         self.client.event_hooks["request"].append(lambda _: self.service.clock.advance(1))  # type: ignore[attr-defined]
         return PlainReader(self.client)
 
@@ -58,7 +58,7 @@ class Visitor:
         return self.get(answer.headers["location"])
 
     def enter_as(self, role: str, name: str = "Ada") -> str:
-        """A session of a new member of this role, without the cost of a password; the member's id."""
+        """Start a session of a new member with this role, without hashing a password. Return the member's id."""
         service = self.service
         now = service.clock.now()
 
@@ -88,14 +88,14 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """Without jobs; its clock stands still."""
+    """A service without jobs, whose clock stands still."""
     with running_service(tmp_path / "data", clock=FakeClock(), background=False, development=True) as running:
         yield running
 
 
 @pytest.fixture
 def _cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes a hash slow is tested where hashes are; here they would only cost time."""
+    """Make hashing fast; other tests cover its cost."""
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr(sign_in, "_hasher", lambda: cheap)
 
@@ -105,7 +105,7 @@ Newcomer = Callable[[RunningService], Visitor]
 
 @pytest.fixture
 def newcomer() -> Iterator[Newcomer]:
-    """Makes visitors who have not signed in yet."""
+    """Return a function that creates visitors who have not signed in."""
     with contextlib.ExitStack() as stack:
 
         def make(service: RunningService) -> Visitor:
@@ -118,7 +118,7 @@ def newcomer() -> Iterator[Newcomer]:
 
 @pytest.fixture
 def visitor(service: RunningService, newcomer: Newcomer) -> Visitor:
-    """Signed in to the console."""
+    """A visitor who has signed in to the console."""
     made = newcomer(service)
     assert made.enter().status_code == 200
     return made

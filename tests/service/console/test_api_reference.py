@@ -1,4 +1,4 @@
-"""The reference of the interface."""
+"""The console's reference of the interface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.service.console.conftest import Visitor
 from tests.support.service import RunningService
 
 
-def test_every_call_of_the_interface_is_there_with_a_command_that_exists(service: RunningService, visitor: Visitor) -> None:
+def test_the_reference_has_every_call_with_an_existing_command(service: RunningService, visitor: Visitor) -> None:
     document = service.client.get("/openapi.json").json()
     calls = [call for group in calls_of(document, "http://x").values() for call in group]
     assert len(calls) == sum(len(methods) for methods in document["paths"].values())

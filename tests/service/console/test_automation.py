@@ -1,4 +1,4 @@
-"""Reports and workflows in the browser: forms and YAML that mean the same, results as table, chart and file, deletion."""
+"""Reports and workflows in the browser: equivalent forms and YAML, results as table, chart and file, deletion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def definition(service: RunningService, report_id: str) -> Any:
     return service.client.get(f"/api/v1/reports/{report_id}").json()["definition"]
 
 
-def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: RunningService, visitor: Visitor) -> None:
+def test_a_report_is_created_in_a_form_changed_as_yaml_run_and_deleted(service: RunningService, visitor: Visitor) -> None:
     deals = service.object_id("deals")
     for stage, amount in (("won", 1200.5), ("won", 800), ("lost", 10)):
         data = {"name": f"{stage} <b>", "stage": stage, "amount": {"amount": amount, "currency": "EUR"}}
@@ -54,7 +54,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
         "sort": {"field": "sum_amount", "order": "desc"},
     }
     assert definition(service, report) == asked
-    assert visitor.send("/console/reports", **form).status_code == 409, "a name is taken once"
+    assert visitor.send("/console/reports", **form).status_code == 409, "names are unique"
     ran = visitor.follow(visitor.send(f"{path}/run"))
     assert "2,000.50" in ran.text
     assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Currency", "Sum of Amount", "Number of records"]
@@ -66,7 +66,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
     assert "groupBy: stage" in page
     refused = visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ngroupBy: nothing"})
     assert (refused.status_code, "unknown attribute" in refused.text, "groupBy: nothing" in refused.text) == (400, True, True)
-    assert [each["name"] for each in service.client.get("/api/v1/reports").json()["reports"]] == [NASTY], "nothing of it stays"
+    assert [each["name"] for each in service.client.get("/api/v1/reports").json()["reports"]] == [NASTY], "the refused form changes nothing"
     visitor.follow(visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ncolumns: [name]"}))
     assert definition(service, report) == {"columns": ["name"]}
     assert "This also deletes 1 stored run." in visitor.get(f"{path}/delete").text
@@ -74,9 +74,7 @@ def test_a_report_is_made_with_a_form_changed_as_yaml_run_and_deleted(service: R
     assert service.client.get("/api/v1/reports").json()["reports"] == []
 
 
-def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_and_deleted(
-    service: RunningService, visitor: Visitor
-) -> None:
+def test_a_workflow_is_created_changed_and_deleted_without_losing_hidden_parts(service: RunningService, visitor: Visitor) -> None:
     form: dict[str, Any] = {"name": "Greet", "trigger": "record/created", "object": "people", "enabled": "true"}
     assert "at least one action" in visitor.send("/console/workflows", **form).text
     first = {"a1:type": "updateRecord", "a1:object": "", "a1:f:score": "5", "a1:f:notes": "{{ data.a }}: 7"}
@@ -93,9 +91,9 @@ def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_a
     moved = form | {"name": "Greeted", "action": ["2", "1"], "a1:type": "createActivity", "a1:title": "Ho", "a2:type": "callUrl"}
     page = visitor.send(f"{path}/edit", **moved | kept | {"do": "up 1"}).text
     assert page.index('id="action-1"') < page.index('id="action-2"')
-    assert actions_in(visitor, path) == [note, call], "a button stores nothing"
+    assert actions_in(visitor, path) == [note, call], "moving an action stores nothing"
     visitor.follow(visitor.send(f"{path}/edit", **moved | kept))
-    assert actions_in(visitor, path) == [call, note | {"title": "Ho"}], "what moves takes along what the form does not show"
+    assert actions_in(visitor, path) == [call, note | {"title": "Ho"}], "hidden parts move with their action"
     unknown = visitor.send(f"{path}/edit", **moved | kept | {"a1:type": "createRecord", "a1:object": "nowhere"})
     assert "Action 2: object must be the slug of an object" in unknown.text
     for wrong in (
@@ -111,19 +109,19 @@ def test_a_workflow_is_made_changed_without_losing_what_the_form_does_not_show_a
 
 
 def actions_in(visitor: Visitor, path: str) -> Any:
-    """As the YAML of the form has them."""
+    """Return the actions in the form's YAML."""
     found = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", visitor.get(f"{path}/edit?as=yaml").text, re.DOTALL)
     assert found
     return load_yaml(html.unescape(found[1]))["actions"]
 
 
-def test_schedules_say_when_they_run_next_and_how_the_last_runs_went(service: RunningService, visitor: Visitor) -> None:
+def test_schedules_show_their_next_run(service: RunningService, visitor: Visitor) -> None:
     text = "name: Nightly\ntrigger: schedule\ncron: '0 3 * * *'\nactions:\n- {type: createActivity, title: Night}"
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
     assert re.search(r"Next run</dt><dd><time[^>]*>[0-9]+ [A-Z][a-z]+ [0-9]+, 03:00<", visitor.get(path).text)
 
 
-def test_what_failed_last_is_named_on_the_overview(service: RunningService, visitor: Visitor) -> None:
+def test_failed_reports_are_named_on_the_overview(service: RunningService, visitor: Visitor) -> None:
     made = visitor.send("/console/objects", plural="Passing")
     gone = made.headers["location"].partition("?")[0]
     path = visitor.send("/console/reports", name="Orphan <b>", object="passing", kind="groups", function="count", measured="")
@@ -155,14 +153,14 @@ ACTIONS: list[dict[str, Any]] = [
 ]
 
 
-def test_actions_come_back_from_their_form_as_they_were(service: RunningService) -> None:
+def test_actions_survive_their_form_unchanged(service: RunningService) -> None:
     def back(tx: Tx) -> Any:
         return actions_of(tx, blocks_for(tx, ACTIONS, "people"))
 
     assert service.engine.read(back) == ACTIONS
 
 
-def test_a_condition_without_a_value_is_refused_and_never_left_out(service: RunningService, visitor: Visitor) -> None:
+def test_a_condition_without_a_value_is_refused_not_ignored(service: RunningService, visitor: Visitor) -> None:
     unfinished = {"where": ["email", ""], "op": ["contains", "contains"], "value": ["", ""]}
     for path, form in (
         ("reports", {"name": "R", "object": "people", "kind": "records"}),
@@ -170,18 +168,18 @@ def test_a_condition_without_a_value_is_refused_and_never_left_out(service: Runn
     ):
         answer = visitor.send(f"/console/{path}", **form, **unfinished)
         assert (answer.status_code, "has no value" in answer.text) == (400, True)
-        assert re.search(r'value="email"[^>]* selected', answer.text), "it is still there"
+        assert re.search(r'value="email"[^>]* selected', answer.text), "the form keeps the condition"
         assert service.client.get(f"/api/v1/{path}").json()[path] == []
     service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": {"email": "a@example.com"}})
     listed = visitor.get("/console/records/people?where=email&op=contains&value=")
     assert (listed.status_code, "&#39;email&#39; (contains) has no value" in listed.text) == (400, True)
     assert "a@example.com" not in listed.text
     beyond = visitor.get("/console/records/people?where=email&op=contains&value=a&page=9").text
-    assert "There are no more records" in beyond, "not: none meets the conditions"
+    assert "There are no more records" in beyond, "the page is empty, not the list"
 
 
 @pytest.mark.parametrize("path", ["/console/reports", "/console/workflows"])
-def test_a_wrong_value_is_named_without_the_names_of_the_wire(visitor: Visitor, path: str) -> None:
+def test_a_wrong_value_is_named_in_the_words_of_the_page(visitor: Visitor, path: str) -> None:
     action = {"action": "1", "a1:type": "createActivity", "a1:title": "x", "trigger": "record/created", "kind": "records"}
     condition = {"where": "score", "op": "greaterThanOrEqual", "value": "many"}
     refused = visitor.send(path, name="Wrong", object="people", **action, **condition)
@@ -191,7 +189,7 @@ def test_a_wrong_value_is_named_without_the_names_of_the_wire(visitor: Visitor, 
     assert "greaterThan" not in message[1]
 
 
-def test_a_report_groups_dates_by_period_and_says_so(service: RunningService, visitor: Visitor) -> None:
+def test_a_report_groups_dates_by_period(service: RunningService, visitor: Visitor) -> None:
     for day, amount in (("2026-01-31", 1), ("2026-02-01", 2), ("2026-02-28", 4)):
         add(service, "deals", name="D", close_date=day, amount={"amount": amount, "currency": "EUR"})
     form = {"name": "Months", "object": "deals", "kind": "groups", "groupBy": "close_date", "groupPeriod": "month"}
@@ -206,15 +204,15 @@ def test_a_report_groups_dates_by_period_and_says_so(service: RunningService, vi
     assert (refused.status_code, "needs a groupBy that is a date" in refused.text) == (400, True)
 
 
-def test_figures_that_are_asked_for_and_not_chosen_are_refused(service: RunningService, visitor: Visitor) -> None:
+def test_a_report_of_figures_without_figures_is_refused(service: RunningService, visitor: Visitor) -> None:
     form: dict[str, Any] = {"name": "R", "object": "deals", "kind": "groups", "groupBy": ""}
     for function, measured, said in (("", "", "Choose a figure"), ("", "amount", "Choose what figure 1 shows")):
         answer = visitor.send("/console/reports", **form, function=[function, ""], measured=[measured, ""])
         assert (answer.status_code, said in answer.text) == (400, True)
-    assert service.client.get("/api/v1/reports").json()["reports"] == [], "it would have listed every record"
+    assert service.client.get("/api/v1/reports").json()["reports"] == [], "no report without figures is created"
 
 
-def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wait(service: RunningService, visitor: Visitor) -> None:
+def test_a_failed_workflow_needs_attention_despite_waiting_runs(service: RunningService, visitor: Visitor) -> None:
     text = "name: Nightly\ntrigger: schedule\ncron: '0 * * * *'\nactions:\n- {type: createActivity, title: Night}"
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
     workflow = path.rpartition("/")[2]
@@ -224,10 +222,10 @@ def test_a_workflow_that_failed_last_needs_attention_however_many_of_its_runs_wa
         visitor.follow(visitor.send(f"{path}/run"))
     assert "the call failed" in visitor.get("/console").text
     service.clock.advance(7200)
-    assert "the run has not started" in visitor.get(path).text, "nothing runs the jobs here"
+    assert "the run has not started" in visitor.get(path).text, "this service runs no jobs"
 
 
-def test_a_chart_has_a_place_for_every_figure() -> None:
+def test_a_chart_shows_every_figure() -> None:
     chart = draw("t", [("a", -20, "-20"), ("b", 60, "60"), ("c", None, "")])
     assert chart is not None
     assert [(mark.x, mark.length) for mark in chart.marks] == [(0, 25), (25, 75)]
@@ -236,7 +234,7 @@ def test_a_chart_has_a_place_for_every_figure() -> None:
     assert draw("t", [("a", 10**400, "")] * 2) is None
 
 
-def test_a_line_has_round_steps_and_its_points_at_their_places_in_time() -> None:
+def test_a_line_chart_has_round_steps_and_points_placed_by_time() -> None:
     line = draw_line("t", [("2026-Q4", 67, "67"), ("2026-Q1", -20, "-20"), ("2026-Q2", 0, "0")])
     assert line is not None
     assert [text for _, text in line.ticks] == ["-20", "0", "20", "40", "60", "80"]

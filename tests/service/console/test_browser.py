@@ -42,14 +42,14 @@ DESK = (1440, 900)
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[RunningService]:
-    """A service that delivers, to this machine too."""
+    """A service that delivers, also to this machine."""
     with running_service(tmp_path / "data", development=True) as service:
         yield service
 
 
 @pytest.fixture
 def browser(chromium: Browser, live: RunningService) -> Browser:
-    """Signed in to the console."""
+    """A browser that has signed in to the console."""
     chromium.scheme("light")
     chromium.size(WIDE)
     chromium.driver.delete_all_cookies()
@@ -63,7 +63,7 @@ def person(service: RunningService, **data: Any) -> Any:
     return service.client.post(f"/api/v1/objects/{service.object_id('people')}/records", json={"data": data}).json()
 
 
-def test_a_key_made_in_the_console_works_on_the_command_line_until_it_is_revoked(browser: Browser, live: RunningService) -> None:
+def test_a_key_from_the_console_works_on_the_command_line_until_revoked(browser: Browser, live: RunningService) -> None:
     browser.visit("API keys")
     browser.press("Create a key")
     browser.fill("Name", "warehouse")
@@ -86,9 +86,7 @@ def test_a_key_made_in_the_console_works_on_the_command_line_until_it_is_revoked
     assert browser.complaints() == []
 
 
-def test_a_device_is_logged_in_by_a_member(
-    browser: Browser, live: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_logs_a_device_in(browser: Browser, live: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_logins, "INTERVAL", 0)
     member = newcomer(live)
     member.enter_as("member", "Ada")
@@ -109,7 +107,7 @@ def test_a_device_is_logged_in_by_a_member(
     assert browser.complaints() == []
 
 
-def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: RunningService) -> None:
+def test_an_endpoint_is_added_tested_and_replayed(browser: Browser, live: RunningService) -> None:
     outcomes = {0: 500}
     with Receiver(lambda request, number: outcomes.get(number, 200)) as receiver:
         browser.get(live.client.get("/api/v1/webhooks").json()["portalUrl"])
@@ -144,7 +142,7 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
         browser.press("Delete")
         browser.press("Delete the endpoint")
         browser.wait_for("The endpoint is deleted")
-    # The service may have tried again by itself before the replay was pressed.
+    # The service may have retried before the replay.
     *created, test = [(request.headers["webhook-event-type"], request.headers["webhook-id"]) for request in received]
     assert len(created) >= 2
     assert len(set(created)) == 1
@@ -156,10 +154,10 @@ def test_an_endpoint_from_its_address_to_a_replay(browser: Browser, live: Runnin
 
 
 def violations(browser: Browser, *rules: str, without_header: bool = False) -> Any:
-    """What axe finds by these rules, or by all, with the element it finds it at."""
+    """Return axe's violations of these rules, or of all, with their elements."""
     if browser.script("return !window.axe"):
         browser.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE})
-    # No page has frames or media to wait for.
+    # No page contains frames or media to wait for.
     options = {"resultTypes": ["violations"], "iframes": False, "preload": False} | ({"runOnly": list(rules)} if rules else {})
     return browser.driver.execute_async_script(
         "const done = arguments[arguments.length - 1];"
@@ -190,12 +188,12 @@ document.activeElement.blur();
 return window.unreached.size + 8 * document.querySelectorAll("input[type^=date]").length + 2;
 """
 EMPTY = ("", "/records/deals", "/records/deals/deleted", "/activities", "/files", "/reports", "/workflows", "/webhooks")
-"""Pages that say how to begin, before there is anything to show."""
+"""Pages that show a hint while there is no data."""
 TITLES = "document.querySelectorAll('h1').length"
 
 
 def check_page(browser: Browser, live: RunningService, path: str) -> None:
-    """For readers of screens, in both schemes, wide and narrow, by Tab alone; the header, the same everywhere, once in each look."""
+    """Check a page for screen readers, in both schemes, wide and narrow, and by Tab alone; check the common header once in each look."""
     is_first = path == ""
     browser.scheme("light")
     browser.size(DESK)
@@ -206,7 +204,7 @@ def check_page(browser: Browser, live: RunningService, path: str) -> None:
     browser.type(Keys.TAB * browser.script(KEYBOARD))
     assert browser.script("return [[...window.unreached].map(each => each.outerHTML), window.dim]") == [[], []], path
     assert too_wide(browser) == [], path
-    # Only colours depend on the scheme.
+    # The scheme only changes colours.
     browser.scheme("dark")
     assert violations(browser, "color-contrast", without_header=not is_first) == [], path
     browser.size(NARROW)
@@ -217,13 +215,13 @@ def check_page(browser: Browser, live: RunningService, path: str) -> None:
 
 
 def too_wide(browser: Browser) -> Any:
-    """The width of a page that scrolls sideways, and what does not fit into it."""
+    """Return the width of a page that scrolls sideways, and the elements that are cut off."""
     measured = CUT_OFF.replace("return", "const cut =")
     return browser.script(f"{measured} const wide = document.documentElement.scrollWidth; return wide > innerWidth ? [wide, ...cut] : cut;")
 
 
 @pytest.mark.long
-def test_every_page_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
+def test_every_page_works_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
     script = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": AXE})
     for path in EMPTY:
         check_page(browser, live, path)
@@ -239,7 +237,7 @@ def test_every_page_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browse
     assert [entry for entry in browser.complaints() if not answered.search(entry)] == []
 
 
-def test_ticking_selects_only_what_is_ticked_and_choosing_everything_unticks(browser: Browser, live: RunningService) -> None:
+def test_ticking_a_box_and_choosing_everything_exclude_each_other(browser: Browser, live: RunningService) -> None:
     chosen = "return [...document.querySelectorAll('form.form :checked')].map(each => each.value)"
     for path, box, everything, only in (
         ("keys/new", "records:read", "Full access", "scopes"),
@@ -255,7 +253,7 @@ def test_ticking_selects_only_what_is_ticked_and_choosing_everything_unticks(bro
         assert browser.script(chosen) == [only, box]
 
 
-def test_a_link_from_another_site_opens_what_it_names_and_a_form_from_there_does_nothing(browser: Browser, live: RunningService) -> None:
+def test_links_from_other_sites_work_and_forms_do_not(browser: Browser, live: RunningService) -> None:
     browser.get(f"data:text/html,<main><a href='{live.base_url}/console/webhooks'>Look here</a></main>")
     browser.press("Look here")
     browser.wait_for("No endpoints yet")
@@ -304,7 +302,7 @@ def test_actions_are_added_with_the_keyboard_and_enter_in_a_field_saves_them(bro
     browser.wait_for(r"Change the record of People\s+Record\s+the triggering record\s+Job title\s+Analyst")
 
 
-def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browser, live: RunningService) -> None:
+def test_a_refused_form_puts_visible_focus_on_the_problem(browser: Browser, live: RunningService) -> None:
     for path, button, words in (
         ("records/people/new", "Create", "nothing was saved"),
         (f"records/people/{person(live)['id']}", "Add", "title must not be empty"),
@@ -326,7 +324,7 @@ def test_after_a_refused_form_the_focus_is_seen_on_what_is_wrong(browser: Browse
         assert violations(browser) == [], path
 
 
-def test_a_reference_is_searched_as_one_types_with_the_keyboard_alone(browser: Browser, live: RunningService) -> None:
+def test_a_reference_is_searched_while_typing(browser: Browser, live: RunningService) -> None:
     for name in ("Acme", "Acorn", "Other"):
         live.client.post(f"/api/v1/objects/{live.object_id('companies')}/records", json={"data": {"name": name}})
     browser.get(f"{live.base_url}/console/records/people/new")
@@ -371,7 +369,7 @@ def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(brow
         assert browser.script(shown) == [kind, first]
 
 
-def test_a_record_is_found_from_every_page_while_its_name_is_typed(browser: Browser, live: RunningService) -> None:
+def test_records_are_searched_from_every_page_while_typing(browser: Browser, live: RunningService) -> None:
     person(live, name={"first": "Katharina", "last": "Müller"}, email="km@example.com")
     browser.get(f"{live.base_url}/console/keys")
     browser.tab_to("Search all records").send_keys("muller kath")
@@ -412,7 +410,7 @@ def test_rows_are_selected_changed_and_restored_with_the_keyboard(browser: Brows
     browser.wait_for("1–3 of 3")
 
 
-def test_breadcrumbs_lead_back_to_the_list_as_it_was(browser: Browser, live: RunningService) -> None:
+def test_breadcrumbs_return_to_the_unchanged_list(browser: Browser, live: RunningService) -> None:
     for name in ("Ada", "Grace"):
         person(live, name={"first": name}, email=f"{name}@example.com")
     browser.get(f"{live.base_url}/console/records/people?q=ada&sort=email")

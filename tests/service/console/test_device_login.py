@@ -1,4 +1,4 @@
-"""Device login (RFC 8628): codes that work once and not for long, bounded attempts and polling, a key with the member's role."""
+"""Device login (RFC 8628): codes that work once and briefly, bounded attempts and polling, a key with the member's role."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def poll(service: RunningService, login: dict[str, Any], wait: float = 6.0) -> d
     return dict(answer.json())
 
 
-def member_of(newcomer: Newcomer, service: RunningService, role: str) -> Visitor:
+def visitor_with_role(newcomer: Newcomer, service: RunningService, role: str) -> Visitor:
     visitor = newcomer(service)
     visitor.enter_as(role)
     return visitor
@@ -53,10 +53,10 @@ def shown(page: str) -> str:
 
 
 @pytest.mark.parametrize(("role", "scopes"), [("viewer", READS), ("member", READS | KEPT), ("admin", set(SCOPES)), ("owner", set(SCOPES))])
-def test_a_key_has_the_role_of_the_member_and_lasts_twelve_hours(
+def test_a_key_has_the_members_role_and_lasts_twelve_hours(
     newcomer: Newcomer, service: RunningService, role: str, scopes: set[str]
 ) -> None:
-    login, visitor = start(service), member_of(newcomer, service, role)
+    login, visitor = start(service), visitor_with_role(newcomer, service, role)
     assert login["verification_uri_complete"] == f"{service.base_url}/console/device?code={login['user_code']}"
     assert re.fullmatch("[BCDFGHJKLMNPQRSTVWXZ]{4}-[BCDFGHJKLMNPQRSTVWXZ]{4}", login["user_code"])
     assert poll(service, login) == {"error": "authorization_pending"}
@@ -68,7 +68,7 @@ def test_a_key_has_the_role_of_the_member_and_lasts_twelve_hours(
     assert visitor.follow(answer(visitor, login)).status_code == 200
     given = poll(service, login)
     assert (set(given["scope"].split()), given["expires_in"], given["token_type"]) == (scopes, 12 * 3600, "Bearer")
-    assert poll(service, login) == {"error": "invalid_grant"}, "it works once"
+    assert poll(service, login) == {"error": "invalid_grant"}, "a device code works once"
     [key] = [key for key in run_keys(service) if key["name"] == "Ada on build-7"]
     assert set(key["scopes"]) == scopes
     with service.client_with(given["access_token"]) as client:
@@ -82,7 +82,7 @@ def run_keys(service: RunningService) -> list[dict[str, Any]]:
     return list(run_crmctl("service", "keys", "list", "--data", service.data_dir).ok().json())
 
 
-def test_the_role_counts_when_the_key_is_made(newcomer: Newcomer, service: RunningService) -> None:
+def test_the_role_at_the_moment_of_issue_counts(newcomer: Newcomer, service: RunningService) -> None:
     visitor = newcomer(service)
     member_id = visitor.enter_as("admin")
     demoted, removed = start(service), start(service)
@@ -94,11 +94,11 @@ def test_the_role_counts_when_the_key_is_made(newcomer: Newcomer, service: Runni
     assert len([key for key in run_keys(service) if "on build-7" in key["name"]]) == 1
 
 
-def test_a_denied_an_expired_and_an_unknown_login_give_no_key(newcomer: Newcomer, service: RunningService) -> None:
-    visitor, before = member_of(newcomer, service, "owner"), run_keys(service)
+def test_denied_expired_and_unknown_logins_give_no_key(newcomer: Newcomer, service: RunningService) -> None:
+    visitor, before = visitor_with_role(newcomer, service, "owner"), run_keys(service)
     denied, late = start(service), start(service)
     assert answer(visitor, denied, "deny").status_code == 303
-    assert answer(visitor, denied).status_code == 404, "it is answered once"
+    assert answer(visitor, denied).status_code == 404, "a login can be answered once"
     assert poll(service, denied) == {"error": "access_denied"}
     assert poll(service, denied) == {"error": "invalid_grant"}
     service.clock.advance(600)  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def test_a_denied_an_expired_and_an_unknown_login_give_no_key(newcomer: Newcomer
 
 
 def test_a_device_that_polls_too_often_is_slowed_down(newcomer: Newcomer, service: RunningService) -> None:
-    login, visitor = start(service), member_of(newcomer, service, "owner")
+    login, visitor = start(service), visitor_with_role(newcomer, service, "owner")
     waited = [(0, "authorization_pending"), (4.9, "slow_down"), (10, "authorization_pending"), (0, "slow_down"), (14.9, "slow_down")]
     assert [(wait, poll(service, login, wait)["error"]) for wait, _ in waited] == waited
     answer(visitor, login)
@@ -121,8 +121,8 @@ def test_a_device_that_polls_too_often_is_slowed_down(newcomer: Newcomer, servic
     assert "access_token" in poll(service, login, 25)
 
 
-def test_guesses_of_a_code_are_bounded(newcomer: Newcomer, service: RunningService) -> None:
-    login, visitor, other = start(service), member_of(newcomer, service, "member"), member_of(newcomer, service, "member")
+def test_guessing_codes_is_limited(newcomer: Newcomer, service: RunningService) -> None:
+    login, visitor, other = start(service), visitor_with_role(newcomer, service, "member"), visitor_with_role(newcomer, service, "member")
     guesses = [visitor.send("/console/device", code="BBBB-BBBB") for _ in range(5)]
     guesses += [visitor.send("/console/device/answer", code="BBBB-BBBB", answer="approve") for _ in range(5)]
     assert {guess.status_code for guess in guesses} == {404}
@@ -132,7 +132,7 @@ def test_guesses_of_a_code_are_bounded(newcomer: Newcomer, service: RunningServi
     assert answer(other, login).status_code == 303
 
 
-def test_starts_from_one_address_are_bounded(service: RunningService) -> None:
+def test_logins_from_one_address_are_limited(service: RunningService) -> None:
     for _ in range(MOST_LOGINS):
         start(service)
     refused = service.client.post("/oauth/device_authorization", data={"client_id": "test"})
@@ -141,19 +141,19 @@ def test_starts_from_one_address_are_bounded(service: RunningService) -> None:
     assert service.client.post("/oauth/device_authorization", data={"client_id": "test"}, headers=elsewhere).status_code == 200
 
 
-def test_a_code_is_read_however_it_is_written(newcomer: Newcomer, service: RunningService) -> None:
-    login, visitor = start(service, host="<b>evil</b>"), member_of(newcomer, service, "viewer")
+def test_codes_are_accepted_in_any_notation(newcomer: Newcomer, service: RunningService) -> None:
+    login, visitor = start(service, host="<b>evil</b>"), visitor_with_role(newcomer, service, "viewer")
     page = visitor.send("/console/device", code=f" {login['user_code'].lower().replace('-', ' ')} ")
     assert (page.status_code, "Log in on unknown?" in page.text, "evil" in page.text) == (200, True, False)
 
 
-def test_only_members_approve_and_only_with_the_token_of_their_session(newcomer: Newcomer, service: RunningService) -> None:
+def test_only_members_can_approve_with_the_token_of_their_session(newcomer: Newcomer, service: RunningService) -> None:
     login, operator, stranger = start(service), newcomer(service), newcomer(service)
     operator.enter()
     assert "belongs to no member" in answer(operator, login).text
     page = stranger.get(f"/console/device?code={login['user_code']}")
-    assert (page.status_code, f"/device?code={login['user_code']}" in page.text) == (403, True), "signing in leads back here"
-    member, code = member_of(newcomer, service, "owner"), login["user_code"]
+    assert (page.status_code, f"/device?code={login['user_code']}" in page.text) == (403, True), "signing in returns to this page"
+    member, code = visitor_with_role(newcomer, service, "owner"), login["user_code"]
     assert member.client.post("/console/device/answer", data={"code": code, "answer": "approve"}).status_code == 403
     assert member.send("/console/device/answer", code=code, answer="yes").status_code == 400
     assert poll(service, login) == {"error": "authorization_pending"}
@@ -171,14 +171,14 @@ def test_a_request_without_a_client_is_refused(service: RunningService) -> None:
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
-    """Lets devices poll as often as they like."""
+    """A service that lets devices poll at any rate."""
     monkeypatch.setattr(device_logins, "INTERVAL", 0)
     with running_service(tmp_path / "data", background=False) as running:
         yield running
 
 
 @pytest.mark.parametrize(("word", "code", "said"), [("approve", 0, '"profile": "mine"'), ("deny", 4, "the login was denied")])
-def test_the_program_logs_in(newcomer: Newcomer, quick: RunningService, word: str, code: int, said: str) -> None:
+def test_crmctl_logs_in(newcomer: Newcomer, quick: RunningService, word: str, code: int, said: str) -> None:
     words = ("auth", "login", "--device", "--insecure-storage", "--base-url", quick.base_url, "--profile", "mine")
     with start_crmctl(*words) as process:
         assert process.stderr is not None
@@ -186,7 +186,7 @@ def test_the_program_logs_in(newcomer: Newcomer, quick: RunningService, word: st
         found = re.search(rf"open ({quick.base_url}/console/device\?code=(\S+)) and approve the code (\S+)", asked)
         assert found, asked
         assert found[2] == found[3]
-        visitor = member_of(newcomer, quick, "viewer")
+        visitor = visitor_with_role(newcomer, quick, "viewer")
         assert answer(visitor, {"user_code": found[2]}, word).status_code == 303
         out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, said in out + err) == (code, True), out + err
@@ -197,7 +197,7 @@ def test_the_program_logs_in(newcomer: Newcomer, quick: RunningService, word: st
         assert run_crmctl("auth", "can-i", "records:write").exits(4).out == "no\n"
 
 
-def test_a_service_without_device_logins_is_named(tmp_path: Path) -> None:
+def test_a_service_without_device_logins_is_refused_by_name(tmp_path: Path) -> None:
     with ScriptedServer(Reply(404, text="not here")) as server:
         words = ("auth", "login", "--device", "--insecure-storage", "--base-url", server.origin, "-o", "json")
         refused = run_crmctl(*words).exits(9)
@@ -207,9 +207,9 @@ def test_a_service_without_device_logins_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("initdb", "postgres")
-def test_a_login_on_postgresql(newcomer: Newcomer, postgres: Any, tmp_path: Path) -> None:
+def test_device_login_works_on_postgresql(newcomer: Newcomer, postgres: Any, tmp_path: Path) -> None:
     with running_service(tmp_path / "data", database_url=postgres.create_database(), clock=FakeClock(), background=False) as service:
-        login, visitor = start(service), member_of(newcomer, service, "member")
+        login, visitor = start(service), visitor_with_role(newcomer, service, "member")
         assert poll(service, login) == {"error": "authorization_pending"}
         assert poll(service, login, 0) == {"error": "slow_down"}
         assert answer(visitor, login).status_code == 303

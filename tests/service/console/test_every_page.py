@@ -1,4 +1,4 @@
-"""Every page of the route tables: small, whole without scripts, and for each role only what it may do. What is new is in it by itself."""
+"""Every page of the route tables is small, works without scripts, and offers each role only what it may do. New pages are included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.service import RunningService, running_service
 ROLES = {"viewer": MemberRole.VIEWER, "member": MemberRole.MEMBER, "admin": MemberRole.ADMIN, "owner": MemberRole.OWNER}
 MOST_BYTES = 40_000
 REFUSED = {"/nowhere": 404, "/records/people?where=score&op=greaterThan&value=x": 400}
-"""Pages that say what is wrong; of the others one is not: the deletion of a standard object."""
+"""Pages that show an error; so does the deletion of a standard object."""
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +44,15 @@ def visitor_of(newcomer: Newcomer, service: RunningService, role: str) -> Visito
 
 
 def route_for(routes: list[PageRoute], method: str, path: str) -> PageRoute:
-    """The one that answers, as the router finds it: the first that fits."""
+    """Return the first matching route, as the router does."""
     return next(route for route in routes if route.method == method and compile_path(route.path)[0].match(path))
 
 
-def test_no_page_is_missing_here(crm: RunningService, furnished: FurnishedPages) -> None:
+def test_every_page_is_tested(crm: RunningService, furnished: FurnishedPages) -> None:
     assert unknown_pages(crm, furnished) == set()
 
 
-def test_every_page_is_small_and_whole_without_scripts(crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer) -> None:
+def test_every_page_is_small_and_works_without_scripts(crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer) -> None:
     operator, stranger, guest = newcomer(crm), newcomer(crm), newcomer(crm)
     operator.enter()
     guest.enter(PORTAL)
@@ -66,7 +66,7 @@ def test_every_page_is_small_and_whole_without_scripts(crm: RunningService, furn
         assert (answer.status_code == 200) is (path.removeprefix("/console") not in REFUSED and 'class="code"' not in page), path
         assert re.findall(r"<h1", page) == ["<h1"], path
         assert not re.search(r'<[^>]* on\w+=|<[^>]* style=|href="javascript:|<script(?! src=)', page), path
-        # Whatever can be filled in can be sent, and every button does something by itself.
+        # Every form can be sent, and every button works without scripts.
         for form in re.findall(r"<form.*?</form>", page, re.DOTALL):
             assert re.search(r"<button(?! type=.button.)", form), (path, form)
             assert ('method="post"' in form) is ('name="token"' in form), (path, form)
@@ -75,7 +75,7 @@ def test_every_page_is_small_and_whole_without_scripts(crm: RunningService, furn
 
 
 @pytest.mark.parametrize("role", ["viewer", "member", "admin"])
-def test_a_page_opens_for_the_roles_it_is_for_and_offers_only_what_they_may_do(
+def test_pages_open_for_their_roles_and_offer_only_permitted_actions(
     crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer, role: str
 ) -> None:
     visitor, routes, mine = visitor_of(newcomer, crm, role), page_tables(crm)[0].routes, ROLES[role]
@@ -94,10 +94,8 @@ def test_a_page_opens_for_the_roles_it_is_for_and_offers_only_what_they_may_do(
 
 
 @pytest.mark.parametrize("area", ["console", "portal"])
-def test_no_form_does_anything_without_the_token_of_its_own_session(
-    crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer, area: str
-) -> None:
-    """Every form of the route tables, by whoever may everything: without a token, with another session's, and from another site."""
+def test_forms_need_the_token_of_their_session(crm: RunningService, furnished: FurnishedPages, newcomer: Newcomer, area: str) -> None:
+    """Send every form of the route tables as owner: without a token, with another session's token, and from another site."""
     visitor, other = newcomer(crm), newcomer(crm)
     visitor.enter(area)
     other.enter(area)
@@ -112,7 +110,7 @@ def test_no_form_does_anything_without_the_token_of_its_own_session(
     assert everything(crm) == before
 
 
-def test_a_page_that_fails_inside_says_so_as_a_page_with_the_id_of_its_request(
+def test_an_internal_error_is_a_page_with_the_request_id(
     crm: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from crmctl.service.store import reports

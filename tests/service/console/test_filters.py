@@ -15,7 +15,7 @@ from tests.support.stored_records import add
 __all__ = ["member"]
 
 
-def test_filters_take_periods_and_names_of_linked_records(service: RunningService, member: Visitor) -> None:
+def test_filters_accept_periods_and_names_of_linked_records(service: RunningService, member: Visitor) -> None:
     acme = add(service, "companies", name="Acme")
     now = datetime.fromtimestamp(service.clock.now(), UTC)
     for name, day in (("today", now), ("older", now - timedelta(29)), ("ancient", now - timedelta(400))):
@@ -35,7 +35,7 @@ def test_filters_take_periods_and_names_of_linked_records(service: RunningServic
     assert (refused.status_code, "Company: no record has this name" in refused.text) == (400, True)
 
 
-def test_filters_take_ticked_options_and_parts_of_values(service: RunningService, member: Visitor) -> None:
+def test_filters_accept_ticked_options_and_parts_of_values(service: RunningService, member: Visitor) -> None:
     for number, (city, status) in enumerate((("Ötz", "new"), ("Berlin", "customer"), ("berlin", "inactive"), (None, "new"))):
         address = {"street": "Berlin Street 1", "city": city} if city else None
         add(service, "people", email=f"{number}@example.com", status=status, address=address)
@@ -71,7 +71,7 @@ def test_filters_take_ticked_options_and_parts_of_values(service: RunningService
     assert (refused.status_code, "unknown attribute" in refused.json()["message"]) == (400, True), "the interface has no filters of parts"
 
 
-def test_a_filter_of_money_names_a_currency_or_compares_all(service: RunningService, member: Visitor) -> None:
+def test_a_filter_of_amounts_may_name_a_currency(service: RunningService, member: Visitor) -> None:
     for name, amount, currency in (("a", 1500, "EUR"), ("b", 1500, "USD"), ("c", 900, "EUR")):
         add(service, "deals", name=name, amount={"amount": amount, "currency": currency})
 
@@ -97,7 +97,7 @@ def test_a_filter_of_listed_amounts_has_no_currency(service: RunningService, mem
     assert member.get(path + "1000 EUR").status_code == 400
 
 
-def test_more_conditions_than_a_search_takes_are_refused(service: RunningService, member: Visitor) -> None:
+def test_too_many_conditions_are_refused(service: RunningService, member: Visitor) -> None:
     for slug in ("address.city", "email"):
         for name in ("", "/csv"):
             path = f"/console/records/people{name}?" + f"where={slug}&op=contains&value=x&" * 101
@@ -127,12 +127,12 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
     [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', page)
     assert "ada@example.com" in viewer.get(html.unescape(shared_path)).text
     viewer.follow(viewer.send(f"{path}/views", name="Of a viewer", shared="1", query=query))
-    assert "Of a viewer" not in member.get(path).text, "viewers share nothing"
+    assert "Of a viewer" not in member.get(path).text, "viewers cannot share views"
     admin = newcomer(service)
     admin.enter_as("admin")
     for name, kept in ((NASTY, 2), (" ", 2)):
         admin.send(f"{path}/views", name=name, shared="1", query=f"sort=email&q={'x' if name == NASTY else 'y'}")
-        assert member.get(path).text.count("q=x&amp;sort=email") == 1, "an admin changes the view of a member"
+        assert member.get(path).text.count("q=x&amp;sort=email") == 1, "an admin can change a member's view"
         assert len(re.findall(r'<a href="[^"]*">(?:Mine|[^<]*&lt;script)', member.get(path).text)) == kept
     [shared_path] = re.findall(r'href="([^"]+)">[^<]*&lt;script', member.get(path).text)
     views = re.findall(r'name="view" value="([^"]+)"', member.get(html.unescape(shared_path)).text)

@@ -1,4 +1,4 @@
-"""Endpoints that fail are named where one looks first, with since when and why."""
+"""The overview names failing endpoints with time and reason; the health page makes backups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.service import RunningService
 
 
 def try_once(service: RunningService, endpoint: str, status: int | None) -> None:
-    """A test event, and a try of it that was answered with the status, or not at all."""
+    """Make a test event and one try of it that got this status, or no answer."""
     advance(service, 60)
     now = service.clock.now()
     attempt = Attempt(now, 0.1, status, None if status else "ConnectError: <b>refused</b>", {}, {}, "")
@@ -34,7 +34,7 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
     service.engine.write(send)
 
 
-def test_endpoints_that_fail_are_named_where_one_looks_first(service: RunningService, visitor: Visitor) -> None:
+def test_failing_endpoints_are_named_on_the_overview(service: RunningService, visitor: Visitor) -> None:
     outcomes: dict[str, list[int | None]] = {"never": [None], "since": [200, 503], "works": [503, 200], "untried": [], "off": [503]}
     for name, statuses in outcomes.items():
         endpoint = add_endpoint(service, f"http://127.0.0.1:9/{name}")
@@ -83,7 +83,7 @@ def test_the_health_page_makes_a_backup_that_restores(
     assert member.get("/console/health").status_code == member.get("/console/health/backup").status_code == 403
 
 
-def test_a_rotated_key_and_the_new_one_both_work_until_the_chosen_time(service: RunningService, visitor: Visitor) -> None:
+def test_the_old_and_the_rotated_key_both_work_until_the_chosen_time(service: RunningService, visitor: Visitor) -> None:
     made = visitor.send("/console/keys", name="ci", access="scopes", scope="objects:read").text
     [old] = re.findall(r"crs_[\w-]{43}", made)
     [path] = re.findall(r'/console(/keys/[\w-]{36})/rotate">Rotate…<span class="hidden"> ci', visitor.get("/console/keys").text)

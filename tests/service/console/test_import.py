@@ -1,4 +1,4 @@
-"""Importing CSV and Excel files in the console: columns, check, import, undo, and the bounds of what it reads."""
+"""Importing CSV and Excel files in the console: columns, check, import, undo, and limits of the file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_file_is_checked_imported_and_undone(service: RunningService, reader: 
     assert people(service) == {}
 
 
-def test_rows_change_the_records_they_name_and_no_other_values(service: RunningService, reader: PlainReader) -> None:
+def test_rows_change_only_the_values_they_contain(service: RunningService, reader: PlainReader) -> None:
     add(service, "people", email="ada@example.com", name={"first": "Ada", "last": "Byron"}, score=1)
     add(service, "people", email="grace@example.com", name={"first": "Grace", "last": "Hopper"})
     text = "email,name.last,score\nADA@example.com,Lovelace,\ngrace@example.com,Hopper,\nnew@example.com,Turing,3\n"
@@ -81,7 +81,7 @@ def test_rows_change_the_records_they_name_and_no_other_values(service: RunningS
     assert people(service) == before
 
 
-def test_a_workbook_and_a_file_of_the_list_are_read_alike(service: RunningService, reader: PlainReader) -> None:
+def test_a_workbook_and_an_exported_list_can_be_imported(service: RunningService, reader: PlainReader) -> None:
     book = openpyxl.Workbook()
     assert book.active is not None
     for row in (("email", "score"), ("ada@example.com", 0.5)):
@@ -117,7 +117,7 @@ def workbook(sheet: str, padding: int = 0) -> bytes:
     ],
     ids=["empty", "compressed", "json", "damaged", "bomb", "rows", "dimension", "cell"],
 )
-def test_files_that_no_import_needs_are_refused(reader: PlainReader, name: str, content: bytes, problem: str) -> None:
+def test_unsuitable_files_are_refused(reader: PlainReader, name: str, content: bytes, problem: str) -> None:
     assert upload(reader, name, content).answer.status_code == 400
     assert problem.casefold() in words(reader).casefold()
 
@@ -131,7 +131,7 @@ def test_large_files_and_long_files_are_refused(reader: PlainReader, visitor: Vi
     assert "more than 2 rows" in words(reader)
 
 
-def test_a_file_is_imported_once_and_only_by_who_uploaded_it(service: RunningService, reader: PlainReader, newcomer: Newcomer) -> None:
+def test_a_file_is_imported_once_and_only_by_its_uploader(service: RunningService, reader: PlainReader, newcomer: Newcomer) -> None:
     upload(reader, "<b>.csv", b"email,<script>\nada@example.com,x\n")
     assert "<script>" not in reader.text.partition("<main")[2]
     address, other = str(reader.answer.url), newcomer(service)

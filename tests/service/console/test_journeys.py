@@ -1,12 +1,11 @@
 """29 journeys of a team in the console, in Chromium, by keyboard or mouse, on one service that fills up.
 
-Journeys: edit a cell by mouse; edit one by keyboard while others save; import a workbook and undo it; import a file with bad
-rows; merge and separate records; filter; sort and save a view; correct a duplicate and type money; add an activity and restore
-a deleted record; tag everything that matches and undo it; export for a spreadsheet; go from the overview to a stage on a phone;
-make an object; change options and tick them in a filter; read the audit log; make a backup; choose currency and time zone; invite a
-member; rotate a key;
-report by currency; report by month; fill in a workflow. In test_browser.py: search while typing; change selected rows and undo
-it; look up a reference; go back to a list as it was; make and revoke a key; follow an endpoint to a replay; write a workflow.
+Journeys: edit a cell by mouse; edit one by keyboard while others save; import a workbook and undo it; import a file with bad rows; merge
+and separate records; filter; sort and save a view; correct a duplicate and type money; add an activity and restore a deleted record; tag
+all matching records and undo it; export for a spreadsheet; go from the overview to a stage on a phone; make an object; change options and
+tick them in a filter; read the audit log; make a backup; choose currency and time zone; invite a member; rotate a key; report by currency;
+report by month; fill in a workflow. In test_browser.py: search while typing; change selected rows and undo it; look up a reference; go back
+to a list as it was; make and revoke a key; follow an endpoint to a replay; write a workflow.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 @pytest.fixture
 def browser(chromium: Browser, team: RunningService) -> Browser:
-    """Signed in to the console of the team."""
+    """A browser that has signed in to the console of the team."""
     chromium.scheme("light")
     chromium.size(WIDE)
     chromium.driver.delete_all_cookies()
@@ -70,14 +69,14 @@ def test_a_cell_is_edited_with_a_double_click(browser: Browser, team: RunningSer
     assert read(team, "people", ada)["status"] == "customer"
 
 
-def test_a_cell_is_edited_with_the_keyboard_and_nobody_loses_a_change(browser: Browser, team: RunningService) -> None:
+def test_a_cell_is_edited_with_the_keyboard_without_losing_changes(browser: Browser, team: RunningService) -> None:
     both = add(team, "people", name={"first": "Both"}, email="both@example.com", score=1, status="new")
     address = f"/api/v1/objects/{team.object_id('people')}/records/{both}"
     browser.get(f"{team.base_url}/console/records/people?column=name&column=score&column=status&q=both")
     browser.tab_to("Both").send_keys(Keys.ARROW_RIGHT)
     browser.type(Keys.ENTER)
     browser.wait_for_focus("Score")
-    # Someone saves another attribute: both changes stay.
+    # Another user saves another attribute: both changes stay.
     team.client.patch(address, json={"data": {"status": "customer"}}).raise_for_status()
     browser.type(Keys.BACKSPACE, "2", Keys.ENTER)
     browser.wait_for("Saved")
@@ -85,7 +84,7 @@ def test_a_cell_is_edited_with_the_keyboard_and_nobody_loses_a_change(browser: B
     browser.tab_to("Both").send_keys(Keys.ARROW_RIGHT)
     browser.type(Keys.ENTER)
     browser.wait_for_focus("Score")
-    # Someone saves the same attribute: the form says who, when and what.
+    # Another user saves the same attribute: the form shows who, when and what.
     team.client.patch(address, json={"data": {"score": 7}}).raise_for_status()
     browser.type(Keys.BACKSPACE, "3", Keys.ENTER)
     browser.wait_for(r"First key \(on \d+ \w+ \d{4}, \d\d:\d\d\) saved this record")
@@ -142,7 +141,7 @@ def test_two_records_are_merged_and_separated(browser: Browser, team: RunningSer
     assert read(team, "companies", kept) == {"name": "Merge Kept", "domain": "kept.example"}
 
 
-def test_records_are_found_by_filters_as_people_write_them(browser: Browser, team: RunningService) -> None:
+def test_filters_accept_values_as_people_write_them(browser: Browser, team: RunningService) -> None:
     company = add(team, "companies", name="Filter AG")
     add(team, "people", name={"first": "Filter"}, email="filter@example.com", status="customer", score=12500.5, company=company)
     for slug, operator, value, chip in (
@@ -167,7 +166,7 @@ def test_records_are_found_by_filters_as_people_write_them(browser: Browser, tea
     assert "op=" not in browser.driver.current_url
 
 
-def test_a_list_is_sorted_and_kept_as_a_view_for_everyone(browser: Browser, team: RunningService) -> None:
+def test_a_sorted_list_is_saved_as_a_shared_view(browser: Browser, team: RunningService) -> None:
     for name, employees in (("View A", 2), ("View B", 1)):
         add(team, "companies", name=name, employees=employees)
     browser.get(f"{team.base_url}/console/records/companies?q=view&column=name&column=employees")
@@ -187,7 +186,7 @@ def test_a_list_is_sorted_and_kept_as_a_view_for_everyone(browser: Browser, team
     browser.wait_for("The view is deleted")
 
 
-def test_a_duplicate_is_named_once_with_a_link_and_money_is_typed_as_lists_show_it(browser: Browser, team: RunningService) -> None:
+def test_a_duplicate_is_linked_once_and_amounts_are_typed_as_shown(browser: Browser, team: RunningService) -> None:
     add(team, "people", name={"first": "Original"}, email="same@example.com")
     browser.get(f"{team.base_url}/console/records/people/new")
     browser.fill("Email", "same@example.com")
@@ -205,7 +204,7 @@ def test_a_duplicate_is_named_once_with_a_link_and_money_is_typed_as_lists_show_
     browser.wait_for("€12,500.50")
 
 
-def test_a_record_gets_an_activity_is_deleted_and_restored_with_it(browser: Browser, team: RunningService) -> None:
+def test_a_record_is_restored_with_its_activity(browser: Browser, team: RunningService) -> None:
     add(team, "companies", name="Restored GmbH")
     browser.get(f"{team.base_url}/console/records/companies?q=restored")
     browser.press("Restored GmbH")
@@ -223,7 +222,7 @@ def test_a_record_gets_an_activity_is_deleted_and_restored_with_it(browser: Brow
     browser.wait_for(r"(?s)The record is restored.*First call")
 
 
-def test_a_workflow_needs_a_value_for_what_it_sets(browser: Browser, team: RunningService) -> None:
+def test_an_action_of_a_workflow_needs_a_value(browser: Browser, team: RunningService) -> None:
     browser.get(f"{team.base_url}/console/workflows/new")
     browser.fill("Name", "Empty")
     browser.choose("New action", "Change the record", by_text=True)
@@ -254,7 +253,7 @@ def test_an_option_is_added_and_offered_to_filters(browser: Browser, team: Runni
     browser.wait_for(r"(?s)Stage is negotiation or on hold.*Ticked deal")
 
 
-def test_the_audit_log_says_who_changed_what(browser: Browser, team: RunningService) -> None:
+def test_the_audit_log_shows_who_changed_what(browser: Browser, team: RunningService) -> None:
     browser.visit("Objects")
     browser.press("Companies")
     browser.press("Industry")
@@ -265,7 +264,7 @@ def test_the_audit_log_says_who_changed_what(browser: Browser, team: RunningServ
     browser.wait_for(r"Attribute updated\s+Sector\s+name: Industry → Sector\s+Operator")
 
 
-def test_a_changed_form_asks_before_it_is_left_and_paper_shows_the_content_alone(browser: Browser, team: RunningService) -> None:
+def test_a_changed_form_asks_before_leaving_and_prints_only_content(browser: Browser, team: RunningService) -> None:
     browser.get(f"{team.base_url}/console/records/companies/new")
     asks = "return !window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     assert browser.script(asks) is False
@@ -319,7 +318,7 @@ def test_a_key_is_rotated(browser: Browser, team: RunningService) -> None:
     assert browser.wait_for(r"crs_[\w-]{43}")[0] != old
 
 
-def test_a_report_adds_each_currency_by_itself(browser: Browser, team: RunningService) -> None:
+def test_a_report_sums_currencies_separately(browser: Browser, team: RunningService) -> None:
     for amount, currency in ((1, "EUR"), (2, "EUR"), (4, "USD")):
         add(team, "deals", name=f"Report {amount}", amount={"amount": amount, "currency": currency}, stage="won")
     definition = {"name": "By stage", "objectId": team.object_id("deals")}
@@ -339,7 +338,7 @@ def test_a_report_adds_each_currency_by_itself(browser: Browser, team: RunningSe
     browser.wait_for("USD")
 
 
-def test_everything_that_matches_gets_a_tag_and_loses_it_again(browser: Browser, team: RunningService) -> None:
+def test_all_matching_records_get_a_tag_and_undo_removes_it(browser: Browser, team: RunningService) -> None:
     rows = [{"data": {"email": f"tagged{number}@example.com", "name": {"first": f"Tagged {number}"}}} for number in range(30)]
     assert team.client.post(f"/api/v1/objects/{team.object_id('people')}/records/bulk", json={"records": rows}).is_success
     browser.get(f"{team.base_url}/console/records/people?q=tagged")
@@ -357,7 +356,7 @@ def test_everything_that_matches_gets_a_tag_and_loses_it_again(browser: Browser,
     browser.wait_for("No record meets these conditions")
 
 
-def test_an_import_gives_its_bad_rows_back(browser: Browser, team: RunningService, tmp_path: Path) -> None:
+def test_an_import_returns_its_bad_rows(browser: Browser, team: RunningService, tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("Email,Score\nimported@example.com,5\nnot an address,6\n")
     browser.get(f"{team.base_url}/console/records/people/import")
     browser.field("CSV file").send_keys(str(tmp_path / "people.csv"))
@@ -379,7 +378,7 @@ def test_a_list_is_exported_for_a_spreadsheet(browser: Browser, team: RunningSer
     assert [line.partition(",")[2] for line in lines] == ["name,amount.amount,amount.currency", "'=SUM(1) export,12500.5,EUR"]
 
 
-def test_from_the_overview_to_the_deals_of_a_stage_on_a_phone(browser: Browser, team: RunningService) -> None:
+def test_a_phone_goes_from_the_overview_to_the_deals_of_a_stage(browser: Browser, team: RunningService) -> None:
     add(team, "deals", name="On the phone", stage="negotiation")
     browser.size(NARROW)
     browser.get(f"{team.base_url}/console")
@@ -392,7 +391,7 @@ def test_from_the_overview_to_the_deals_of_a_stage_on_a_phone(browser: Browser, 
     assert browser.script("return document.documentElement.scrollWidth") <= NARROW[0]
 
 
-def test_an_object_is_made_with_its_first_record(browser: Browser, team: RunningService) -> None:
+def test_an_object_is_created_with_its_first_record(browser: Browser, team: RunningService) -> None:
     browser.visit("Objects")
     browser.press("New object")
     browser.fill("Plural name", "Rooms")

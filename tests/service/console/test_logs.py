@@ -1,4 +1,4 @@
-"""What was asked, and what was done to the service itself, is looked up in the browser."""
+"""The request log and the audit log in the browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.service import RunningService
 
 
-def test_what_is_done_to_the_service_is_shown_with_who_did_it(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
+def test_the_audit_log_shows_actions_and_actors(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
     admin = newcomer(service)
     admin.enter_as("admin", "Eve")
     path = admin.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
@@ -34,7 +34,7 @@ def test_what_is_done_to_the_service_is_shown_with_who_did_it(service: RunningSe
     assert "Object created" not in only
 
 
-def test_requests_are_looked_up_by_key_status_and_id(service: RunningService, visitor: Visitor) -> None:
+def test_requests_are_found_by_key_status_and_id(service: RunningService, visitor: Visitor) -> None:
     key = service.engine.read(keys.list_keys)[0].id
     rows = [
         LoggedRequest(at, f"request-{at}", key if at < 3 else None, "GET", "/api/v1/objects", status, 1500, "::1")

@@ -1,4 +1,4 @@
-"""Members sign in with a password of their own; a role says what they may do, on every page and for every form, whoever made it."""
+"""Members sign in with passwords, and their role limits every page and form, even forms made by hand."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ pytestmark = pytest.mark.usefixtures("_cheap_passwords")
 
 PASSWORD = "correct horse battery"
 
-OF_ONESELF = {("/sign-out"), ("/account/password"), ("/members/sessions/{id:uuid}/end"), ("/sign-in"), ("/password")}
-OF_ONESELF |= {"/records/{slug}/views", "/records/{slug}/views/delete", "/device", "/device/answer"}
-"""Forms that change nothing but the visitor's own session and password, or make a key with the visitor's role."""
-OF_MEMBERS = {
+OWN_FORMS = {("/sign-out"), ("/account/password"), ("/members/sessions/{id:uuid}/end"), ("/sign-in"), ("/password")}
+OWN_FORMS |= {"/records/{slug}/views", "/records/{slug}/views/delete", "/device", "/device/answer"}
+"""Forms that only change the visitor's own session and password, or make a key with the visitor's role."""
+MEMBER_FORMS = {
     *("/reports/{id:uuid}/run", "/workflows/{id:uuid}/run", "/records/{slug}", "/records/{slug}/{recordId:uuid}/edit"),
     *("/records/{slug}/{recordId:uuid}/delete", "/records/{slug}/{recordId:uuid}/activities", "/files"),
     *("/records/{slug}/selected", "/records/{slug}/changed", "/records/{slug}/deleted"),
     *("/records/{slug}/import", "/records/{slug}/import/columns"),
     *("/activities", "/activities/{id:uuid}", "/activities/{id:uuid}/delete"),
 }
-"""What a member may do, besides."""
+"""Forms that members may send in addition."""
 
 
 def code_of(text: str) -> str:
@@ -63,8 +63,8 @@ def run_service(service: RunningService, *arguments: str) -> Any:
     return json.loads(run.stdout)
 
 
-def test_a_member_is_invited_on_the_command_line_sets_a_password_once_and_signs_in(service: RunningService, newcomer: Newcomer) -> None:
-    # The command has the real clock.
+def test_a_member_invited_on_the_command_line_sets_a_password_once_and_signs_in(service: RunningService, newcomer: Newcomer) -> None:
+    # The command uses the real clock.
     service.clock.advance(SystemClock().now() - service.clock.now())  # type: ignore[attr-defined]
     invited = run_service(service, "members", "invite", "ada@example.com", "--name", "Ada", "--role", "viewer")
     assert invited["passwordUrl"].startswith(f"{service.base_url}/console/password?code=")
@@ -87,11 +87,11 @@ def test_a_member_is_invited_on_the_command_line_sets_a_password_once_and_signs_
     assert code not in json.dumps(service.log)
     code = code_of(run_service(service, "members", "reset", "ada@example.com")["passwordUrl"])
     assert set_password(newcomer(service), code, "another horse battery").status_code == 303
-    assert other.get("/console/account").status_code == 403, "a password that is set anew ends the sessions before"
+    assert other.get("/console/account").status_code == 403, "a new password ends older sessions"
     assert sign_in(other, "ada@example.com", PASSWORD).status_code == 403
 
 
-def test_attempts_to_sign_in_are_bounded_and_a_form_from_elsewhere_is_none(service: RunningService, newcomer: Newcomer) -> None:
+def test_sign_in_attempts_are_limited_and_foreign_forms_refused(service: RunningService, newcomer: Newcomer) -> None:
     visitor = newcomer(service)
     assert visitor.client.post("/console/sign-in", data={"email": "ada@example.com", "password": "x"}).status_code == 403
     codes = [sign_in(visitor, "nobody@example.com", "x").status_code for _ in range(12)]
@@ -104,7 +104,7 @@ def test_attempts_to_sign_in_are_bounded_and_a_form_from_elsewhere_is_none(servi
 
 
 def everything(service: RunningService) -> list[Any]:
-    """All rows but those of sessions."""
+    """Return all rows except those of sessions."""
 
     def read(tx: Any) -> list[Any]:
         names = [name for (name,) in tx.all("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
@@ -114,14 +114,14 @@ def everything(service: RunningService) -> list[Any]:
 
 
 @pytest.mark.parametrize("role", ["viewer", "member", "admin", "strange"])
-def test_whoever_makes_a_form_by_hand_may_no_more_than_the_role(service: RunningService, newcomer: Newcomer, role: str) -> None:
-    """Every form of the route table, also those that are added one day, sent as that role with a valid token."""
+def test_forms_made_by_hand_are_limited_by_the_role(service: RunningService, newcomer: Newcomer, role: str) -> None:
+    """Send every form of the route table, including future ones, as that role with a valid token."""
     visitor = newcomer(service)
     visitor.enter_as(role)
     token, before = visitor.form_token(), everything(service)
     context = Context(service.settings, service.engine, service.clock, new_id)
     forms = [route for route in areas(context, dict)[0].routes if route.method == "POST"]
-    allowed = OF_ONESELF | (OF_MEMBERS if role in ("member", "admin") else set())
+    allowed = OWN_FORMS | (MEMBER_FORMS if role in ("member", "admin") else set())
     assert len(forms) > 20
     for route in forms:
         if route.path == "/sign-out" or (role in ("member", "admin") and route.needs <= role_of(role)):
@@ -132,10 +132,10 @@ def test_whoever_makes_a_form_by_hand_may_no_more_than_the_role(service: Running
         if route.path not in allowed:
             assert (answer.status_code, "needs the role" in answer.text) == (403, True), route
     assert everything(service) == before
-    assert {route.path for route in forms if route.needs <= MemberRole.MEMBER} == OF_ONESELF | OF_MEMBERS
+    assert {route.path for route in forms if route.needs <= MemberRole.MEMBER} == OWN_FORMS | MEMBER_FORMS
 
 
-def test_pages_that_are_an_administrators_are_no_one_elses(service: RunningService, newcomer: Newcomer) -> None:
+def test_pages_of_administrators_are_closed_to_others(service: RunningService, newcomer: Newcomer) -> None:
     viewer = newcomer(service)
     viewer.enter_as("viewer")
     page = viewer.get("/console").text
@@ -145,7 +145,7 @@ def test_pages_that_are_an_administrators_are_no_one_elses(service: RunningServi
     assert viewer.get("/console/members").status_code == 200
 
 
-def test_only_an_owner_makes_or_changes_an_owner_and_one_always_stays(service: RunningService, newcomer: Newcomer) -> None:
+def test_only_owners_can_change_owners_and_one_always_remains(service: RunningService, newcomer: Newcomer) -> None:
     admin, owner = newcomer(service), newcomer(service)
     admin.enter_as("admin")
     first = service.engine.read(members.list_members)[0]["id"]
@@ -161,13 +161,13 @@ def test_only_an_owner_makes_or_changes_an_owner_and_one_always_stays(service: R
     assert set_password(bob, code_of(invited.text)).status_code == 303
     bob_id = next(each["id"] for each in service.engine.read(members.list_members) if each["user"]["email"] == "bob@example.com")
     admin.follow(admin.send(f"/console/members/{bob_id}", name="Bob", role="viewer"))
-    assert "viewer" in bob.get("/console/account").text, "a role counts at once"
+    assert "viewer" in bob.get("/console/account").text, "a new role applies at once"
     admin.follow(admin.send(f"/console/members/{bob_id}/lock"))
     assert bob.get("/console").status_code == 403
     assert sign_in(bob, "bob@example.com", PASSWORD).status_code == 403
 
 
-def test_sessions_are_listed_bounded_and_ended_one_by_one(service: RunningService, newcomer: Newcomer) -> None:
+def test_sessions_are_listed_limited_and_ended_one_by_one(service: RunningService, newcomer: Newcomer) -> None:
     visitor, other = newcomer(service), newcomer(service)
     ada = visitor.enter_as("member")
     other.enter_as("member", "Bob")
@@ -187,6 +187,6 @@ def test_sessions_are_listed_bounded_and_ended_one_by_one(service: RunningServic
     assert cookie_name(service) in operator.client.cookies
 
 
-def test_the_address_of_the_service_leads_to_the_console(service: RunningService, newcomer: Newcomer) -> None:
+def test_the_root_address_redirects_to_the_console(service: RunningService, newcomer: Newcomer) -> None:
     page = newcomer(service).follow(newcomer(service).get("/"))
     assert "Sign in" in page.text

@@ -1,4 +1,4 @@
-"""Merging records in the console: each value chosen, references and activities moved, one undo, and nobody's change lost."""
+"""Merging records in the console: chosen values, moved references and activities, one undo, and no lost change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def select(reader: PlainReader, slug: str, *names: str) -> PlainReader:
     return reader.open(f"/console/records/{slug}").press("Merge", {f"Select {name}": True for name in names})
 
 
-def test_records_are_merged_with_their_references_and_activities_and_separated_again(service: RunningService, reader: PlainReader) -> None:
+def test_a_merge_moves_references_and_activities_and_can_be_undone(service: RunningService, reader: PlainReader) -> None:
     first = add(service, "companies", name="Acme", domain="acme.example", employees=5)
     second = add(service, "companies", name="Zenith", domain="acme-inc.example", industry="retail")
     person = add(service, "people", email="ada@example.com", company=second)
@@ -49,7 +49,7 @@ def test_records_are_merged_with_their_references_and_activities_and_separated_a
     select(reader, "companies", "Acme", "Zenith")
     assert "1 activity move" in " ".join(reader.text.split())
     form = reader.text[reader.text.index("<h1>Merge 2 companies") :]
-    # The oldest record stays and gives its values; where it has none, the other one does.
+    # The oldest record survives; the other one only fills its empty values.
     for slug, record_id in (("name", first), ("domain", first), ("employees", first), ("industry", second)):
         assert re.search(rf'name="from:{slug}" value="{record_id}" checked', form), slug
     page = html.unescape(reader.press("Merge the records", {"Domain: acme-inc.example": True}).text)
@@ -63,7 +63,7 @@ def test_records_are_merged_with_their_references_and_activities_and_separated_a
     assert (linked(service, first), linked(service, second)) == ([], ["Call"])
 
 
-def test_items_of_lists_are_joined_and_a_merge_of_one_record_is_refused(service: RunningService, reader: PlainReader) -> None:
+def test_a_merge_joins_lists_and_needs_two_records(service: RunningService, reader: PlainReader) -> None:
     first = add(service, "people", email="a@example.com", tags=["x", "y"])
     add(service, "people", email="b@example.com", tags=["y", "z"])
     assert select(reader, "people", "a@example.com").answer.status_code == 400
@@ -71,9 +71,7 @@ def test_items_of_lists_are_joined_and_a_merge_of_one_record_is_refused(service:
     assert read(service, "people") == {first: {"email": "a@example.com", "tags": ["x", "y", "z"]}}
 
 
-def test_a_record_saved_meanwhile_stops_the_merge_and_a_later_change_survives_its_undo(
-    service: RunningService, reader: PlainReader
-) -> None:
+def test_a_saved_record_stops_the_merge_and_later_changes_survive_undo(service: RunningService, reader: PlainReader) -> None:
     first = add(service, "people", email="a@example.com")
     add(service, "people", email="b@example.com", score=2)
     path = f"/api/v1/objects/{service.object_id('people')}/records/{first}"

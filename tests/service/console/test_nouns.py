@@ -1,4 +1,4 @@
-"""A noun of the console is one row: declared at run time, its pages are there."""
+"""One declaration of a noun gives it all its pages in the console."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from tests.support.clock import FakeClock
 from tests.support.service import running_service
 
 
-def test_a_noun_declared_at_run_time_has_a_list_a_form_and_a_confirmation(
-    tmp_path: Path, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_declared_noun_has_a_list_a_form_and_a_confirmation(tmp_path: Path, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -> None:
     invoices: dict[str, Json] = {}
 
     def create(_tx: Tx, visit: Visit) -> Redirect:

@@ -1,4 +1,4 @@
-"""The pages without a browser's help: who gets in, what is shown once, what is escaped, what never leaves a trace."""
+"""The pages without a browser: access, secrets shown once, escaping, and logs without secrets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_endpoint(service: RunningService, url: str = "http://127.0.0.1:9/hook", 
     return str(made["id"])
 
 
-def test_nobody_gets_in_without_a_link_and_the_page_says_how(service: RunningService) -> None:
+def test_pages_need_a_link_and_explain_how_to_get_one(service: RunningService) -> None:
     with make_client(service.base_url, service.key) as client:
         for path in CONSOLE_PAGES:
             answer = client.get(f"/console{path}")
@@ -54,7 +54,7 @@ def test_nobody_gets_in_without_a_link_and_the_page_says_how(service: RunningSer
     assert len(service.engine.read(keys.list_keys)) == 1
 
 
-def test_every_page_is_guarded_by_its_headers(visitor: Visitor) -> None:
+def test_every_page_has_security_headers(visitor: Visitor) -> None:
     for path in [*CONSOLE_PAGES, "/nowhere"]:
         answer = visitor.get(f"/console{path}")
         assert answer.status_code == (404 if path == "/nowhere" else 200)
@@ -68,12 +68,12 @@ def test_every_page_is_guarded_by_its_headers(visitor: Visitor) -> None:
         assert not re.search(r"<style|<script(?! src)|style=|onclick|https?://(?!127\.0\.0\.1|example\.com)", answer.text)
 
 
-def test_the_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(service: RunningService, newcomer: Newcomer) -> None:
+def test_the_session_cookie_is_hidden_from_scripts_and_other_sites(service: RunningService, newcomer: Newcomer) -> None:
     cookie = newcomer(service).enter().headers["set-cookie"]
     assert re.fullmatch(r"crm_console_[0-9a-f]{8}=[\w-]{43}; HttpOnly; Max-Age=28800; Path=/console; SameSite=lax", cookie)
 
 
-def test_a_session_ends_by_time_and_by_signing_out(service: RunningService, visitor: Visitor) -> None:
+def test_a_session_expires_and_ends_by_signing_out(service: RunningService, visitor: Visitor) -> None:
     advance(service, 8 * 3600 - 1)
     assert visitor.get("/console").status_code == 200
     advance(service, 1)
@@ -94,7 +94,7 @@ def test_signing_out_everywhere_ends_every_session_and_voids_links(service: Runn
     assert visitor.enter().status_code == 200
 
 
-def test_links_are_for_one_area_and_a_short_time(service: RunningService, newcomer: Newcomer) -> None:
+def test_links_are_valid_for_one_area_and_a_short_time(service: RunningService, newcomer: Newcomer) -> None:
     visitor = newcomer(service)
     assert visitor.client.get(link_to(service, PORTAL).replace("/portal", "/console")).status_code == 403
     link = link_to(service)
@@ -107,7 +107,7 @@ def test_links_are_for_one_area_and_a_short_time(service: RunningService, newcom
     assert "set-cookie" not in answer.headers
 
 
-def test_the_operators_link_works_once_and_a_look_at_its_head_does_not_count(service: RunningService, newcomer: Newcomer) -> None:
+def test_the_operators_link_works_once_not_counting_head_requests(service: RunningService, newcomer: Newcomer) -> None:
     link, other = link_to(service), link_to(service)
     assert newcomer(service).client.head(link).status_code == 403
     assert newcomer(service).client.get(link).status_code == 200
@@ -117,7 +117,7 @@ def test_the_operators_link_works_once_and_a_look_at_its_head_does_not_count(ser
     assert newcomer(service).client.get(other).status_code == 200
 
 
-def test_a_form_counts_only_with_the_token_of_its_own_session(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
+def test_a_form_needs_the_token_of_its_session(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
     other = newcomer(service)
     other.enter()
     for token in ("", "x", "é", other.form_token()):
@@ -174,7 +174,7 @@ def test_a_form_with_a_mistake_comes_back_filled_in(visitor: Visitor, fields: di
     assert "<script>alert" not in answer.text
 
 
-def test_what_is_ticked_counts_and_nothing_that_grants_more_is_chosen_before(service: RunningService, visitor: Visitor) -> None:
+def test_forms_preselect_nothing_and_grant_only_ticked_rights(service: RunningService, visitor: Visitor) -> None:
     for path in ("/console/keys/new", "/console/webhooks/new"):
         page = visitor.get(path).text
         assert re.search(r'type="radio"', page)
@@ -190,7 +190,7 @@ def test_what_is_ticked_counts_and_nothing_that_grants_more_is_chosen_before(ser
     path = visitor.send("/console/webhooks", **fields).headers["location"].partition("?")[0]
     [endpoint] = service.engine.read(webhooks.list_endpoints)
     assert endpoint["eventTypes"] == ["record.created"]
-    # Every type is what the endpoint has now: its form shows that, and ticking one beside it is a question, not an answer.
+    # The endpoint receives every event type and its form shows that, so ticking a single type as well is ambiguous and refused.
     visitor.follow(visitor.send(f"{path}/edit", url="https://example.com/hook", types="all"))
     assert re.search(r'value="all"[^>]* checked', visitor.get(f"{path}/edit").text)
     assert visitor.send(f"{path}/edit", **fields, types="all").status_code == 400
@@ -198,7 +198,7 @@ def test_what_is_ticked_counts_and_nothing_that_grants_more_is_chosen_before(ser
     assert endpoint["eventTypes"] is None
 
 
-def test_revoking_asks_first_and_takes_effect_at_once(service: RunningService, visitor: Visitor) -> None:
+def test_revoking_asks_for_confirmation_and_takes_effect_at_once(service: RunningService, visitor: Visitor) -> None:
     value = value_of(visitor.send("/console/keys", name="ci", access="full"))
     (key_id,) = [key.id for key in service.engine.read(keys.list_keys) if key.name == "ci"]
     assert "Revoke ci?" in visitor.get(f"/console/keys/{key_id}/revoke").text
@@ -244,7 +244,7 @@ def test_addresses_and_types_are_checked(tmp_path: Path, newcomer: Newcomer) -> 
         assert service.engine.read(webhooks.list_endpoints) == []
 
 
-def test_a_secret_is_shown_on_demand_alone(service: RunningService, visitor: Visitor) -> None:
+def test_a_secret_is_shown_only_on_demand(service: RunningService, visitor: Visitor) -> None:
     path = f"/console/webhooks/{(endpoint := add_endpoint(service))}"
     secret = service.engine.read(lambda tx: webhooks.reveal_secret(tx, endpoint))
     assert secret not in visitor.get(path).text + visitor.get(f"{path}/edit").text + visitor.get(f"{path}/rotate").text
@@ -307,7 +307,7 @@ def test_reports_and_workflows_are_run(service: RunningService, visitor: Visitor
     assert visitor.get(f"{path}/runs/{uuid4()}").status_code == 404
 
 
-def test_an_attribute_is_made_inactive_and_active_again(service: RunningService, visitor: Visitor) -> None:
+def test_an_attribute_is_deactivated_and_activated(service: RunningService, visitor: Visitor) -> None:
     people = service.object_id("people")
     path = f"/api/v1/objects/{people}/attributes"
     attribute = service.client.get(path).json()["attributes"][0]
@@ -321,7 +321,7 @@ def test_an_attribute_is_made_inactive_and_active_again(service: RunningService,
     assert visitor.send(f"/console/objects/{people}/attributes/{uuid4()}/active", active="false").status_code == 404
 
 
-def test_the_portal_is_the_webhook_part_alone(service: RunningService, newcomer: Newcomer) -> None:
+def test_the_portal_shows_only_webhooks(service: RunningService, newcomer: Newcomer) -> None:
     visitor = newcomer(service)
     visitor.enter(PORTAL)
     assert visitor.get("/portal/webhooks").status_code == 200
@@ -345,7 +345,7 @@ def test_behind_a_proxy_addresses_and_the_cookie_follow_the_public_url(tmp_path:
         assert set(re.findall(r'(?:href|src|action)="(/[\w-]*)', answer.text)) == {"/api-host"}
 
 
-def test_static_files_are_kept_by_browsers_and_addressed_by_content(visitor: Visitor) -> None:
+def test_static_files_are_cached_by_content(visitor: Visitor) -> None:
     page = visitor.get("/console").text
     for path in re.findall(r'/console/static/[^"]+', page):
         answer = visitor.get(path)
@@ -362,7 +362,7 @@ def test_the_request_log_has_no_query_strings_and_no_bodies(service: RunningServ
     assert not re.search("link|secret|hidden|token", json.dumps(service.log))
 
 
-def test_the_command_gives_a_link_while_the_service_runs(service: RunningService) -> None:
+def test_the_command_prints_a_link_while_the_service_runs(service: RunningService) -> None:
     arguments = [crmctl_program(), "service", "console", "--data", str(service.data_dir), "-o", "json"]
     run = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
@@ -380,7 +380,7 @@ def json_moment(wire: str) -> float:
     return datetime.fromisoformat(wire).timestamp()
 
 
-def test_the_command_says_when_there_is_no_service_yet(tmp_path: Path) -> None:
+def test_the_command_fails_without_a_service(tmp_path: Path) -> None:
     arguments = [crmctl_program(), "service", "console", "--data", str(tmp_path)]
     run = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 2

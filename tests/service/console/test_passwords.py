@@ -1,4 +1,4 @@
-"""What a password must be, and that a wrong one costs as much as a right one."""
+"""Rules for passwords and their hashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from crmctl.service.console.sign_in import check_new, hash_password, is_right
 from crmctl.service.faults import BadRequest
 
 
-def test_a_password_is_right_however_its_letters_are_composed() -> None:
+def test_passwords_match_in_any_unicode_composition() -> None:
     hashed = hash_password("cafe\u0301 au lait")
     assert hashed.startswith("$argon2id$")
     assert is_right(hashed, "caf\u00e9 au lait")

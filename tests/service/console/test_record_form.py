@@ -1,4 +1,4 @@
-"""The form of a record: what nobody changed is never written, of a composite only the parts that changed."""
+"""The form of a record writes only changed values, and only the changed parts of composites."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def attribute(type: str, is_list: bool = False, slug: str = "it") -> dict[str, A
     return {"slug": slug, "name": slug.title(), "type": type, "isList": is_list, "isRequired": False, "config": config}
 
 
-def sent_by_a_browser(fields: list[FormField]) -> dict[str, list[str]]:
-    """As HTML forms come back: line ends as CRLF, one line where there is one."""
+def as_sent_by_a_browser(fields: list[FormField]) -> dict[str, list[str]]:
+    """Return the form as a browser sends it: with CRLF, and without line ends in fields of one line."""
     form = {}
     for field in fields:
         for each in field.inputs:
@@ -31,10 +31,10 @@ def sent_by_a_browser(fields: list[FormField]) -> dict[str, list[str]]:
 
 
 def edit(kind: dict[str, Any], value: Any, **typed: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What is written after these parts (`_` is the whole value) were typed over."""
+    """Return the changes and problems after typing over these parts (`_` is the whole value)."""
     data = {} if value is None else {kind["slug"]: value}
     stored = fields_for([kind], data, {})
-    form = sent_by_a_browser(stored)
+    form = as_sent_by_a_browser(stored)
     form |= {f"f:{kind['slug']}" + (f":{part}" if part != "_" else ""): [text] for part, text in typed.items()}
     return changes([kind], data, stored, submitted(stored, form))
 
@@ -56,7 +56,7 @@ singles: dict[str, Any] = dict.fromkeys(AttributeType, texts) | {
 
 
 @given(st.data())
-def test_a_form_that_comes_back_as_it_was_writes_nothing(data: st.DataObject) -> None:
+def test_an_unchanged_form_writes_nothing(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(AttributeType)))
     is_list = data.draw(st.booleans())
     values = st.lists(singles[kind], max_size=4) if is_list and kind is not AttributeType.LIST else singles[kind]
@@ -65,7 +65,7 @@ def test_a_form_that_comes_back_as_it_was_writes_nothing(data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("kind", list(AttributeType))
-def test_a_line_end_that_a_field_of_one_line_loses_is_no_change(kind: str) -> None:
+def test_a_line_end_lost_in_a_field_of_one_line_is_no_change(kind: str) -> None:
     for value in ("0\r0", "0\n0", "0\r\n 0"):
         assert edit(attribute(kind), value) == ({}, {})
 
@@ -97,7 +97,7 @@ def test_a_line_end_that_a_field_of_one_line_loses_is_no_change(kind: str) -> No
         ("reference", None, {"_": "Acme", "pick": TARGET}, TARGET),
     ],
 )
-def test_only_what_is_typed_over_is_written(kind: str, before: Any, typed: dict[str, str], after: Any) -> None:
+def test_only_changed_parts_are_written(kind: str, before: Any, typed: dict[str, str], after: Any) -> None:
     assert edit(attribute(kind), before, **typed) == ({"it": after}, {})
 
 
@@ -111,12 +111,12 @@ def test_only_what_is_typed_over_is_written(kind: str, before: Any, typed: dict[
         ("date", {"_": "soon"}),
     ],
 )
-def test_what_does_not_fit_is_said_and_nothing_is_written(kind: str, typed: dict[str, str]) -> None:
+def test_a_bad_value_is_reported_and_writes_nothing(kind: str, typed: dict[str, str]) -> None:
     written, problems = edit(attribute(kind), None, **typed)
     assert (written, list(problems)) == ({}, ["it"])
 
 
-def test_a_new_amount_has_the_default_currency_unless_another_one_is_typed() -> None:
+def test_a_new_amount_has_the_default_or_the_typed_currency() -> None:
     kind = attribute("currency") | {"currency": "EUR"}
     assert edit(kind, None) == ({}, {})
     assert edit(kind, None, amount="12,500.50") == ({"it": {"amount": 12500.5, "currency": "EUR"}}, {})
@@ -125,11 +125,11 @@ def test_a_new_amount_has_the_default_currency_unless_another_one_is_typed() -> 
     assert edit(kind, None, amount="5", currency="") == ({}, {"it": "an amount needs a currency, such as EUR"})
 
 
-def test_after_somebody_else_saved_mine_is_kept_theirs_is_shown_and_the_rest_is_theirs() -> None:
+def test_a_conflict_keeps_my_entries_and_shows_saved_values() -> None:
     kinds = [attribute("text", slug=slug) for slug in ("mine", "theirs", "both", "same")]
     base = dict.fromkeys(("mine", "theirs", "both", "same"), "old")
     first = fields_for(kinds, base, {})
-    form = sent_by_a_browser(first) | {"f:mine": ["typed"], "f:both": ["typed"]}
+    form = as_sent_by_a_browser(first) | {"f:mine": ["typed"], "f:both": ["typed"]}
     now = fields_for(kinds, base | {"theirs": "saved", "both": "saved"}, {})
     result = merged(now, submitted(now, form), fingerprints(first))
     assert [(field.inputs[0].text, field.inputs[0].was) for field in result] == [

@@ -1,4 +1,4 @@
-"""Records in the browser: the list and its questions, the typed form, references, conflicts, who refers to what, activities."""
+"""Records in the browser: lists, forms, references, conflicts, referring records, activities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def member(service: RunningService, newcomer: Newcomer) -> Visitor:
 
 
 def fields_of(page: str) -> dict[str, str]:
-    """What a browser would send of a page's record form if nobody touched it."""
+    """Return the fields that a browser would send of a page's untouched record form."""
     form = page[page.index('<form class="form record-form"') :]
     form = form[: form.index("</form>")]
     fields = dict(re.findall(r'<input[^>]* name="([^"]+)"[^>]*? value="([^"]*)"', form))
@@ -77,7 +77,7 @@ def test_a_record_is_created_shown_changed_and_deleted(service: RunningService, 
     assert service.outbox()[-1][0] == "record.deleted"
 
 
-def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Visitor) -> None:
+def test_a_record_saved_meanwhile_is_not_deleted(service: RunningService, member: Visitor) -> None:
     path = f"/console/records/companies/{add(service, 'companies', name='Acme', domain='acme.example')}"
     looked_at = re.search(r'name="version" value="([0-9a-f]+)"', member.get(f"{path}/delete").text)
     assert looked_at
@@ -96,7 +96,7 @@ def test_a_deletion_is_of_what_was_looked_at(service: RunningService, member: Vi
     assert "is deleted" in member.follow(member.send(f"{path}/delete", version=now[1])).text
 
 
-def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(service: RunningService, member: Visitor) -> None:
+def test_problems_are_shown_at_their_fields_and_entries_are_kept(service: RunningService, member: Visitor) -> None:
     add(service, "companies", name="Acme", domain="acme.example")
     refused = save(member, "/console/records/companies/new", domain="acme.example", employees="many", name="Other")
     assert refused.status_code == 400
@@ -107,7 +107,7 @@ def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(service: Running
     assert re.search(r'id="h-name">[^<]*required', save(member, "/console/records/companies/new").text)
 
 
-def test_a_reference_is_found_by_name_chosen_among_several_and_searched_as_one_types(service: RunningService, member: Visitor) -> None:
+def test_references_are_found_by_name_chosen_and_searched_while_typing(service: RunningService, member: Visitor) -> None:
     first, second = (add(service, "companies", name="Twin", domain=f"{name}.example") for name in ("one", "two"))
     path = f"/console/records/people/{add(service, 'people', email='ada@example.com')}/edit"
     refused = save(member, path, company="twin")
@@ -121,7 +121,7 @@ def test_a_reference_is_found_by_name_chosen_among_several_and_searched_as_one_t
     assert member.get("/console/records/companies/lookup?q=win").json()[0]["label"] == "Twin"
 
 
-def test_somebody_elses_change_is_never_lost_and_neither_is_mine(service: RunningService, member: Visitor) -> None:
+def test_concurrent_edits_lose_no_change(service: RunningService, member: Visitor) -> None:
     ada = add(service, "people", email="ada@example.com", job_title="old", score=1, notes="old")
     path = f"/console/records/people/{ada}/edit"
     mine = fields_of(member.get(path).text) | {"f:job_title": "mine", "f:notes": "mine"}
@@ -144,7 +144,7 @@ VALUES = {"isEmpty": "", "isNotEmpty": "", "isTrue": "", "isFalse": ""}
 
 
 @pytest.mark.parametrize("operator", list(Operator))
-def test_every_operator_filters_as_the_interface_does(service: RunningService, member: Visitor, operator: Operator) -> None:
+def test_every_operator_filters_like_the_interface(service: RunningService, member: Visitor, operator: Operator) -> None:
     for number in range(4):
         data = {"email": f"p{number}@example.com", "score": number, "birthday": f"2000-01-0{number + 1}"}
         add(service, "people", **data, **({"subscribed": number % 2 == 0} if number else {}))
@@ -161,7 +161,7 @@ def test_every_operator_filters_as_the_interface_does(service: RunningService, m
     assert re.findall(r'<th scope="row"[^>]*><a href="/console/records/people/([0-9a-f-]{36})"', page) == [each["id"] for each in wanted]
 
 
-def test_the_list_has_columns_pages_an_order_and_a_file_of_what_is_shown(service: RunningService, member: Visitor) -> None:
+def test_a_list_has_columns_pages_an_order_and_a_file(service: RunningService, member: Visitor) -> None:
     for number in range(27):
         add(service, "people", email=f"p{number}@example.com", notes=NASTY if number == 0 else f"=1+{number}", tags=["a", "b"])
         service.clock.advance(1)  # type: ignore[attr-defined]
@@ -184,9 +184,7 @@ def test_the_list_has_columns_pages_an_order_and_a_file_of_what_is_shown(service
     assert member.get("/console/records/nothing").status_code == 404
 
 
-def test_a_long_list_says_how_far_it_was_looked_through_and_goes_on(
-    service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_list_shows_how_many_records_it_searched(service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         add(service, "people", job_title="Smith" if number == 0 else f"Baker {number}", tags=["a"])
         service.clock.advance(1)  # type: ignore[attr-defined]
@@ -220,7 +218,7 @@ def test_a_long_list_says_how_far_it_was_looked_through_and_goes_on(
     assert "No record meets these conditions" in shown("where=email&op=contains&value=nobody")
 
 
-def test_an_activity_is_added_to_a_record_by_its_member(service: RunningService, member: Visitor) -> None:
+def test_a_member_adds_an_activity_to_a_record(service: RunningService, member: Visitor) -> None:
     ada = add(service, "people", email="ada@example.com")
     path = f"/console/records/people/{ada}"
     assert member.send(f"{path}/activities", title=" ").status_code == 400
@@ -231,7 +229,7 @@ def test_an_activity_is_added_to_a_record_by_its_member(service: RunningService,
     assert activity["activityDate"].startswith("2026-01-31T09:30")
 
 
-def test_a_viewer_sees_records_and_no_way_to_change_them(service: RunningService, newcomer: Newcomer) -> None:
+def test_a_viewer_sees_records_without_ways_to_change_them(service: RunningService, newcomer: Newcomer) -> None:
     ada = add(service, "people", email="ada@example.com")
     viewer = newcomer(service)
     viewer.enter_as("viewer")
@@ -242,7 +240,7 @@ def test_a_viewer_sees_records_and_no_way_to_change_them(service: RunningService
     assert viewer.get(f"/console/records/people/{ada}/edit").status_code == 403
 
 
-def test_filters_and_forms_take_values_as_lists_show_them(service: RunningService, member: Visitor) -> None:
+def test_filters_and_forms_accept_values_as_lists_show_them(service: RunningService, member: Visitor) -> None:
     made = member.follow(save(member, "/console/records/deals/new", name="Renewal", amount__amount="12,500.50", amount__currency="eur"))
     deal = str(made.url).partition("?")[0].rpartition("/")[2]
     assert read(service, "deals", deal)["amount"] == {"amount": 12500.5, "currency": "EUR"}
@@ -267,7 +265,7 @@ def test_a_duplicate_is_reported_once_with_a_link_to_the_other_record(service: R
     assert f'href="/console/records/people/{ada}">ada@example.com</a>' in page
 
 
-def test_money_dates_and_options_are_short(service: RunningService, member: Visitor) -> None:
+def test_amounts_dates_and_options_are_short(service: RunningService, member: Visitor) -> None:
     money = {"amount": -1200, "currency": "USD"}
     deal = add(service, "deals", name="Refund", amount=money, stage="won", close_date="2027-02-05")
     page = member.get(f"/console/records/deals/{deal}").text
@@ -276,8 +274,8 @@ def test_money_dates_and_options_are_short(service: RunningService, member: Visi
     assert '<time datetime="2027-02-05" data-short>5 Feb 2027</time>' in page
 
 
-def test_times_and_days_are_those_of_the_browser_or_else_of_the_organization(service: RunningService, member: Visitor) -> None:
-    """The clock stands at the same moment for all; in Tokyo it may be tomorrow, in Honolulu yesterday."""
+def test_times_use_the_zone_of_the_browser_or_the_organization(service: RunningService, member: Visitor) -> None:
+    """It is the same moment everywhere, but perhaps tomorrow in Tokyo or yesterday in Honolulu."""
     add(service, "people", email="a@example.com")
     shown = re.compile(r'<td data-label="Created"><time[^>]*>([^<]+)<')
     days = {}
@@ -305,7 +303,7 @@ def test_times_and_days_are_those_of_the_browser_or_else_of_the_organization(ser
     assert re.search(r'name="f:amount:currency" value="EUR"', member.get("/console/records/deals/new").text)
 
 
-def test_a_search_takes_words_in_any_order_and_without_accents(service: RunningService, member: Visitor) -> None:
+def test_a_search_ignores_word_order_and_accents(service: RunningService, member: Visitor) -> None:
     katharina = add(service, "people", name={"first": "Katharina", "last": "Müller-Lüdenscheidt"}, email="km@example.com")
     add(service, "people", name={"first": "Katharina", "last": "Meier"})
     soren = add(service, "companies", name=f"Søren [x] Łódź & {NASTY}")
@@ -371,7 +369,7 @@ def test_too_many_records_are_not_sorted(service: RunningService, member: Visito
     assert "1–1 of 1" in member.get("/console/records/companies?sort=name&where=name&op=equals&value=b").text
 
 
-def test_conditions_of_reports_take_values_as_lists_show_them(service: RunningService, visitor: Visitor) -> None:
+def test_conditions_of_reports_accept_values_as_lists_show_them(service: RunningService, visitor: Visitor) -> None:
     form = {"name": "R", "object": "people", "kind": "records", "where": ["status", "score"], "op": ["equals", "greaterThan"]}
     visitor.follow(visitor.send("/console/reports", **form, value=["Customer", "1,250.50"]))
     [report] = service.client.get("/api/v1/reports").json()["reports"]
@@ -383,7 +381,7 @@ def chosen(page: str) -> list[str]:
     return re.findall(r'name="id" value="([0-9a-f-]{36}:[0-9a-f]+)"', page)
 
 
-def test_selected_records_are_changed_after_a_preview_and_the_change_is_undone(service: RunningService, member: Visitor) -> None:
+def test_selected_records_are_previewed_changed_and_undone(service: RunningService, member: Visitor) -> None:
     ids = [add(service, "people", email=f"p{number}@example.com", status="new", tags=["a"]) for number in range(3)]
     path = "/console/records/people"
     clock: Any = service.clock
@@ -411,7 +409,7 @@ def test_selected_records_are_changed_after_a_preview_and_the_change_is_undone(s
     assert member.get(f"{path}/changed?at=17").status_code == 404
 
 
-def test_undo_keeps_what_was_saved_later_and_brings_deleted_records_back(service: RunningService, member: Visitor) -> None:
+def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningService, member: Visitor) -> None:
     clock: Any = service.clock
     ids = [add(service, "people", email=f"p{number}@example.com", tags=["a"]) for number in range(3)]
     path = "/console/records/people"
@@ -441,7 +439,7 @@ def test_undo_keeps_what_was_saved_later_and_brings_deleted_records_back(service
     assert [read(service, "people", each)["email"] for each in ids] == [f"p{number}@example.com" for number in range(3)]
 
 
-def test_a_selection_that_a_record_refuses_changes_nothing(service: RunningService, member: Visitor) -> None:
+def test_a_bad_change_of_a_selection_changes_nothing(service: RunningService, member: Visitor) -> None:
     for number in range(2):
         add(service, "people", email=f"p{number}@example.com", score=number)
     path = "/console/records/people"
@@ -456,7 +454,7 @@ def test_a_selection_that_a_record_refuses_changes_nothing(service: RunningServi
     assert 'name="id"' not in viewer.get(path).text
 
 
-def test_the_file_has_a_column_for_each_part_and_names_beside_ids(
+def test_the_file_has_a_column_for_each_part_and_for_names(
     service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crmctl.service.console.record_list.CHUNK", 2)
@@ -493,7 +491,7 @@ def test_deleted_records_are_listed_and_restored_with_their_references(service: 
     assert member.send(f"{path}/deleted", id="nobody").status_code == 404
 
 
-def test_the_overview_shows_what_is_new_and_the_stages_of_deals(service: RunningService, member: Visitor) -> None:
+def test_the_overview_shows_new_records_and_stages_of_deals(service: RunningService, member: Visitor) -> None:
     clock: Any = service.clock
     add(service, "deals", name="old", stage="won")
     clock.advance(8 * 86400)
@@ -507,7 +505,7 @@ def test_the_overview_shows_what_is_new_and_the_stages_of_deals(service: Running
     assert "API key</span>" not in page
 
 
-def test_an_undo_names_the_attributes_that_are_gone(service: RunningService, member: Visitor) -> None:
+def test_an_undo_names_deleted_attributes(service: RunningService, member: Visitor) -> None:
     clock: Any = service.clock
     attributes = f"/api/v1/objects/{service.object_id('people')}/attributes"
     nickname = service.client.post(attributes, json={"name": "Nickname", "type": "text"}).json()["id"]

@@ -15,7 +15,7 @@ from tests.service.console.test_pages import NASTY
 from tests.support.service import RunningService, running_service
 
 
-def test_how_many_hold_a_value_is_said_as_far_as_it_was_counted(
+def test_the_deletion_of_an_attribute_shows_how_many_values_it_counted(
     service: RunningService, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people = service.object_id("people")
@@ -32,7 +32,7 @@ def test_how_many_hold_a_value_is_said_as_far_as_it_was_counted(
     assert "More than 0 of 13 records have a value" in visitor.get(page).text
 
 
-def test_where_a_reference_leads_is_chosen_and_never_taken_for_granted(service: RunningService, visitor: Visitor) -> None:
+def test_the_target_of_a_reference_must_be_chosen(service: RunningService, visitor: Visitor) -> None:
     path = visitor.send("/console/objects", plural="Projects").headers["location"].partition("?")[0]
     refused = visitor.send(f"{path}/attributes", name="Customer", type="reference", target="")
     assert (refused.status_code, "Choose the linked records" in refused.text) == (400, True)
@@ -40,7 +40,7 @@ def test_where_a_reference_leads_is_chosen_and_never_taken_for_granted(service: 
     assert visitor.send(f"{path}/attributes", name="Customer", type="reference", target=service.object_id("people")).status_code == 303
 
 
-def test_an_object_and_its_attributes_from_creation_to_deletion(service: RunningService, visitor: Visitor) -> None:
+def test_an_object_and_its_attributes_are_created_changed_and_deleted(service: RunningService, visitor: Visitor) -> None:
     made = visitor.send("/console/objects", plural="Projects", singular="Project", description=NASTY)
     page = visitor.follow(made)
     assert "<script>alert" not in page.text
@@ -87,7 +87,7 @@ def test_an_activity_is_added_about_a_record_changed_and_deleted(service: Runnin
     assert service.client.get("/api/v1/activities").json()["activities"] == []
 
 
-def test_a_file_is_uploaded_as_it_is_and_listed(service: RunningService, visitor: Visitor) -> None:
+def test_a_file_is_uploaded_unchanged_and_listed(service: RunningService, visitor: Visitor) -> None:
     content = b"\x00\r\n--boundary\r\n\xff" * 3
     fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": "a/b"}
 
@@ -104,7 +104,7 @@ def test_a_file_is_uploaded_as_it_is_and_listed(service: RunningService, visitor
     assert visitor.client.post("/console/files", data=fields | {"token": "x"}, files={"file": ("y.png", b"y")}).status_code == 403
 
 
-def test_the_browser_uploads_no_more_than_all_files_may_have(tmp_path: Path, newcomer: Newcomer) -> None:
+def test_uploads_in_the_browser_respect_the_quota(tmp_path: Path, newcomer: Newcomer) -> None:
     with running_service(tmp_path / "data", background=False, quotas=Quotas(files=1000)) as service:
         visitor = newcomer(service)
         visitor.enter()
@@ -124,7 +124,7 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
     address = f"/api/v1/objects/{people}/records"
     made = [service.client.post(address, json={"data": {"status": option}}).json()["id"] for option in options[:2]]
     path = f"/console/objects/{people}/attributes/{status['id']}"
-    # The first option gets a new name, the second one is retired, the last one comes first, and there is a new one.
+    # The first option gets a new name, the second is retired, the last one moves to the front, and a new one is added.
     texts = ["fresh", "", *options[2:]]
     places = [str(number) for number in range(1, len(options))] + ["0"]
     fields = {"name": status["name"], "option": texts, "place": places, "colour": ["green"] * len(options), "options": "<b>new</b>\n"}

@@ -1,4 +1,4 @@
-"""All that the console does, done without scripts: every form is sent as a page shows it, and two people never overwrite each other."""
+"""The whole console without scripts: every form works as the page shows it, and two users never overwrite each other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.service import RunningService
 pytestmark = pytest.mark.usefixtures("_cheap_passwords")
 PASSWORD = "correct horse battery"
 
-Reading = Callable[[], PlainReader]
+NewReader = Callable[[], PlainReader]
 
 
 @pytest.fixture
-def reading(service: RunningService, newcomer: Newcomer) -> Reading:
-    """Makes readers who have not signed in."""
+def new_reader(service: RunningService, newcomer: Newcomer) -> NewReader:
+    """Return a function that creates readers who have not signed in."""
     return lambda: newcomer(service).reader()
 
 
@@ -31,14 +31,14 @@ def link_of(reader: PlainReader) -> str:
     return html.unescape(re.findall(r"http[^\s<\"]+/console/password\?code=[\w-]+", reader.text)[0])
 
 
-def come_and_go(operator: PlainReader, member: PlainReader) -> None:
+def sign_in_and_out(operator: PlainReader, member: PlainReader) -> None:
     operator.open("/console").follow("Members").follow("Invite")
     operator.press("Invite", {"Name": "Ada", "Email": "ada@example.com", "Owner": True})
     member.open(link_of(operator)).press("Set the password", {"Password": PASSWORD, "Repeat password": PASSWORD})
     assert "Overview" in member.text
     member.press("Sign out")
     member.open("/console/records/people").press("Sign in", {"Email": "ada@example.com", "Password": PASSWORD})
-    assert "/records/people" in str(member.answer.url), "what was asked for comes after signing in"
+    assert "/records/people" in str(member.answer.url), "signing in continues to the requested page"
     member.follow("Ada")
     typed = {"Current password": PASSWORD, "New password": f"{PASSWORD} 2", "Repeat password": f"{PASSWORD} 2"}
     assert "The password is changed" in member.press("Change the password", typed).text
@@ -78,7 +78,7 @@ def work_with_records(reader: PlainReader) -> None:
     reader.follow("People").follow("New Person").press("Create", {"Company": "acme", "Job title": "Analyst"})
     assert "Acme" in reader.text
     reader.follow("Edit").press("Save", {"Job title": "Engineer"})
-    assert "Analyst" in reader.text, "the history shows what was there"
+    assert "Analyst" in reader.text, "the history shows the old value"
     assert re.search(r"Job title</dt><dd><span[^>]*>Analyst", reader.follow("Restore").press("Save").text)
     reader.follow("Restore").press("Save", {"Phone": "+49 30 901820"})
     assert re.search(r"Job title</dt><dd><span[^>]*>Engineer", reader.text)
@@ -151,9 +151,9 @@ def deliver(reader: PlainReader) -> None:
     assert "The endpoint is deleted" in reader.text
 
 
-def test_every_form_of_the_console_is_sent_as_its_page_shows_it(service: RunningService, reading: Reading) -> None:
-    operator, member = reading().open(link_to(service)), reading()
-    come_and_go(operator, member)
+def test_every_form_of_the_console_works_without_scripts(service: RunningService, new_reader: NewReader) -> None:
+    operator, member = new_reader().open(link_to(service)), new_reader()
+    sign_in_and_out(operator, member)
     for part in (administer, change_the_schema, work_with_records, automate, deliver):
         part(member.open("/console"))
     assert "curl" in member.open("/console/api").follow("Records").text
@@ -177,13 +177,13 @@ EDITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("/workflows/{id:uuid}/edit", {"Description": "Theirs"}, {"Name": "Mine"}),
     ("/settings", {"Name": "Theirs"}, {"Default currency": "EUR"}),
 ]
-"""A page, what the one changes, what the other does."""
+"""A page, the first user's change, the second user's change."""
 
 
-def test_of_two_people_with_the_same_form_the_second_is_told(service: RunningService, reading: Reading) -> None:
+def test_the_second_user_of_the_same_form_sees_the_conflict(service: RunningService, new_reader: NewReader) -> None:
     furnished = furnish(service)
     object_id = service.client.get("/api/v1/objects").json()["objects"][-1]["id"]
-    first, second = reading().open(link_to(service)), reading().open(link_to(service))
+    first, second = new_reader().open(link_to(service)), new_reader().open(link_to(service))
     places = [(furnished.paths[page][0], theirs, mine) for page, theirs, mine in EDITS]
     places.append((f"/objects/{object_id}/edit", {"Description": "Theirs"}, {"Plural name": "Mine"}))
     for path, theirs, mine in places:
@@ -196,7 +196,7 @@ def test_of_two_people_with_the_same_form_the_second_is_told(service: RunningSer
         assert re.search(saver, second.text), path
         assert re.search(r"Saved values</h2><pre[^>]*>[^<]*Theirs", second.text), path
         assert "Theirs" in first.open(f"/console{path}").text, f"{path}: nothing is overwritten"
-        # Who has seen it may: what was filled in is still there.
+        # After seeing the conflict, the second user may save; the form kept the entries.
         assert second.press("Save").answer.status_code == 200, path
         kept = [each for each in mine.values() if isinstance(each, str)]
         assert all(each in first.open(f"/console{path}").text for each in kept), path

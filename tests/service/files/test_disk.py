@@ -1,4 +1,4 @@
-"""Files on disk: complete or not there, and nothing left behind by processes that were killed."""
+"""Files on disk are complete or absent, and killed processes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(disk: Disk, path: str) -> bytes | None:
     return None if stored is None else b"".join(read_pieces(stored.file))
 
 
-def test_a_file_is_seen_when_it_is_finished_and_not_before(tmp_path: Path) -> None:
+def test_a_file_becomes_visible_once_complete(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "files", MOST)
     put(disk, "a", b"old")
     incoming = disk.receive("b", "a", "text/html")
@@ -51,7 +51,7 @@ def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
     assert stored.file.closed
 
 
-def test_an_upload_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_upload_leaves_nothing(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "files", MOST)
     incoming = disk.receive("b", "a", "text/plain")
     incoming.write(b"half")
@@ -60,7 +60,7 @@ def test_an_upload_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_share_the_quota_and_freed_space_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "REFUSAL_SECONDS", 0.0)
     folder, heading = tmp_path / "files", 60
     disk, beside = Disk(folder, 3000), Disk(folder, 3000)
@@ -76,7 +76,7 @@ def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tm
     assert read(disk, "c") is None
     with pytest.raises(OverQuota):
         disk.receive("b", "c", "text/plain", 500)
-    # What is replaced makes room for others, and so does what somebody deletes.
+    # Replaced and deleted files free their space.
     put(disk, "a", b"x" * 100)
     put(disk, "c", b"x" * (1300 - 3 * heading - 100))
     with pytest.raises(OverQuota):
@@ -87,7 +87,7 @@ def test_all_files_together_keep_to_the_quota_and_room_that_is_freed_is_there(tm
 
 
 @pytest.mark.parametrize("counts_again", [False, True])
-def test_an_upload_given_up_gives_back_all_that_it_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_again: bool) -> None:
+def test_an_abandoned_upload_releases_its_declared_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_again: bool) -> None:
     disk = Disk(tmp_path / "files", 3000)
     if counts_again:
         monkeypatch.setattr(disks, "COUNT_SECONDS", 0.0)
@@ -103,7 +103,7 @@ def test_an_upload_given_up_gives_back_all_that_it_declared(tmp_path: Path, monk
         disk.receive("b", "c", "text/plain", 1000)
 
 
-def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "files", MOST)
     disk.sweep()
     abandoned, young = (disk.receive("b", name, "text/plain") for name in ("old", "young"))
@@ -119,7 +119,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.name != "posix", reason="folders without permission to write are a POSIX matter")
 @pytest.mark.skipif(os.name == "posix" and os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="Permission"):
         Disk(tmp_path / "files", MOST).receive("b", "a", "text/plain")

@@ -1,4 +1,4 @@
-"""Which buckets and paths are taken: everything a file may be called, nothing that means another place on some system."""
+"""Accepted buckets and paths: every ordinary file name, but none that means another place on some system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crmctl.service.files.storage import check_bucket, normalise_path
 
 
 @pytest.mark.parametrize("path", ["a", "a/b.txt", "..a", "a..b/c", "con1", "console.log", "a b", "%2e%2e/%00", "名前", "x" * 255, "ab:c"])
-def test_ordinary_and_odd_names_stay_as_they_are(path: str) -> None:
+def test_ordinary_and_odd_names_stay_unchanged(path: str) -> None:
     assert normalise_path(path) == path
 
 
@@ -25,7 +25,7 @@ LONG = ["x" * 256, "ä" * 128, "x/" * 500 + "x"]
 
 
 @pytest.mark.parametrize("path", [*ABSOLUTE, *UPWARD, *INVISIBLE, *WINDOWS, *LONG])
-def test_paths_that_mean_another_place_somewhere_are_refused(path: str) -> None:
+def test_paths_that_can_mean_another_place_are_refused(path: str) -> None:
     with pytest.raises(BadRequest) as refused:
         normalise_path(path)
     assert refused.value.details == {"field": "path"}
@@ -33,7 +33,7 @@ def test_paths_that_mean_another_place_somewhere_are_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["a", "public", "My_Bucket-1", "a.b", "x" * 63])
-def test_buckets(bucket: str) -> None:
+def test_valid_buckets_are_accepted(bucket: str) -> None:
     assert check_bucket(bucket) == bucket
 
 

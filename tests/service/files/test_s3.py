@@ -1,4 +1,4 @@
-"""Uploads to an S3-compatible storage: addresses that the storage takes, signed as the AWS SDK signs."""
+"""Uploads to S3-compatible storage: the storage accepts the addresses, and the signatures match those of the AWS SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACCOUNT = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "secre
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The address of a local S3 with the bucket crm-public, whose policy lets everybody read."""
+    """Address of a local S3 with a bucket crm-public that everyone may read."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -63,7 +63,7 @@ def ask(service: RunningService, path: str, bucket: str = "public") -> httpx.Res
 
 
 def signature_by_the_sdk(method: str, url: str) -> str:
-    """What botocore itself computes for this request, from everything in the address but its signature."""
+    """Return botocore's signature for this request, computed from its address without the signature."""
     parts = urlsplit(url)
     query = "&".join(part for part in parts.query.split("&") if not part.startswith("X-Amz-Signature="))
     request = AWSRequest(method, parts._replace(query=query).geturl())
@@ -75,7 +75,7 @@ def signature_by_the_sdk(method: str, url: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["logos/acme.png", "a b/ä+&?#'(1).txt"])
-def test_a_file_goes_to_the_bucket_and_is_found_at_its_public_address(service: RunningService, s3: str, path: str) -> None:
+def test_an_uploaded_file_is_in_the_bucket_and_at_its_public_address(service: RunningService, s3: str, path: str) -> None:
     urls = ask(service, path).json()
     assert urls["signedUrl"].startswith(f"{s3}/crm-public/")
     assert urls["publicUrl"] == urls["signedUrl"].partition("?")[0]
@@ -86,7 +86,7 @@ def test_a_file_goes_to_the_bucket_and_is_found_at_its_public_address(service: R
     assert not (service.data_dir / "files").exists()
 
 
-def test_the_address_is_signed_for_a_put_of_this_file_for_a_while(service: RunningService) -> None:
+def test_the_address_is_signed_for_one_file_method_and_time(service: RunningService) -> None:
     url = ask(service, "a b/x.png").json()["signedUrl"]
     query = parse_qs(urlsplit(url).query)
     [signature] = query["X-Amz-Signature"]
@@ -98,12 +98,12 @@ def test_the_address_is_signed_for_a_put_of_this_file_for_a_while(service: Runni
     assert ACCOUNT["AWS_SECRET_ACCESS_KEY"] not in url
 
 
-def test_buckets_that_s3_cannot_have_are_refused(service: RunningService) -> None:
+def test_bucket_names_that_s3_does_not_allow_are_refused(service: RunningService) -> None:
     answer = ask(service, "x", "Upper_Case")
     assert (answer.status_code, answer.json()["details"]) == (400, {"field": "bucket"})
 
 
-def test_amazons_own_addresses() -> None:
+def test_addresses_at_amazon() -> None:
     storage = open_storage(ServiceSettings(files_s3=S3Settings("crm-", None, REGION)))
     _, public_url = storage(None, "public", "a.png", now=0)  # type: ignore[arg-type]
     assert public_url == "https://crm-public.s3.amazonaws.com/a.png"
@@ -116,7 +116,7 @@ def test_without_credentials_the_service_does_not_start(monkeypatch: pytest.Monk
         open_storage(ServiceSettings(files_s3=S3Settings()))
 
 
-def test_a_backup_goes_to_a_storage_and_comes_back(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_is_stored_and_restored(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with running_service(tmp_path / "data", background=False) as crm:
@@ -136,7 +136,7 @@ def test_a_backup_goes_to_a_storage_and_comes_back(s3: str, tmp_path: Path, monk
 
 
 class Gate:
-    """In front of a storage: the request of this number is not answered until `release`."""
+    """A proxy for a storage that holds back the request with this number until `release`."""
 
     def __init__(self, app: Any) -> None:
         self._app, self._count = app, 0
@@ -163,7 +163,7 @@ class Gate:
 
 @pytest.fixture
 def gated() -> Iterator[tuple[str, Gate]]:
-    """A storage of its own behind a gate, with the bucket backups, which everybody may read."""
+    """A separate storage behind a gate, with a bucket backups that everyone may read."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
@@ -181,10 +181,10 @@ def gated() -> Iterator[tuple[str, Gate]]:
 
 
 @pytest.mark.long
-def test_a_backup_that_is_killed_at_any_request_leaves_the_one_before(
+def test_a_backup_killed_at_any_request_keeps_the_previous_one(
     gated: tuple[str, Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Large enough to be sent in parts; the next backup takes away what is left of them."""
+    """The backup is sent in parts; the next backup removes parts left behind."""
     address, gate = gated
     for name, value in (("AWS_ENDPOINT_URL", address), ("NO_PROXY", "127.0.0.1"), ("TMPDIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
@@ -212,11 +212,11 @@ def test_a_backup_that_is_killed_at_any_request_leaves_the_one_before(
             gate.release()
             killed += 1
             storage.get(found)
-            assert unpack(found, None)["files"] == 1, "what has the name is whole"
+            assert unpack(found, None)["files"] == 1, "the named backup is complete"
             left.add(parts())
         gate.release()
         assert killed >= 6, "list, begin, two parts, complete, read back"
-        assert left == {0, 1}, "never more than what the last one left"
+        assert left == {0, 1}, "at most the last upload is left"
         assert parts() == 0
         back = run_crmctl("service", "restore", place, "--data", tmp_path / "new", "-o", "json").ok().json()
         assert back["files"] == 1

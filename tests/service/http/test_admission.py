@@ -1,4 +1,4 @@
-"""Keys, scopes and the rate limit at the HTTP edge."""
+"""Keys, scopes and the rate limit of HTTP requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def figures(answer: httpx.Response) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Basic YTpi", "crs_naked", "Bearer crs_wrong", "Bearer \xe9"])
-def test_without_a_valid_key_it_is_401_everywhere_under_the_api(service: RunningService, header: str | None) -> None:
+def test_every_endpoint_refuses_requests_without_a_valid_key(service: RunningService, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     with make_client(service.base_url, None) as stranger:
         for method, path in (
@@ -46,12 +46,12 @@ def test_without_a_valid_key_it_is_401_everywhere_under_the_api(service: Running
     assert service.client.get("/api/v1/objects").headers["x-ratelimit-remaining"] == str(LIMIT - 1)
 
 
-def test_the_scheme_is_read_in_any_case(service: RunningService) -> None:
+def test_the_scheme_is_case_insensitive(service: RunningService) -> None:
     with make_client(service.base_url, None) as client:
         assert client.get("/api/v1/members", headers={"Authorization": f"bearer  {service.key}"}).status_code == 200
 
 
-def test_an_expired_key_is_refused_from_that_moment(service: RunningService) -> None:
+def test_a_key_is_refused_once_it_expires(service: RunningService) -> None:
     with service.client_with(service.key_for(expires_in=10)) as client:
         assert client.get("/api/v1/objects").status_code == 200
         service.clock.sleep(9.9)
@@ -95,13 +95,13 @@ NEEDS = [
 ]
 
 
-def test_every_endpoint_names_the_one_scope_it_needs(tmp_path: Path) -> None:
+def test_every_endpoint_names_its_required_scope(tmp_path: Path) -> None:
     with running_service(tmp_path, background=False) as service:
         everything_but = {scope: service.key_for(set(SCOPES) - {scope}) for _, _, scope in NEEDS}
         just = {scope: service.key_for({scope}) for _, _, scope in NEEDS}
         for method, path, scope in NEEDS:
             with service.client_with(everything_but[scope]) as client:
-                # The body is not even read: whoever may not call learns nothing about it.
+                # The service does not even read the body: a client without permission learns nothing about it.
                 refused = client.request(method, path, content=b"{")
             assert refused.status_code == 403, (method, path)
             assert refused.json() == {
@@ -114,7 +114,7 @@ def test_every_endpoint_names_the_one_scope_it_needs(tmp_path: Path) -> None:
         assert service.outbox() == []
 
 
-def test_every_answer_counts_and_says_where_the_window_stands(service: RunningService) -> None:
+def test_every_answer_counts_and_shows_the_rate_limit(service: RunningService) -> None:
     paths = ["/api/v1/objects", "/api/v1/nothing", OBJECT, "/api/v1/objects?limit=1", "/api/v1/objects"]
     seen = [service.client.get(path) for path in paths]
     assert [answer.status_code for answer in seen] == [200, 404, 404, 400, 200]
@@ -123,7 +123,7 @@ def test_every_answer_counts_and_says_where_the_window_stands(service: RunningSe
     assert [figures(answer) for answer in seen] == [(LIMIT, LIMIT - taken, 1_800_000_060) for taken in range(1, 8)]
 
 
-def test_over_the_limit_it_is_429_until_the_window_ends(service: RunningService) -> None:
+def test_requests_over_the_limit_get_429_until_the_window_ends(service: RunningService) -> None:
     for _ in range(LIMIT):
         assert service.client.get("/api/v1/members").status_code == 200
     for wait, moved in ((30, 0.0), (25, 5.5), (1, 24.4)):
@@ -140,7 +140,7 @@ def test_over_the_limit_it_is_429_until_the_window_ends(service: RunningService)
     assert "X" not in [one["pluralName"] for one in service.client.get("/api/v1/objects").json()["objects"]]
 
 
-def test_waiting_as_told_is_always_enough(service: RunningService) -> None:
+def test_waiting_for_retry_after_is_always_enough(service: RunningService) -> None:
     for _ in range(LIMIT + 1):
         answer = service.client.get("/api/v1/members")
     assert answer.status_code == 429
@@ -148,7 +148,7 @@ def test_waiting_as_told_is_always_enough(service: RunningService) -> None:
     assert service.client.get("/api/v1/members").status_code == 200
 
 
-def test_no_limit_is_told_as_a_large_one(tmp_path: Path) -> None:
+def test_no_limit_is_shown_as_a_large_one(tmp_path: Path) -> None:
     with running_service(tmp_path, rate_limit=0, background=False) as service:
         limit, remaining, reset = figures(service.client.get("/api/v1/members"))
         assert limit == 2147483647

@@ -1,4 +1,4 @@
-"""Turns: how many work at once, whose turn is next, and that no place is ever lost."""
+"""Limits of concurrent work: how many requests run at once, in which order, and that no place is ever lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crmctl.service.http.connections import FairLimiter, Work
 
 
 class Crowd:
-    """Tasks that want a place of one limiter; `order` is who got one, in order."""
+    """Tasks that wait for places of one limiter; `order` lists them as they get one."""
 
     def __init__(self, places: int, per_key: int) -> None:
         self.limiter = FairLimiter(places, per_key)
@@ -23,7 +23,7 @@ class Crowd:
         self._ends: dict[str, asyncio.Event] = {}
 
     async def work(self, name: str, seconds: float = 60.0) -> None:
-        """`name` is a key and a number."""
+        """Hold a place until `end`; `name` is a key and a number."""
         self._ends[name] = asyncio.Event()
         async with self.limiter.place(name[0], seconds):
             self.order.append(name)
@@ -39,16 +39,16 @@ class Crowd:
 
 
 async def settle() -> None:
-    """Until nothing is left that could go on."""
+    """Let every task run until it waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-def played(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_play(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(play())
 
 
-def test_a_key_with_nothing_else_here_is_told_so() -> None:
+def test_a_place_shows_whether_its_key_has_no_other() -> None:
     async def play() -> None:
         limiter = FairLimiter(3, 1)
         async with limiter.place("a", 60.0) as first:
@@ -67,10 +67,10 @@ def test_a_key_with_nothing_else_here_is_told_so() -> None:
         async with limiter.place("a", 60.0) as is_alone:
             return is_alone
 
-    played(play)
+    run_play(play)
 
 
-def test_keys_take_turns_and_none_has_more_than_its_share() -> None:
+def test_keys_take_turns_within_their_share() -> None:
     async def play() -> None:
         crowd = Crowd(places=3, per_key=2)
         tasks = [asyncio.create_task(crowd.work(name)) for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1")]
@@ -88,10 +88,10 @@ def test_keys_take_turns_and_none_has_more_than_its_share() -> None:
             await crowd.end(name)
         await asyncio.gather(*tasks)
 
-    played(play)
+    run_play(play)
 
 
-def test_whoever_gives_up_leaves_the_queue_and_takes_no_place_along() -> None:
+def test_a_task_that_gives_up_leaves_the_queue_without_a_place() -> None:
     async def play() -> None:
         crowd = Crowd(places=1, per_key=1)
         first = asyncio.create_task(crowd.work("a1"))
@@ -108,11 +108,11 @@ def test_whoever_gives_up_leaves_the_queue_and_takes_no_place_along() -> None:
         await crowd.end("c1")
         await asyncio.gather(first, last)
 
-    played(play)
+    run_play(play)
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_a_place_given_in_the_moment_of_giving_up_comes_back(steps: int) -> None:
+def test_a_place_granted_during_cancellation_is_returned(steps: int) -> None:
     async def play() -> None:
         crowd = Crowd(places=1, per_key=1)
         holder = asyncio.create_task(crowd.work("a1"))
@@ -130,10 +130,10 @@ def test_a_place_given_in_the_moment_of_giving_up_comes_back(steps: int) -> None
         await crowd.end("c1")
         await asyncio.gather(holder, another)
 
-    played(play)
+    run_play(play)
 
 
-def test_bodies_that_are_too_much_together_are_refused_and_counted_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_are_too_large_together_are_refused_and_no_longer_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST_BODY_BYTES", 100)
     work = Work()
     with work.body() as one:

@@ -1,4 +1,4 @@
-"""Clients that are slow, too many, or do not end what they begin: real sockets, none of which may keep others from being answered."""
+"""Slow, numerous or unfinished clients on real sockets must not block others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[RunningService]:
-    """A service that waits for nobody."""
+    """A service with short timeouts."""
     with running_service(tmp_path, head_timeout=1.0, body_timeout=1.0, background=False) as running:
         yield running
 
@@ -35,15 +35,15 @@ def small(tmp_path: Path) -> Iterator[RunningService]:
 
 
 def send_slowly(wire: Wire, text: bytes) -> None:
-    """A byte now and then, until the service says something."""
+    """Send single bytes with pauses until the service answers."""
     for byte in text:
         wire.send(bytes([byte]))
         if select.select([wire.socket], [], [], 0.02)[0]:
             return
-    raise AssertionError("the service took it all")
+    raise AssertionError("the service read everything without an answer")
 
 
-def test_a_head_that_is_not_sent_to_its_end_is_given_up(hasty: RunningService) -> None:
+def test_an_incomplete_head_times_out(hasty: RunningService) -> None:
     with Wire(hasty.base_url) as wire:
         wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
         status, headers, body = wire.answer()
@@ -52,7 +52,7 @@ def test_a_head_that_is_not_sent_to_its_end_is_given_up(hasty: RunningService) -
         assert wire.is_ended()
 
 
-def test_sending_a_little_now_and_then_wins_no_time(hasty: RunningService) -> None:
+def test_sending_slowly_does_not_extend_the_timeout(hasty: RunningService) -> None:
     with Wire(hasty.base_url) as wire:
         send_slowly(wire, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 3000)
         assert wire.answer()[0] == 408
@@ -63,26 +63,26 @@ def test_sending_a_little_now_and_then_wins_no_time(hasty: RunningService) -> No
         assert wire.answer()[0] == 408
 
 
-def test_a_connection_that_says_nothing_is_closed_without_a_word(hasty: RunningService) -> None:
+def test_a_silent_connection_is_closed_without_an_answer(hasty: RunningService) -> None:
     with Wire(hasty.base_url) as wire:
         assert wire.is_ended()
 
 
-def test_a_body_that_does_not_come_is_given_up(hasty: RunningService) -> None:
+def test_a_missing_body_times_out(hasty: RunningService) -> None:
     with Wire(hasty.base_url, hasty.key) as wire:
         wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100\r\n\r\n{{")
         status, headers, body = wire.answer()
         assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
 
 
-def test_a_body_in_small_pieces_is_given_up_when_it_takes_too_long_as_a_whole(hasty: RunningService) -> None:
+def test_a_slow_body_in_small_pieces_times_out(hasty: RunningService) -> None:
     with Wire(hasty.base_url, hasty.key) as wire:
         wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100000\r\n\r\n")
         send_slowly(wire, b" " * 3000)
         assert wire.answer()[0] == 408
 
 
-def test_connections_that_ask_for_nothing_make_room(small: RunningService) -> None:
+def test_idle_connections_make_room(small: RunningService) -> None:
     with ExitStack() as opened:
         under_way = opened.enter_context(Wire(small.base_url, small.key))
         body = b'{"pluralName": "Plans"}'
@@ -100,7 +100,7 @@ def test_connections_that_ask_for_nothing_make_room(small: RunningService) -> No
         assert crowd[0].is_ended()
 
 
-def test_when_every_connection_has_a_request_a_body_still_to_come_makes_room(small: RunningService) -> None:
+def test_among_busy_connections_one_that_awaits_a_body_makes_room(small: RunningService) -> None:
     with ExitStack() as opened:
         for _ in range(MOST):
             wire = opened.enter_context(Wire(small.base_url, small.key))
@@ -111,7 +111,7 @@ def test_when_every_connection_has_a_request_a_body_still_to_come_makes_room(sma
             assert newcomer.answer()[0] == 200
 
 
-def test_the_file_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_limit_is_raised_as_far_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"now": (256, 1024)}
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
     monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
@@ -124,7 +124,7 @@ def test_the_file_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPat
 
 
 class Waiting(Connection):
-    """A connection that has sent nothing yet."""
+    """A connection that has not sent anything yet."""
 
     phase = HEAD
 
@@ -135,7 +135,7 @@ class Waiting(Connection):
         self.is_aborted = True
 
 
-def test_few_connections_without_descriptors_make_room_and_the_youngest_stay() -> None:
+def test_without_descriptors_the_oldest_connections_make_room() -> None:
     registry, waiting = Connections(1000, 10.0, list), [Waiting() for _ in range(30)]
     registry.open.update(dict.fromkeys(waiting))
     registry.evict()
@@ -146,14 +146,14 @@ def test_few_connections_without_descriptors_make_room_and_the_youngest_stay() -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lowers the limit of a running process")
-def test_no_descriptors_left_is_said_once_and_passes(tmp_path: Path) -> None:
+def test_running_out_of_descriptors_is_reported_once_and_passes(tmp_path: Path) -> None:
     with service_process(tmp_path / "data") as service, ExitStack() as opened:
         hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)[1]
         in_use = len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
         known = opened.enter_context(Wire(service.base_url))
         known.send(f"GET /healthz HTTP/1.1\r\n{known.headers}\r\n")
         assert known.answer()[0] == 200
-        # Background jobs may open the database at any moment, each of its eight readers with three files.
+        # Background jobs may open the database at any moment; each of its eight readers uses three files.
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (in_use + 40, hard))
         for _ in range(100):
             opened.enter_context(Wire(service.base_url))
@@ -163,11 +163,11 @@ def test_no_descriptors_left_is_said_once_and_passes(tmp_path: Path) -> None:
             assert client.get("/healthz").status_code == 200
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         assert service.stop() == 0
-        # Once for connections, and once for each background job that opened something at that time; not for each of the 100.
+        # Once for connections and once for each background job that opened a file meanwhile, not for each of the 100.
         assert 1 <= service.stderr.count("Too many open files") <= 4
 
 
-def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(tmp_path: Path) -> None:
+def test_a_client_that_sends_everything_first_reads_the_refusal(tmp_path: Path) -> None:
     with running_service(tmp_path, body_limit=50_000, background=False) as service:
         for more in ("", "Connection: close\r\n"):
             for length in ("Content-Length: 8000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n7a1200\r\n"):
@@ -184,7 +184,7 @@ def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(tmp_pa
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-def test_a_request_with_two_lengths_is_refused_and_the_connection_ended(small: RunningService, version: str) -> None:
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(small: RunningService, version: str) -> None:
     with Wire(small.base_url, small.key) as wire:
         smuggled = f"GET /api/v1/members HTTP/1.1\r\n{wire.headers}\r\n"
         lengths = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
@@ -200,7 +200,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_ended(small: R
     "head", ["GET /healthz?{long} HTTP/1.1\r\nHost: x\r\n\r\n", "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {long}\r\n\r\n"]
 )
 @pytest.mark.parametrize("times", [1.1, 20])
-def test_an_address_or_headers_beyond_the_limit_are_refused_by_name(small: RunningService, head: str, times: float) -> None:
+def test_an_address_or_headers_over_the_limit_are_refused(small: RunningService, head: str, times: float) -> None:
     with Wire(small.base_url) as wire:
         wire.send(head.format(long="a" * int(times * HEAD_LIMIT)))
         status, headers, body = wire.answer()

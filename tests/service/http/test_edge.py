@@ -1,4 +1,4 @@
-"""What the edge does with odd clients, on real sockets: sizes, slowness, HEAD, pipelines, broken HTTP, failures inside."""
+"""Unusual clients on real sockets: sizes, slowness, HEAD, pipelines, broken HTTP, internal failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_expect_100_continue_is_answered_before_the_body_comes(wire: Wire) -> No
     assert wire.answer()[0] == 201
 
 
-def test_a_client_that_goes_away_is_logged_and_forgotten(service: RunningService) -> None:
+def test_a_client_that_disconnects_is_logged_and_forgotten(service: RunningService) -> None:
     with Wire(service.base_url, service.key) as wire:
         wire.send(f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}Content-Length: 100\r\n\r\n{{")
         assert service.client.get("/api/v1/objects").status_code == 200
@@ -67,7 +67,7 @@ def test_head_is_get_without_the_body(wire: Wire) -> None:
     assert (status, int(headers["content-length"])) == (200, len(wire.answer()[2]))
 
 
-def test_one_connection_serves_many_requests_also_sent_at_once(wire: Wire) -> None:
+def test_one_connection_serves_many_requests_even_pipelined(wire: Wire) -> None:
     request = f"GET /api/v1/members HTTP/1.1\r\n{wire.headers}\r\n"
     wire.send(request * 5)
     assert [wire.answer()[0] for _ in range(5)] == [200] * 5
@@ -75,7 +75,7 @@ def test_one_connection_serves_many_requests_also_sent_at_once(wire: Wire) -> No
     assert [wire.answer()[0] for _ in range(2)] == [400, 200]
 
 
-def test_what_is_not_http_gets_the_same_kind_of_error(wire: Wire) -> None:
+def test_invalid_http_gets_the_usual_error(wire: Wire) -> None:
     wire.send("NONSENSE\r\n\r\n")
     status, headers, body = wire.answer()
     assert (status, json.loads(body)["error"]) == (400, "bad_request")
@@ -83,7 +83,7 @@ def test_what_is_not_http_gets_the_same_kind_of_error(wire: Wire) -> None:
     assert {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"} <= set(headers)
 
 
-def test_a_failure_inside_says_nothing_about_the_inside(
+def test_an_internal_error_reveals_nothing(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(tx: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_compressed_body_is_refused(service: RunningService) -> None:
     assert "Content-Encoding" in answer.json()["message"]
 
 
-def test_a_whole_address_as_the_target_of_a_request_is_its_path(service: RunningService, wire: Wire) -> None:
+def test_an_absolute_address_as_request_target_is_accepted(service: RunningService, wire: Wire) -> None:
     for target in (f"{service.base_url}/api/v1/objects?", "HTTP://elsewhere/api/v1/objects"):
         wire.send(f"GET {target} HTTP/1.1\r\n{wire.headers}\r\n")
         status, _, body = wire.answer()
@@ -125,7 +125,7 @@ def test_a_whole_address_as_the_target_of_a_request_is_its_path(service: Running
     assert {entry["path"] for entry in service.log} == {"/api/v1/objects"}
 
 
-def test_the_document_lists_what_every_operation_may_answer(service: RunningService) -> None:
+def test_the_openapi_document_lists_every_status(service: RunningService) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():
@@ -135,7 +135,7 @@ def test_the_document_lists_what_every_operation_may_answer(service: RunningServ
     assert {"412", "413", "415"} <= set(record["patch"]["responses"])
 
 
-def test_the_probes_need_no_key(service: RunningService) -> None:
+def test_probes_need_no_key(service: RunningService) -> None:
     with service.client_with(None) as client:
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/readyz").json() == {"status": "ready"}

@@ -1,4 +1,4 @@
-"""Metrics: what strangers ask for must not make them grow, and who may see them is the operator's choice."""
+"""Metrics: requests of strangers do not make them grow, and the operator can switch them off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.service import running_service
 from tests.support.wire import Wire
 
 
-def test_invented_methods_and_paths_make_no_lines(tmp_path: Path) -> None:
+def test_unknown_methods_and_paths_add_no_metrics(tmp_path: Path) -> None:
     with running_service(tmp_path, background=False) as service, Wire(service.base_url, service.key) as wire:
 
         def ask(turn: int) -> list[str]:
@@ -43,5 +43,5 @@ def test_metrics_and_docs_can_be_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--metrics", "yes"), ("--docs", "none")])
-def test_what_is_neither_on_nor_off_is_refused(tmp_path: Path, options: tuple[str, str]) -> None:
+def test_values_other_than_on_and_off_are_refused(tmp_path: Path, options: tuple[str, str]) -> None:
     assert options[0] in run_crmctl("serve", "--data", tmp_path, *options).exits(2).error()["message"]

@@ -1,4 +1,4 @@
-"""A service whose machine lets it down: a stderr nobody can write to, a disk that takes nothing more, files that are damaged."""
+"""Failures of the machine: an unwritable stderr, a full disk, a damaged database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full, or limits of a running process")
 
 
-def is_documented(answer: httpx.Response, status: int, error: str) -> None:
+def assert_documented_error(answer: httpx.Response, status: int, error: str) -> None:
     assert (answer.status_code, answer.json()["error"]) == (status, error), answer.text
     assert answer.json()["message"]
     assert set(answer.headers) >= RATE_HEADERS
@@ -29,13 +29,13 @@ def is_documented(answer: httpx.Response, status: int, error: str) -> None:
 
 @LINUX
 @pytest.mark.parametrize("stderr_path", [Path("/dev/full"), None])
-def test_an_error_that_cannot_be_told_is_still_the_documented_answer(tmp_path: Path, stderr_path: Path | None) -> None:
+def test_an_error_that_cannot_be_logged_is_still_the_documented_answer(tmp_path: Path, stderr_path: Path | None) -> None:
     data = tmp_path / "data"
     with service_process(data, "--log", "json", stderr_path=stderr_path) as service, service.client() as client:
         with contextlib.closing(sqlite3.connect(data / DATABASE_FILE)) as database:
             database.execute("ALTER TABLE member RENAME TO elsewhere")
         for _ in range(3):
-            is_documented(client.get("/api/v1/members"), 500, "internal_error")
+            assert_documented_error(client.get("/api/v1/members"), 500, "internal_error")
         assert client.get("/api/v1/objects").status_code == 200
         assert client.get("/healthz").status_code == 200
         if stderr_path is None:
@@ -44,7 +44,7 @@ def test_an_error_that_cannot_be_told_is_still_the_documented_answer(tmp_path: P
 
 @contextlib.contextmanager
 def disk_full(service: ServiceProcess, largest: int) -> Iterator[None]:
-    """As long as this lasts, the process cannot make a file longer than this."""
+    """Keep the process from writing files beyond this size until the block ends."""
     limits = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (largest, limits[1]))
     try:
@@ -54,7 +54,7 @@ def disk_full(service: ServiceProcess, largest: int) -> Iterator[None]:
 
 
 @LINUX
-def test_a_disk_that_takes_nothing_more_is_said_and_reading_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_reading_still_works(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with service_process(data, "--log", "json") as service, service.client() as client:
         [people] = [one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people"]
@@ -63,11 +63,11 @@ def test_a_disk_that_takes_nothing_more_is_said_and_reading_goes_on(tmp_path: Pa
         assert client.get("/readyz").status_code == 200
         with disk_full(service, 4096):
             refused = client.post(records, json={"data": {"notes": "never"}})
-            is_documented(refused, 503, "unavailable")
+            assert_documented_error(refused, 503, "unavailable")
             assert "nothing was written" in refused.json()["message"]
             assert refused.headers["retry-after"] == "1"
             not_ready = client.get("/readyz")
-            is_documented(not_ready, 503, "unavailable")
+            assert_documented_error(not_ready, 503, "unavailable")
             assert "disk" in not_ready.json()["message"]
             read = client.get(records)
             assert (read.status_code, [one["data"] for one in read.json()["records"]]) == (200, [{"notes": "before"}])
@@ -77,15 +77,15 @@ def test_a_disk_that_takes_nothing_more_is_said_and_reading_goes_on(tmp_path: Pa
         assert client.get(records).json()["pagination"]["total"] == 2
 
 
-def until_not_ready(client: httpx.Client) -> httpx.Response:
-    """The readiness check stands for a second."""
+def wait_until_not_ready(client: httpx.Client) -> httpx.Response:
+    """Wait until the service is not ready; it caches the readiness check for a second."""
     while (answer := client.get("/readyz")).status_code == 200:
         threading.Event().wait(0.1)
-    is_documented(answer, 503, "unavailable")
+    assert_documented_error(answer, 503, "unavailable")
     return answer
 
 
-def test_a_failure_that_comes_again_is_told_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeated_failure_is_reported_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     failures = Failures(lambda: now)
 

@@ -1,4 +1,4 @@
-"""Too much asked at once, of either engine: nobody waits for what they do not need, and what is given up has left nothing behind."""
+"""Overload on both engines: requests wait only for what they need, and an abandoned request changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def service(database: str, tmp_path: Path) -> Iterator[RunningService]:
 
 @contextlib.contextmanager
 def people_locked(engine: Engine) -> Iterator[None]:
-    """As long as this lasts, another writer has what every write of records needs."""
+    """Lock, until the block ends, a row that every write of records needs."""
     locked, release = threading.Event(), threading.Event()
 
     def hold(tx: Tx) -> None:
@@ -57,7 +57,7 @@ def people_locked(engine: Engine) -> Iterator[None]:
         holder.join(PATIENCE)
 
 
-def refused(answers: list[httpx.Response]) -> None:
+def assert_refused(answers: list[httpx.Response]) -> None:
     for answer in answers:
         assert (answer.status_code, answer.json()["error"]) == (503, "unavailable"), answer.text
         assert "nothing was done" in answer.json()["message"]
@@ -65,14 +65,16 @@ def refused(answers: list[httpx.Response]) -> None:
         assert set(answer.headers) >= RATE_HEADERS
 
 
-def others_are_answered(service: RunningService) -> None:
+def assert_others_are_answered(service: RunningService) -> None:
     with make_client(service.base_url, service.key) as client:
         for path in ("/healthz", "/readyz", "/api/v1/members", "/api/v1/objects"):
             assert client.get(path).status_code == 200, path
 
 
-def at_once(times: int, send: Callable[[httpx.Client], httpx.Response], service: RunningService, between: Callable[[], None]) -> list[Any]:
-    """The answers to many requests at once; `between` runs while they are under way."""
+def send_together(
+    times: int, send: Callable[[httpx.Client], httpx.Response], service: RunningService, between: Callable[[], None]
+) -> list[Any]:
+    """Return the answers to many concurrent requests; `between` runs while they are under way."""
     limits = httpx.Limits(max_connections=None)
     with (
         httpx.Client(base_url=service.base_url, headers=service.client.headers, timeout=PATIENCE, limits=limits, trust_env=False) as client,
@@ -83,21 +85,21 @@ def at_once(times: int, send: Callable[[httpx.Client], httpx.Response], service:
         return [each.result() for each in sent]
 
 
-def test_writers_that_wait_for_a_lock_are_given_up_and_have_written_nothing(service: RunningService, database: str) -> None:
+def test_writers_that_wait_too_long_for_a_lock_write_nothing(service: RunningService, database: str) -> None:
     people = service.object_id("people")
     with contextlib.closing(open_engine(database)) as other, people_locked(other):
-        answers = at_once(
+        answers = send_together(
             30,
             lambda client: client.post(f"/api/v1/objects/{people}/records", json={"data": {"notes": "late"}}),
             service,
-            lambda: others_are_answered(service),
+            lambda: assert_others_are_answered(service),
         )
-    refused(answers)
+    assert_refused(answers)
     assert service.client.get(f"/api/v1/objects/{people}/records").json()["pagination"]["total"] == 0
     assert service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"notes": "now"}}).status_code == 201
 
 
-def test_searches_without_end_are_stopped_and_keep_nobody_else_waiting(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_searches_are_stopped_and_block_no_other_request(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     people = service.object_id("people")
     running, ended = threading.Semaphore(0), []
 
@@ -113,37 +115,37 @@ def test_searches_without_end_are_stopped_and_keep_nobody_else_waiting(service: 
 
     def between() -> None:
         assert running.acquire(timeout=PATIENCE)
-        others_are_answered(service)
+        assert_others_are_answered(service)
 
-    refused(at_once(20, lambda client: client.post(f"/api/v1/objects/{people}/records/search", json={}), service, between))
+    assert_refused(send_together(20, lambda client: client.post(f"/api/v1/objects/{people}/records/search", json={}), service, between))
     assert set(ended) <= {"OperationalError", "QueryCanceled", "Busy"}
     assert 1 <= len(ended) < 20
 
 
-def test_one_key_cannot_take_all_places_for_searches(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_key_cannot_use_all_places_for_searches(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     people = service.object_id("people")
     whole, begun = records.list_records, threading.Semaphore(0)
 
-    def endless_where_asked(tx: Tx, object_id: str, conditions: Any, *paging: Any, **named: Any) -> Any:
+    def endless_with_conditions(tx: Tx, object_id: str, conditions: Any, *paging: Any, **named: Any) -> Any:
         if not conditions:
             return whole(tx, object_id, conditions, *paging, **named)
         begun.release()
         return tx.all(ENDLESS)
 
-    monkeypatch.setattr(records, "list_records", endless_where_asked)
+    monkeypatch.setattr(records, "list_records", endless_with_conditions)
     search = f"/api/v1/objects/{people}/records/search"
 
     def between() -> None:
         assert begun.acquire(timeout=PATIENCE)
-        with service.client_with(service.key_for()) as somebody_else:
-            assert somebody_else.post(search, json={}).status_code == 200
+        with service.client_with(service.key_for()) as other_client:
+            assert other_client.post(search, json={}).status_code == 200
 
     filters = [{"attributeSlug": "name", "operator": "isNotEmpty"}]
-    refused(at_once(8, lambda client: client.post(search, json={"filters": filters}), service, between))
+    assert_refused(send_together(8, lambda client: client.post(search, json={"filters": filters}), service, between))
 
 
 @pytest.mark.parametrize("count", [MAX_CONDITIONS + 1, 999, 1500])
-def test_more_conditions_than_the_limit_are_refused_naming_it(service: RunningService, count: int) -> None:
+def test_too_many_conditions_are_refused_with_the_limit(service: RunningService, count: int) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
     filters = [{"attributeSlug": "email", "operator": "contains", "value": "x"}] * count
     for answer in (
@@ -155,7 +157,7 @@ def test_more_conditions_than_the_limit_are_refused_naming_it(service: RunningSe
         assert str(MAX_CONDITIONS) in answer.json()["message"]
 
 
-def test_as_many_conditions_as_the_limit_of_any_kind_are_answered(service: RunningService) -> None:
+def test_the_maximum_of_conditions_of_any_kind_is_answered(service: RunningService) -> None:
     made = service.client.post("/api/v1/objects", json={"pluralName": "Things"}).json()
     attributes = f"/api/v1/objects/{made['id']}/attributes"
     options = [f"option {number}" for number in range(1000)]
@@ -182,7 +184,7 @@ def test_as_many_conditions_as_the_limit_of_any_kind_are_answered(service: Runni
         assert answer.status_code == status, (slug, operator, answer.text[:300])
 
 
-def test_a_body_of_too_many_values_is_refused_before_it_takes_memory(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_with_too_many_values_is_refused_before_parsing(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
     monkeypatch.setattr(bodies.jsontext, "loads", None)
     for body in (b"[" + b"1," * bodies.MOST_VALUES + b"1]", b'{"data":' + b"[" * 60 + b'"a",' * (bodies.MOST_VALUES + 1), b'"",' * 400_000):
@@ -191,7 +193,7 @@ def test_a_body_of_too_many_values_is_refused_before_it_takes_memory(service: Ru
         assert "200,000 values" in answer.json()["message"]
 
 
-def test_signs_in_texts_are_no_values(service: RunningService) -> None:
+def test_signs_in_texts_do_not_count_as_values(service: RunningService) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records/bulk"
     text = ',[{\\"' * 10_000
     items = ",".join(f'{{"data":{{"notes":"{text}"}}}}' for _ in range(20))
@@ -199,7 +201,7 @@ def test_signs_in_texts_are_no_values(service: RunningService) -> None:
     assert (answer.status_code, answer.json()) == (200, {"created": 20, "updated": 0, "failed": []})
 
 
-def test_a_key_that_is_there_twice_among_many_is_found_without_looking_at_all_pairs(service: RunningService) -> None:
+def test_a_repeated_name_among_many_is_found_quickly(service: RunningService) -> None:
     members = ",".join(f'"{number}":0' for number in range(90_000))
     answer = service.client.post("/api/v1/objects", content=f'{{{members},"89999":1}}')
     assert (answer.status_code, "'89999'" in answer.json()["message"]) == (400, True)
@@ -212,7 +214,7 @@ def test_a_body_nested_too_deeply_is_refused(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("count", [300, 1200])
-def test_slow_clients_keep_nobody_waiting_for_their_time_to_end(service: RunningService, count: int) -> None:
+def test_slow_clients_do_not_delay_others(service: RunningService, count: int) -> None:
     people = service.object_id("people")
     half_head = "GET /healthz HTTP/1.1\r\n"
     half_body = (
@@ -222,7 +224,7 @@ def test_slow_clients_keep_nobody_waiting_for_their_time_to_end(service: Running
     with contextlib.ExitStack() as opened:
         for number in range(count):
             opened.enter_context(Wire(service.base_url)).send(half_body if number % 4 == 0 else half_head)
-        others_are_answered(service)
+        assert_others_are_answered(service)
         made = service.client.post(f"/api/v1/objects/{people}/records", json={"data": {"name": "Ada"}})
         assert made.status_code == 201, made.text
     assert service.client.get(f"/api/v1/objects/{people}/records").json()["pagination"]["total"] == 1

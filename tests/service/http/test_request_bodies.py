@@ -1,4 +1,4 @@
-"""Bodies of requests: a name that an object has twice is always refused, however the body is written."""
+"""Request bodies: a repeated name in an object is always refused, whatever the formatting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _containers(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @example(text='{"a":1,"a" :2}')
 @example(text='{"x":{"a":1,"a":"\\":"}}')
 @example(text='{"x":{"a":{"b":1},"a":[]}}')
-def test_what_is_there_twice_is_refused_and_all_else_is_read(text: str) -> None:
+def test_repeated_names_are_refused_and_all_other_json_is_read(text: str) -> None:
     try:
         wanted = jsontext.loads(text, unique_keys=True)
     except ValueError:
@@ -37,7 +37,7 @@ def test_what_is_there_twice_is_refused_and_all_else_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-def test_nesting_has_an_end(opening: str, closing: str) -> None:
+def test_nesting_is_limited(opening: str, closing: str) -> None:
     parse_json((opening * DEEPEST + "1" + closing * DEEPEST).encode())
     with pytest.raises(BadRequest, match="nested deeper"):
         parse_json((opening * (DEEPEST + 1) + "1" + closing * (DEEPEST + 1)).encode())

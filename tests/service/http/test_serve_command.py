@@ -1,4 +1,4 @@
-"""`crmctl serve` in front of a person, and without its optional libraries."""
+"""`crmctl serve` at a terminal, and without its optional libraries."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def test_a_missing_extra_is_one_clear_error(library: str, command: list[str]) ->
 
 
 @pytest.mark.parametrize("library", ["uvicorn", "starlette", "prometheus_client", "cronsim", "jinja2"])
-def test_keys_are_administered_without_what_serves(library: str) -> None:
+def test_keys_can_be_managed_without_the_serving_libraries(library: str) -> None:
     run = run_without(library, ["service", "keys", "list", "-o", "json"])
     assert (run.returncode, json.loads(run.stdout)) == (0, []), run.stderr

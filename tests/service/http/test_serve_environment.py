@@ -1,4 +1,4 @@
-"""Every option of a real `crmctl serve` comes from the environment too, the flag wins, and what is wrong is named by where it was said."""
+"""Options of `crmctl serve` from the environment: the flag wins, and an error names the source of a wrong value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY, MB = 86400.0, 1024 * 1024
 
 @dataclass(frozen=True)
 class ServeOption:
-    """The variable's text, what of the settings it decides and how; another text for the flag; texts that are refused."""
+    """Text of the variable, the setting it decides and its value; another text for the flag; texts that are refused."""
 
     text: str
     setting: str
@@ -55,12 +55,12 @@ OPTIONS = {
 }
 
 OF_A_TEST_DOUBLE = {"ephemeral", "fixture", "seed", "clock", "fault"}
-"""Only the command line asks for a test double: no variable may turn a real service into one."""
+"""A test double can only be requested on the command line: no variable may turn a real service into one."""
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What serve was about to be started with."""
+    """The settings `serve` would have started with."""
     found: list[dict[str, Any]] = []
 
     def note(_runtime: object, settings: ServiceSettings, ready_file: Path | None) -> None:
@@ -71,7 +71,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def decided(start: dict[str, Any], setting: str) -> Any:
+def setting_of(start: dict[str, Any], setting: str) -> Any:
     value = start["settings"]
     if setting == "ready_file":
         return start["ready_file"]
@@ -80,7 +80,7 @@ def decided(start: dict[str, Any], setting: str) -> Any:
     return value
 
 
-def test_no_option_is_missing_here_and_each_is_documented() -> None:
+def test_every_option_is_tested_and_documented() -> None:
     options = set(inspect.signature(serve.run_service).parameters) - {"ctx"} - OF_A_TEST_DOUBLE
     assert options == OPTIONS.keys()
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -88,27 +88,27 @@ def test_no_option_is_missing_here_and_each_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_comes_from_the_environment_and_the_flag_wins(
+def test_options_come_from_the_environment_and_the_flag_wins(
     name: str, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     option = OPTIONS[name]
     monkeypatch.setenv(f"CRMCTL_SERVE_{name.upper()}", option.text)
     assert run_here("serve").code == 0
-    assert decided(started[-1], option.setting) == option.value
+    assert setting_of(started[-1], option.setting) == option.value
     assert run_here("serve", f"--{name.replace('_', '-')}", *([option.flag] if option.flag else [])).code == 0
-    assert decided(started[-1], option.setting) == option.flag_value
-    # As a template of variables leaves one that has no value.
+    assert setting_of(started[-1], option.setting) == option.flag_value
+    # A template of environment variables leaves unused ones empty.
     monkeypatch.setenv(f"CRMCTL_SERVE_{name.upper()}", "")
     assert run_here("serve").code == 0
     monkeypatch.delenv(f"CRMCTL_SERVE_{name.upper()}")
     unset = run_here("serve")
     if name != "files_s3":
-        assert decided(started[-1], option.setting) == decided(started[-2], option.setting)
+        assert setting_of(started[-1], option.setting) == setting_of(started[-2], option.setting)
     assert unset.err == ""
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, option in OPTIONS.items() for text in option.wrong])
-def test_a_wrong_value_is_one_error_that_names_where_it_was_said(
+def test_an_error_names_the_source_of_a_wrong_value(
     name: str, text: str, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable, flag = f"CRMCTL_SERVE_{name.upper()}", f"--{name.replace('_', '-')}"
@@ -129,4 +129,4 @@ def test_a_misspelt_variable_is_named(started: list[dict[str, Any]], monkeypatch
     told = run_here("serve").err
     assert "CRMCTL_SERVE_RATE_LIMITS is no option of serve" in told
     assert "did you mean CRMCTL_SERVE_RATE_LIMIT?" in told
-    assert decided(started[0], "rate_limit") == 100
+    assert setting_of(started[0], "rate_limit") == 100

@@ -1,4 +1,4 @@
-"""`crmctl serve` as a process: how it starts, what it says, how it stops."""
+"""`crmctl serve` as a process: its start, its output, its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 from tests.support.service import make_client, service_process
 
 
-def test_the_first_start_prints_the_key_and_no_later_one_does(tmp_path: Path) -> None:
+def test_only_the_first_start_prints_the_key(tmp_path: Path) -> None:
     data, ready_file = tmp_path / "data", tmp_path / "ready.json"
     with service_process(data, "--ready-file", str(ready_file)) as first:
         assert set(first.ready) == {"baseUrl", "consoleUrl", "apiKey"}
@@ -42,7 +42,7 @@ def test_the_first_start_prints_the_key_and_no_later_one_does(tmp_path: Path) ->
         assert first.key.encode() not in file.read_bytes()
 
 
-def test_the_request_log_is_one_json_line_a_request_without_the_key(tmp_path: Path) -> None:
+def test_the_request_log_has_one_json_line_per_request_without_the_key(tmp_path: Path) -> None:
     with service_process(tmp_path / "data", "--log", "json", "--public-url", "https://crm.example.com/") as service:
         assert service.ready["baseUrl"] == "https://crm.example.com"
         port = _port_of(service.process.pid)
@@ -55,7 +55,7 @@ def test_the_request_log_is_one_json_line_a_request_without_the_key(tmp_path: Pa
 
 
 def _port_of(pid: int) -> int:
-    """The TCP port a process of this machine listens on (Linux)."""
+    """Return the TCP port on which a process listens (Linux)."""
     sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(link.readlink())}
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -64,7 +64,7 @@ def _port_of(pid: int) -> int:
     raise AssertionError("nothing listens")
 
 
-def test_a_port_in_use_is_a_usage_error_and_uses_up_no_key(tmp_path: Path) -> None:
+def test_a_port_in_use_is_a_usage_error_and_creates_no_key(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refused = run_crmctl("serve", "--data", tmp_path / "data", "--port", port).exits(2)
@@ -74,7 +74,7 @@ def test_a_port_in_use_is_a_usage_error_and_uses_up_no_key(tmp_path: Path) -> No
         assert service.key
 
 
-def test_an_address_that_is_not_ours_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_foreign_address_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot listen on 203"):
         Server(ServiceSettings(data_dir=tmp_path, host="203.0.113.1", port=0))
 
@@ -84,7 +84,7 @@ def test_bad_options_are_usage_errors(tmp_path: Path, options: tuple[str, str]) 
     run_crmctl("serve", "--data", tmp_path, *options).exits(2)
 
 
-def test_a_request_under_way_is_answered_before_it_stops(tmp_path: Path) -> None:
+def test_requests_under_way_are_answered_before_the_service_stops(tmp_path: Path) -> None:
     with service_process(tmp_path / "data") as service:
         half_sent, go_on = threading.Event(), threading.Event()
 
@@ -103,7 +103,7 @@ def test_a_request_under_way_is_answered_before_it_stops(tmp_path: Path) -> None
             with service.client() as other:
                 assert other.get("/api/v1/objects").status_code == 200
             service.process.send_signal(signal.SIGTERM)
-            _until_refused(service.base_url)
+            _wait_until_refused(service.base_url)
             go_on.set()
             sender.join(30)
         assert [answer.status_code for answer in answers] == [201]
@@ -112,8 +112,8 @@ def test_a_request_under_way_is_answered_before_it_stops(tmp_path: Path) -> None
         assert "Plans" in [one["pluralName"] for one in client.get("/api/v1/objects").json()["objects"]]
 
 
-def _until_refused(base_url: str) -> None:
-    """Returns when the service takes no more connections."""
+def _wait_until_refused(base_url: str) -> None:
+    """Return when the service accepts no more connections."""
     host, _, port = base_url.removeprefix("http://").partition(":")
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The places of a job are given back after every piece of work, and the job that waits for one is told."""
+"""A job gets its places back after every piece of work, and is woken while it waits for one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     made.close()
 
 
-def test_a_place_is_taken_and_given_back_however_often(job: Job) -> None:
+def test_places_are_returned_after_every_round(job: Job) -> None:
     for _ in range(25):
         begun, go_on = threading.Semaphore(0), threading.Event()
 
@@ -57,7 +57,7 @@ def test_a_place_is_taken_and_given_back_however_often(job: Job) -> None:
         assert job.free == 4
 
 
-def test_a_job_that_waits_is_told_when_work_ends(job: Job) -> None:
+def test_a_waiting_job_is_woken_when_work_ends(job: Job) -> None:
     go_on, told = threading.Event(), list[Any]()
     assert job.run_once() is False
     job.waiting = [lambda: go_on.wait(PATIENCE)]
@@ -69,7 +69,7 @@ def test_a_job_that_waits_is_told_when_work_ends(job: Job) -> None:
     assert told == [True]
 
 
-def test_work_that_raises_is_reported_and_gives_its_place_back(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_that_raises_is_reported_and_returns_its_place(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise RuntimeError("number")
 

@@ -1,4 +1,4 @@
-"""Token exchange: 40 bad tokens and none accepted, one use of each good one, keys with scopes and expiry."""
+"""Token exchange: it refuses 40 bad tokens, accepts each good one once, and issues keys with scopes and expiry."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ FORGED: dict[str, Forge] = {
 }
 
 
-def test_forty_bad_tokens_and_none_accepted(trusting: Trusting) -> None:
+def test_forty_bad_tokens_are_refused(trusting: Trusting) -> None:
     assert len(FORGED) >= 40
     noted_before = len(trusting.audit("token.refused"))
     before = run_crmctl("service", "keys", "list", "--data", trusting.service.data_dir).ok().json()
@@ -168,7 +168,7 @@ def test_an_audience_may_be_a_list_of_one(trusting: Trusting) -> None:
         ({"subject_token_type": "x"}, "invalid_request"),
     ],
 )
-def test_another_request_is_refused(trusting: Trusting, form: dict[str, str], error: str) -> None:
+def test_other_grant_requests_are_refused(trusting: Trusting, form: dict[str, str], error: str) -> None:
     answer = trusting.exchange("x", **form)
     assert (answer.status_code, answer.json()) == (400, {"error": error})
 
@@ -178,7 +178,7 @@ def test_the_metadata_names_the_endpoint(trusting: Trusting) -> None:
     assert (document["issuer"], document["token_endpoint"]) == (trusting.url, f"{trusting.url}/oauth/token")
 
 
-def test_the_keys_of_an_issuer_are_read_seldom() -> None:
+def test_the_keys_of_an_issuer_are_cached() -> None:
     reads: list[str] = []
     now = 0.0
 
@@ -215,7 +215,7 @@ def test_the_keys_of_an_issuer_are_read_seldom() -> None:
         (("--issuer", "https://x.example.com", "--claim", "a"), "--claim 'a' is not NAME=VALUE"),
     ],
 )
-def test_a_trust_that_is_not_complete_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_an_incomplete_trust_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     refused = run_crmctl("service", "trust", "add", "x", "--scope", "objects:read", *options, "--data", tmp_path / "d", "-o", "json").exits(
         2
     )
@@ -230,7 +230,7 @@ def test_a_trust_that_is_not_complete_is_refused(tmp_path: Path, options: tuple[
         (("--claim", "a_id=1", "--scope", "objects:read", "--ttl", "1m"), "from 5 minutes to 24 hours"),
     ],
 )
-def test_a_trust_that_is_too_wide_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_a_trust_without_limits_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     data = ("--data", tmp_path / "d", "-o", "json")
     refused = run_crmctl("service", "trust", "add", "x", "--issuer", "https://x.example.com", *options, *data).exits(9)
     assert said in refused.error()["message"]

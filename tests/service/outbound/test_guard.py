@@ -1,4 +1,4 @@
-"""What is not public is refused in every notation, with the reason; the address that was vetted is the one handed on."""
+"""Addresses that are not public are refused in every notation, with the reason; the guard returns the address it vetted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def in_url(address: str) -> str:
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_an_address_that_is_not_public_is_refused_spelled_out_and_behind_a_name(address: str) -> None:
+def test_a_private_address_is_refused_directly_and_behind_a_name(address: str) -> None:
     for refuse in (guard().check_url, guard().vet):
         with pytest.raises(ForbiddenTargetError, match="not a public address"):
             refuse(in_url(address))
@@ -59,7 +59,7 @@ def test_an_address_that_is_not_public_is_refused_spelled_out_and_behind_a_name(
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_called(address: str) -> None:
+def test_a_public_address_is_accepted(address: str) -> None:
     guard().check_url(in_url(address))
     assert ipaddress.ip_address(guard(address).vet("https://example.com/hook").address) == ipaddress.ip_address(address)
 
@@ -73,7 +73,7 @@ def test_no_notation_of_a_private_address_passes(host: str) -> None:
             refuse(f"https://{host}/hook")
 
 
-def test_the_reason_names_what_the_address_is() -> None:
+def test_the_reason_names_the_kind_of_address() -> None:
     with pytest.raises(ForbiddenTargetError, match=r"^168\.63\.129\.16 is not a public address \(a cloud's own service\)$"):
         guard().check_url("http://168.63.129.16/")
     with pytest.raises(ForbiddenTargetError, match=r"^64:ff9b::a00:1 is not a public address \(private\)$"):
@@ -116,17 +116,17 @@ def test_a_name_with_one_private_address_is_refused() -> None:
         ("https://a_b.example:/", "a_b.example", 443, "/"),
     ],
 )
-def test_the_vetted_address_is_the_one_to_connect_to(url: str, host: str, port: int, path: str) -> None:
+def test_the_guard_returns_the_address_to_connect_to(url: str, host: str, port: int, path: str) -> None:
     target = guard("93.184.216.34").vet(url)
     assert (target.address, target.host, target.port, target.path) == ("93.184.216.34", host, port, path)
 
 
-def test_an_unknown_name_is_worth_another_try() -> None:
+def test_an_unknown_name_can_be_retried() -> None:
     with pytest.raises(UnresolvableTargetError):
         guard().vet("https://nowhere.invalid/")
 
 
-def test_name_servers_that_are_silent_cost_the_time_given_and_one_thread_a_name() -> None:
+def test_a_silent_name_server_costs_the_timeout_and_one_thread_per_name() -> None:
     answered, asked = threading.Event(), list[str]()
 
     def silent(host: str, port: int) -> list[str]:
@@ -143,7 +143,7 @@ def test_name_servers_that_are_silent_cost_the_time_given_and_one_thread_a_name(
     assert slow.vet("https://slow.example/").address == slow.vet("https://other.example/").address == "93.184.216.34"
 
 
-def test_development_allows_loopback_and_nothing_else() -> None:
+def test_development_allows_only_loopback_in_addition() -> None:
     assert guard(dev=True).vet("http://127.0.0.1:8080/").port == 8080
     assert guard(dev=True).vet("http://[::ffff:127.0.0.1]/").port == 80
     for address in ("10.0.0.1", "168.63.129.16", "0.0.0.0", "fec0::1"):

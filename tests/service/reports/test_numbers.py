@@ -1,4 +1,4 @@
-"""Numbers survive the way through their keys, and sums of them are exact."""
+"""Numbers survive conversion to keys and back, and sums are exact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ numbers = st.one_of(
 
 
 @given(numbers)
-def test_a_key_gives_its_number_back(number: int | float | Decimal) -> None:
+def test_a_key_converts_back_to_its_number(number: int | float | Decimal) -> None:
     exact = Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
     assert number_of(number_key(number)) == exact
 

@@ -1,4 +1,4 @@
-"""A report reads one snapshot and keeps nobody from writing while it does."""
+"""A report reads one snapshot and does not block writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.clock import FakeClock
 
 
 class Busy:
-    """An engine on which somebody writes another record before every statement of a read."""
+    """An engine on which another client writes a record around every statement of a read."""
 
     def __init__(self, engine: Any, write_one: Callable[[], None]) -> None:
         self.write = engine.write
@@ -43,7 +43,7 @@ class BusyTx:
         return found
 
 
-def test_writes_go_on_during_a_report_and_are_not_in_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_writes_during_a_report_succeed_and_are_not_in_it(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(scanning, "CHUNK", 3)
     clock = FakeClock()
     engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
@@ -76,7 +76,7 @@ reports:
     engine.close()
 
 
-def test_results_that_are_too_large_fail_the_run_and_are_not_stored(tmp_path: Path) -> None:
+def test_results_that_are_too_large_fail_the_run(tmp_path: Path) -> None:
     clock = FakeClock()
     engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
     found = engine.read(lambda tx: objects.find_object_by_slug(tx, "people"))

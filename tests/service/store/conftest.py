@@ -1,4 +1,4 @@
-"""A real database in a file, and the calls of the store as one would make them from a route."""
+"""A real database in a file, and the store's calls as a route makes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_id() -> str:
 
 @dataclass
 class Store:
-    """An engine with a clock and ids filled in."""
+    """An engine that fills in the clock and the ids."""
 
     engine: Engine
     clock: FakeClock = field(default_factory=FakeClock)
@@ -43,11 +43,11 @@ class Store:
         return self.engine.read(lambda tx: tx.all(sql, params))
 
     def listen(self) -> None:
-        """Have somebody want all events from here on: those that nobody wants have no body."""
+        """Ask for all events from here on: events without a receiver have no body."""
         listen(self.engine)
 
     def object(self, slug: str = "things", *definitions: dict[str, Any]) -> str:
-        """A custom object with these attributes; its id."""
+        """Create a custom object with these attributes and return its id."""
         made = self.write(objects.create_object, objects.NewObject(plural_name=slug, slug=slug))["id"]
         for definition in definitions:
             self.write(attributes.create_attribute, made, attributes.NewAttribute(**{"name": definition.get("slug", "field")} | definition))
@@ -66,7 +66,7 @@ class Store:
         return self.write(records.create_record, object_id, data)
 
     def find(self, object_id: str, *conditions: tuple[str, str, Any], **paging: Any) -> list[dict[str, Any]]:
-        """The data of what matches, oldest first unless asked otherwise."""
+        """Return the data of the matching records, by default oldest first."""
         read: list[Condition] = [read_condition(*condition) for condition in conditions]
         found, total = self.read(
             lambda tx: records.list_records(tx, object_id, read, records.Paging(**{"order": "asc", "limit": 10_000} | paging))
@@ -81,7 +81,7 @@ class Store:
 
 @pytest.fixture(params=ENGINES)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a fresh database of each engine."""
+    """Address of a fresh database of each engine."""
     with fresh_database(request, tmp_path) as url:
         yield url
 
@@ -99,14 +99,14 @@ def sqlite_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sqlite_store(sqlite_path: Path) -> Iterator[Store]:
-    """For what is about SQLite and its file."""
+    """For tests of SQLite and its file."""
     with opened(str(sqlite_path)) as made:
         yield made
 
 
 @contextlib.contextmanager
 def opened(url: str) -> Iterator[Store]:
-    """A store with its organisation set up."""
+    """Open a store with its organisation set up."""
     made = Store(open_engine(url))
     try:
         made.write(members.initialise)

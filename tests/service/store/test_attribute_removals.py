@@ -1,4 +1,4 @@
-"""A deleted attribute is gone at once, and its values leave the records piece by piece: what is seen meanwhile, and after a death."""
+"""Removal of deleted attributes: they disappear at once, their values piece by piece, also after a crash."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def delete(store: Store, things: str, slug: str = "code") -> None:
     store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
 
 
-def take(store: Store) -> bool:
+def remove_piece(store: Store) -> bool:
     return store.engine.write(take_out)
 
 
-def take_all(store: Store) -> int:
+def remove_all(store: Store) -> int:
     pieces = 0
-    while take(store):
+    while remove_piece(store):
         pieces += 1
     return pieces
 
@@ -62,7 +62,7 @@ def versions(store: Store, things: str) -> list[str]:
     return [records.version_of(each) for each in store.find(things)]
 
 
-def test_it_is_gone_at_once_and_looks_the_same_after_every_piece(store: Store, things: str) -> None:
+def test_a_deleted_attribute_disappears_at_once_and_pieces_change_nothing_visible(store: Store, things: str) -> None:
     before = versions(store, things)
     delete(store, things)
     seen = store.find(things)
@@ -75,7 +75,7 @@ def test_it_is_gone_at_once_and_looks_the_same_after_every_piece(store: Store, t
         store.create(things, code="x")
     assert b"Code 1" in repr(raw(store, things)).encode()
     pieces = 0
-    while take(store):
+    while remove_piece(store):
         pieces += 1
         assert store.find(things) == seen
     assert pieces > COUNT // PIECE
@@ -84,13 +84,13 @@ def test_it_is_gone_at_once_and_looks_the_same_after_every_piece(store: Store, t
     assert store.rows("SELECT * FROM unique_value WHERE attribute = ?", number) == []
 
 
-def test_a_death_in_a_piece_loses_that_piece_only(database: str, store: Store, things: str) -> None:
+def test_a_crash_in_a_piece_loses_only_that_piece(database: str, store: Store, things: str) -> None:
     seen = store.find(things)
     delete(store, things)
     for _ in range(3):
-        take(store)
+        remove_piece(store)
         with contextlib.suppress(KeyboardInterrupt):
-            store.engine.write(_die_after_a_piece)
+            store.engine.write(_crash_after_a_piece)
         with contextlib.closing(open_engine(database)) as restarted:
             restarted.write(take_out)
             found = restarted.read(lambda tx: records.list_records(tx, things, page=records.Paging(order="asc", limit=100)))[0]
@@ -102,16 +102,16 @@ def test_a_death_in_a_piece_loses_that_piece_only(database: str, store: Store, t
     assert "Code" not in repr(raw(store, things))
 
 
-def _die_after_a_piece(tx: Any) -> None:
+def _crash_after_a_piece(tx: Any) -> None:
     take_out(tx)
     raise KeyboardInterrupt
 
 
-def test_records_are_written_meanwhile(store: Store, things: str) -> None:
+def test_records_can_be_written_during_a_removal(store: Store, things: str) -> None:
     made = store.find(things)
     delete(store, things)
-    take(store)
-    take(store)
+    remove_piece(store)
+    remove_piece(store)
     for place in (1, COUNT - 1):
         known = records.version_of(store.find(things)[place])
         changed = store.write(records.update_record, things, made[place]["id"], {"n": 100}, [known])
@@ -123,13 +123,13 @@ def test_records_are_written_meanwhile(store: Store, things: str) -> None:
     assert {each["attributeSlug"] for each in gone.changes[0]["changes"]} == {"n", "t"}
     late = store.create(things, n=7)
     before = store.find(things)
-    take_all(store)
+    remove_all(store)
     assert store.find(things) == before
     assert before[-1]["id"] == late["id"]
     assert "Code" not in repr(raw(store, things))
 
 
-def test_the_slug_is_free_when_the_values_are_gone_and_takes_over_the_columns(store: Store, things: str) -> None:
+def test_the_slug_is_free_after_the_removal_and_reuses_the_columns(store: Store, things: str) -> None:
     columns = len(raw(store, things)[0])
     delete(store, things)
     new = NewAttribute(name="Code", slug="code", type="number")
@@ -140,27 +140,27 @@ def test_the_slug_is_free_when_the_values_are_gone_and_takes_over_the_columns(st
     )
     assert store.find(things, ("code", "isNotEmpty", "true")) == []
     assert [each["data"] for each in store.find(things)] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
-    take_all(store)
+    remove_all(store)
     store.write(attributes.create_attribute, things, NewAttribute(name="Another", type="text", is_unique=True))
     store.create(things, code=5, another="x")
     assert len(raw(store, things)[0]) == columns + 2
     assert len(store.find(things, ("code", "equals", "5"), ("another", "equals", "x"))) == 1
     delete(store, things)
-    take_all(store)
+    remove_all(store)
     assert store.read(lambda tx: attributes.get_attribute(tx, things, store.attribute(things, "another")["id"]))
     assert made["type"] == "number"
 
 
-def test_several_at_once(store: Store, things: str) -> None:
+def test_several_attributes_are_removed_at_once(store: Store, things: str) -> None:
     for slug in ("code", "t", "n"):
         delete(store, things, slug)
     assert {repr(each["data"]) for each in store.find(things)} == {"{}"}
-    take_all(store)
+    remove_all(store)
     assert {row[-6:] for row in raw(store, things)} == {(None,) * 6}
 
 
 @pytest.mark.needs("initdb", "postgres")
-def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_template: str) -> None:
+def test_an_index_in_use_is_removed_later(postgres: Any, postgres_template: str) -> None:
     url = postgres.create_database(postgres_template)
     try:
         for store in _opened(url):
@@ -187,7 +187,7 @@ def test_an_index_that_somebody_reads_is_left_for_later(postgres: Any, postgres_
 
 
 @pytest.mark.needs("initdb", "postgres")
-def test_a_table_that_a_backup_reads_is_changed_after_it_and_nobody_waits_behind(
+def test_a_table_in_a_backup_changes_afterwards_without_blocking_others(
     postgres: Any, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "AGAIN_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""The engine itself: transactions, threads, other processes, being killed, and versions of the database."""
+"""Transactions, threads, other processes, kills and database versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
 
 
-def test_a_fault_rolls_back_and_the_engine_goes_on(store: Store) -> None:
+def test_a_fault_rolls_back_and_the_engine_keeps_working(store: Store) -> None:
     def fail(tx: Tx) -> None:
         tx.execute("DELETE FROM member")
         raise NotFound("gone")
@@ -82,7 +82,7 @@ while True:
 """
 
 
-def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: str) -> None:
+def test_a_kill_during_writes_loses_no_acknowledged_write(database: str) -> None:
     with opened(database) as store:
         store.object("things", {"slug": "code", "type": "number", "is_unique": True})
     for attempt in range(3):
@@ -103,7 +103,7 @@ def test_killed_in_the_middle_of_writes_nothing_acknowledged_is_lost(database: s
         child.stdout.close()
 
         store = Store(open_engine(database))
-        # Waits for what the killed process was in the middle of: its connection may not be known to be dead yet.
+        # Waits for the killed process's transaction: the database may not have noticed yet that its connection is dead.
         store.engine.write(lambda tx, things=things: load_schema(tx, things, tx.dialect.own_object))
         codes = [each["data"]["code"] for each in store.find(things)]
         assert len(codes) >= acknowledged
@@ -124,7 +124,7 @@ def _empty(tx: Tx, things: str) -> None:
     tx.execute("DELETE FROM change_log")
 
 
-def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
+def test_an_older_database_is_migrated(store: Store) -> None:
     people = store.standard("people")
     made = store.create(people, email="a@x.org")
 
@@ -137,7 +137,7 @@ def test_an_older_database_is_brought_up_to_date(store: Store) -> None:
 
 
 def layout(tx: Tx) -> set[tuple[str, ...]]:
-    """Columns and indexes of every table, in no order."""
+    """Return columns and indexes of every table."""
     if tx.dialect.engine == "sqlite":
         columns = 'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk FROM sqlite_master AS m, pragma_table_info(m.name) AS c'
         indexes = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
@@ -166,7 +166,7 @@ def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, versi
         assert engine.read(layout) == new
 
 
-def test_a_newer_database_is_refused_and_left_alone(store: Store, database: str) -> None:
+def test_a_newer_database_is_refused_unchanged(store: Store, database: str) -> None:
     newer = (*MIGRATIONS, Migration("from the future", ()))
     migrate(store.engine, newer)
     with pytest.raises(ConfigError, match=f"version {newest_version(newer)}") as caught:
@@ -175,7 +175,7 @@ def test_a_newer_database_is_refused_and_left_alone(store: Store, database: str)
     assert "upgrade" in caught.value.hint
 
 
-def test_a_database_older_than_the_first_release_is_refused_and_left_alone(store: Store, database: str) -> None:
+def test_a_database_older_than_the_first_release_is_refused_unchanged(store: Store, database: str) -> None:
     store.engine.write(lambda tx: tx.execute("UPDATE schema_version SET version = version - ?", (FIRST,)))
     with pytest.raises(ConfigError, match=f"from version {FIRST} on") as caught:
         open_engine(database)
@@ -184,7 +184,7 @@ def test_a_database_older_than_the_first_release_is_refused_and_left_alone(store
     assert len(store.rows("SELECT * FROM member")) == 1
 
 
-def test_a_migration_that_fails_changes_nothing(store: Store, database: str) -> None:
+def test_a_failed_migration_changes_nothing(store: Store, database: str) -> None:
     def fail(tx: Tx) -> None:
         tx.execute("DROP TABLE member")
         raise RuntimeError("half way")
@@ -197,12 +197,12 @@ def test_a_migration_that_fails_changes_nothing(store: Store, database: str) -> 
 
 @pytest.fixture(params=ENGINES)
 def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Not even the tables are there."""
+    """A database without tables."""
     with fresh_database(request, tmp_path, is_empty=True) as url:
         yield url
 
 
-def test_two_processes_that_start_at_once_set_up_one_organisation(empty_database: str) -> None:
+def test_processes_that_start_together_set_up_one_organisation(empty_database: str) -> None:
     outcomes: list[Any] = []
 
     def start() -> None:
@@ -222,7 +222,7 @@ def test_two_processes_that_start_at_once_set_up_one_organisation(empty_database
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
 
 
-def test_what_takes_longer_than_it_may_is_stopped_and_has_done_nothing(store: Store) -> None:
+def test_a_transaction_over_its_time_limit_stops_and_changes_nothing(store: Store) -> None:
     things = store.object("things", {"slug": "text", "type": "text"})
 
     def write_and_search(tx: Tx) -> None:
@@ -233,15 +233,15 @@ def test_what_takes_longer_than_it_may_is_stopped_and_has_done_nothing(store: St
         with pytest.raises(Busy, match="nothing was done"):
             transact(fn, within=0.2)
     assert store.total(things) == 0
-    # The connections are as good as before, also for what has no limit.
+    # The connections still work, also without a limit.
     assert store.create(things, text="kept")["data"] == {"text": "kept"}
     assert store.engine.read(lambda tx: records.count_records(tx, things), within=30) == 1
     assert store.total(things) == 1
 
 
 @pytest.mark.parametrize(("count", "width"), [(0, 3), (1, 3), (3, 3), (243, 3), (101, 700)])
-def test_rows_that_are_inserted_together_are_those_that_were_given(store: Store, count: int, width: int) -> None:
-    """Also where all of them have more values than an engine takes in one statement."""
+def test_rows_inserted_together_are_stored_unchanged(store: Store, count: int, width: int) -> None:
+    """Also when the rows together have more values than an engine takes in one statement."""
     names = ", ".join(f"c{number}" for number in range(width))
     rows = [
         tuple(None if (row + column) % 3 == 0 else row if column == 1 else f"({row}?" for column in range(width)) for row in range(count)
@@ -255,7 +255,7 @@ def test_rows_that_are_inserted_together_are_those_that_were_given(store: Store,
     assert store.engine.write(work) == rows
 
 
-def test_a_row_that_violates_takes_back_those_beside_it(store: Store) -> None:
+def test_a_row_that_violates_a_constraint_rolls_back_the_others(store: Store) -> None:
     store.engine.write(lambda tx: tx.execute("CREATE TABLE given (value INTEGER NOT NULL)"))
     with pytest.raises(Exception, match=r"(?i)not.null"):
         store.engine.write(lambda tx: tx.execute_many("INSERT INTO given (value) VALUES (?)", [(1,), (2,), (3,), (None,)]))

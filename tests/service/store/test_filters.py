@@ -1,4 +1,4 @@
-"""All operators on all types, compared with a model that knows no SQL."""
+"""All operators on all types, compared with a model without SQL."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 SHAPES = [(type_, many) for type_ in VALUES for many in (False, True) if many or type_ != "list"]
-"""Every type alone and with isList; a list attribute is an array in any case."""
+"""Every type alone and with isList; a list attribute is always an array."""
 
 
 def fold(text: str) -> str:
@@ -113,7 +113,7 @@ def fold(text: str) -> str:
 
 
 def plain(type: str, value: Any) -> Any:
-    """One value as a thing Python compares by itself; "" for an empty one."""
+    """Return one value in a form that Python compares, "" for an empty one."""
     if type in ("number", "currency"):
         amount = value["amount"] if isinstance(value, dict) else value
         return Decimal(str(amount))
@@ -184,15 +184,15 @@ def as_operand(type: str, value: Any) -> str:
     return str(plain(type, value)) if type != "date" else value
 
 
-def test_this_model_knows_every_type_and_every_operator() -> None:
-    """A new one fails here until it is in the model, and then below until the service has all its parts."""
+def test_the_model_covers_every_type_and_operator() -> None:
+    """A new type or operator fails here until the model has it, then below until the service supports it completely."""
     assert set(VALUES) == {str(each) for each in AttributeType}
     assert {operator for each in VALUES for operator in operators(each)} == set(Operator)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]]:
-    """One object with an attribute of every type, single and isList. References are checked elsewhere, so these point to real records."""
+    """One object with an attribute of every type, single and isList. Other tests check references, so these point to real records."""
     with fresh_database(request, tmp_path_factory.mktemp("filters")) as url, opened(url) as store:
         yield store, fill(store)
 
@@ -220,7 +220,7 @@ def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: s
     operand = as_operand(type, drawn.draw(VALUES[type] if type != "name" else texts, label="operand")) if operator.takes_value else "true"
     sort, order = drawn.draw(st.sampled_from(["created_at", "updated_at"])), drawn.draw(st.sampled_from(["asc", "desc"]))
 
-    # Each example sees only its own rows: they share a time that no other example has.
+    # Each example sees only its own rows: no other example shares their time.
     store.clock.advance(1)
     outcome = store.write(records.bulk_write, object_id, "create", [{"data": {slug: value}} for value in values])
     assert outcome == {"created": len(values), "updated": 0, "failed": []}
@@ -230,7 +230,7 @@ def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: s
     expected = [value for value in values if matches(type, elements(type, many, value), operator, operand)]
     assert found == (expected if order == "asc" else expected[::-1])
     here = value_test(Attribute(id="", slug=slug, type=type, is_list=many), operator, operand)
-    assert [value for value in values if here(value)] == expected, "what is decided without the service agrees with it"
+    assert [value for value in values if here(value)] == expected, "crmctl's own evaluation agrees with the service"
     assert store.total(object_id, (slug, str(operator), operand), ours) == len(expected)
 
 
@@ -254,9 +254,7 @@ def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: s
         ("\ud800", "equals", "x", "ud800"),
     ],
 )
-def test_a_condition_that_makes_no_sense_is_refused_by_name(
-    filled: tuple[Store, str], slug: str, operator: str, value: Any, named: str
-) -> None:
+def test_a_meaningless_condition_is_refused_by_name(filled: tuple[Store, str], slug: str, operator: str, value: Any, named: str) -> None:
     store, object_id = filled
     with pytest.raises(BadRequest, match=named) as caught:
         store.find(object_id, (slug, operator, value))
@@ -264,7 +262,7 @@ def test_a_condition_that_makes_no_sense_is_refused_by_name(
     caught.value.message.encode()
 
 
-def test_every_record_can_be_found_by_its_own_fields(store: Store) -> None:
+def test_records_are_found_by_id_and_times(store: Store) -> None:
     things = store.object("things")
     made = []
     for _ in range(5):
@@ -279,7 +277,7 @@ def test_every_record_can_be_found_by_its_own_fields(store: Store) -> None:
     assert store.find(things, ("id", "isEmpty", "true")) == []
 
 
-def test_conditions_on_several_attributes_all_hold(store: Store) -> None:
+def test_records_match_all_conditions(store: Store) -> None:
     things = store.object("things", {"slug": "stage", "type": "select", "config": {"options": ["a", "b"]}}, {"slug": "n", "type": "number"})
     made = [store.create(things, stage="ab"[n % 2], n=n) for n in range(20)]
     assert store.find(things, ("stage", "equals", "a"), ("n", "greaterThan", "3"), ("n", "lessThan", "9")) == [made[4], made[6], made[8]]

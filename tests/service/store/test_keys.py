@@ -19,7 +19,7 @@ def create(store: Store, **named: Any) -> tuple[keys.Key, str]:
     return made
 
 
-def test_a_key_is_found_by_its_secret_alone(store: Store) -> None:
+def test_a_key_is_found_only_by_its_secret(store: Store) -> None:
     key, secret = create(store, scopes=frozenset({"records:read", "members:read"}))
     assert secret.startswith("crs_")
     assert len(secret) >= 4 + 43
@@ -56,7 +56,7 @@ def test_a_key_expires_at_its_time(store: Store) -> None:
     assert store.read(lambda tx: keys.find_key(tx, secret)) == key
 
 
-def test_a_revoked_key_is_gone_at_once(store: Store) -> None:
+def test_a_revoked_key_stops_working_at_once(store: Store) -> None:
     key, secret = create(store)
     revoked = store.engine.write(lambda tx: keys.revoke_key(tx, key.id, now=store.clock.now()))
     assert revoked.revoked_at is not None
@@ -76,13 +76,13 @@ def test_a_revoked_key_is_gone_at_once(store: Store) -> None:
         ({"expires_at": 1.0}, "expiresAt"),
     ],
 )
-def test_a_key_that_makes_no_sense_is_refused(store: Store, named: dict[str, Any], field: str) -> None:
+def test_a_meaningless_key_is_refused(store: Store, named: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest, match=field):
         create(store, **named)
     assert store.read(keys.list_keys) == []
 
 
-def test_members_are_told_apart_by_email(store: Store) -> None:
+def test_member_emails_are_unique(store: Store) -> None:
     ada = store.write(members.create_member, name="Ada", email="Ada@x.org", role="admin")
     assert ada == {
         "id": ada["id"],
@@ -103,7 +103,7 @@ def test_members_are_told_apart_by_email(store: Store) -> None:
 
 @pytest.fixture
 def windows(store: Store) -> RateWindows:
-    """In memory on SQLite, in the database on PostgreSQL."""
+    """Held in memory on SQLite and in the database on PostgreSQL."""
     return store.engine.rate_windows()
 
 
@@ -116,7 +116,7 @@ def test_a_window_ends_at_a_multiple_of_its_length(windows: RateWindows) -> None
     assert windows.take("c", 100, 3, 1_800_000_001.0) == RateState(True, 99, 1_800_000_003)
 
 
-def test_windows_that_ended_are_forgotten() -> None:
+def test_ended_windows_are_forgotten() -> None:
     windows = RateWindows()
     for n in range(25_000):
         windows.take(str(n), 1, 1, float(n // 1000))

@@ -1,4 +1,4 @@
-"""Paging, order, totals: whichever plan is chosen, the answer is that of a sorted Python list."""
+"""Paging, order and totals: every query plan gives the same answer as a sorted Python list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 700
 
 @pytest.fixture(scope="module", params=ENGINES)
 def people(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, str]]:
-    """To read only: seven hundred records; a hundred share each creation time, some were updated later."""
+    """A read-only object of seven hundred records; a hundred share each creation time, some were updated later."""
     with fresh_database(request, tmp_path_factory.mktemp("listing")) as url, opened(url) as store:
         yield store, fill(store)
 
@@ -48,7 +48,7 @@ def fill(store: Store) -> str:
     return object_id
 
 
-def test_parts_of_values_are_compared_alike_by_both_engines(people: tuple[Store, str]) -> None:
+def test_both_engines_compare_parts_alike(people: tuple[Store, str]) -> None:
     store, _ = people
     object_id = store.object("places", {"slug": "at", "type": "address"})
     cities = ["Łódź", "ЛЬВІВ", "Berlin", "", None]
@@ -110,7 +110,7 @@ def test_pages_from_both_ends_and_the_middle(
 
 
 @pytest.mark.parametrize("few", [10, 60, 1000])
-def test_few_that_no_index_leads_to_are_found_and_counted_in_one_go(
+def test_few_matches_without_an_index_are_found_and_counted_in_one_query(
     people: tuple[Store, str], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, object_id = people
@@ -135,7 +135,7 @@ def test_few_that_no_index_leads_to_are_found_and_counted_in_one_go(
 
 
 @pytest.mark.parametrize(("looked", "most"), [(100, 10), (340, 1000)])
-def test_part_of_a_list_claims_no_more_than_was_looked_at(
+def test_a_partial_list_counts_only_the_records_it_read(
     people: tuple[Store, str], looked: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, object_id = people
@@ -167,7 +167,7 @@ def test_part_of_a_list_claims_no_more_than_was_looked_at(
     assert looked >= 340 or (False, True) in seen
 
 
-def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> None:
+def test_filters_return_the_expected_records(people: tuple[Store, str]) -> None:
     store, object_id = people
     data = [each["data"] for each in store.find(object_id)]
     numbers = lambda found: [each["data"]["n"] for each in found]  # noqa: E731
@@ -179,8 +179,8 @@ def test_the_matches_are_those_of_a_plain_search(people: tuple[Store, str]) -> N
     assert store.total(object_id, ("rare", "isEmpty", "true")) == ROWS - 7
 
 
-def test_every_plan_can_be_carried_out(sqlite_store: Store) -> None:
-    """The order's index is forced by name: it must exist for each object and sort, and the rows must not be sorted again."""
+def test_every_plan_has_its_index(sqlite_store: Store) -> None:
+    """Queries force the order's index by name, so each object must have one for each sort, and SQLite must not sort the rows again."""
     store = sqlite_store
     object_id = store.object("things", {"slug": "n", "type": "number"})
     number = store.rows("SELECT number FROM crm_object WHERE id = ?", object_id)[0][0]
@@ -204,7 +204,7 @@ def test_an_unknown_object_is_not_found(store: Store) -> None:
             store.find(object_id)
 
 
-def test_an_attribute_made_later_is_empty_on_older_records(store: Store) -> None:
+def test_a_new_attribute_is_empty_on_older_records(store: Store) -> None:
     things = store.object("things")
     old = store.create(things)
     store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Late", type="number", is_required=True))

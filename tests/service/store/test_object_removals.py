@@ -1,4 +1,4 @@
-"""A deleted object is gone at once, and what it held leaves piece by piece: what is seen meanwhile, and after a death."""
+"""Removal of deleted objects: they disappear at once, their contents piece by piece, also after a crash."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def tables(store: Store) -> set[str]:
     return {row[0] for row in store.rows("SELECT name FROM sqlite_master" if is_sqlite else "SELECT relname FROM pg_class")}
 
 
-def held(store: Store, table: str) -> int:
+def count_rows(store: Store, table: str) -> int:
     left = store.rows(f"SELECT count(*) FROM {table}")[0][0] if table in tables(store) else 0
     return int(left) + int(store.rows("SELECT count(*) FROM unique_value")[0][0])
 
 
-def take(store: Store) -> bool:
+def remove_piece(store: Store) -> bool:
     return store.engine.write(removals.take_out)
 
 
@@ -74,45 +74,45 @@ def leftovers(store: Store) -> list[tuple[object, ...]]:
     return store.rows("SELECT number FROM attribute_removal UNION ALL SELECT number FROM object_removal")
 
 
-def test_it_is_gone_at_once_and_no_piece_takes_more_than_it_may(store: Store, things: str) -> None:
+def test_a_deleted_object_disappears_at_once_and_every_piece_is_bounded(store: Store, things: str) -> None:
     table = table_of(store, things)
     delete(store, things)
     again = store.object("things", {"slug": "code", "type": "text", "is_unique": True})
     kept = store.create(again, code="Code 1")
-    counts = [held(store, table)]
-    while take(store):
+    counts = [count_rows(store, table)]
+    while remove_piece(store):
         for call in (objects.get_object, records.list_records, objects.delete_object):
             with pytest.raises(NotFound):
                 store.engine.write(lambda tx, call=call: call(tx, things))
         assert store.find(again) == [kept]
-        counts.append(held(store, table))
+        counts.append(count_rows(store, table))
     assert max(before - after for before, after in itertools.pairwise(counts)) <= PIECE
     assert (counts[0], counts[-1]) == (2 * COUNT + 1, 1)
     assert not [name for name in tables(store) if name == table or name.startswith(f"{table}_")]
     assert leftovers(store) == []
 
 
-def test_a_process_that_is_killed_in_a_piece_loses_that_piece_only(database: str, store: Store, things: str) -> None:
+def test_a_kill_in_a_piece_loses_only_that_piece(database: str, store: Store, things: str) -> None:
     table = table_of(store, things)
     delete(store, things)
     for _ in range(2):
-        before = held(store, table)
+        before = count_rows(store, table)
         done = subprocess.run([sys.executable, "-c", DYING, database], env=os.environ, capture_output=True, timeout=PATIENCE, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        assert held(store, table) <= before
+        assert count_rows(store, table) <= before
     job = Removals(Context(ServiceSettings(), store.engine, store.clock, new_id))
     while job.run_once():
         pass
     assert table not in tables(store)
-    assert held(store, table) == 0
+    assert count_rows(store, table) == 0
     assert leftovers(store) == []
 
 
-def test_an_attribute_that_was_still_leaving_goes_with_it(store: Store, things: str) -> None:
+def test_an_unfinished_attribute_removal_ends_with_its_object(store: Store, things: str) -> None:
     store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
-    take(store)
+    remove_piece(store)
     delete(store, things)
-    while take(store):
+    while remove_piece(store):
         pass
     assert store.rows("SELECT count(*) FROM unique_value") == [(0,)]
     assert leftovers(store) == []

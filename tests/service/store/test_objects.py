@@ -1,4 +1,4 @@
-"""Objects and attributes: rules of creation, what is fixed, and what deleting takes away."""
+"""Objects and attributes: rules of creation, fixed fields and effects of deletion."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_object_in_wire_form(store: Store) -> None:
 
 
 @pytest.mark.parametrize("slug", ["", "Upper", "a b", "a[b]", "-a", "ä", "x" * 65, "11111111-1111-4111-8111-111111111111", 5, "a\n"])
-def test_a_slug_that_cannot_be_is_refused(store: Store, slug: Any) -> None:
+def test_an_impossible_slug_is_refused(store: Store, slug: Any) -> None:
     with pytest.raises(BadRequest, match="slug"):
         store.write(objects.create_object, objects.NewObject(plural_name="Things", slug=slug))
     with pytest.raises(BadRequest, match="slug"):
@@ -61,14 +61,14 @@ def test_a_slug_that_cannot_be_is_refused(store: Store, slug: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3, "x" * 201, "a\x00b"])
-def test_a_name_that_cannot_be_is_refused(store: Store, name: Any) -> None:
+def test_an_impossible_name_is_refused(store: Store, name: Any) -> None:
     with pytest.raises(BadRequest, match="pluralName"):
         store.write(objects.create_object, objects.NewObject(plural_name=name))
     with pytest.raises(BadRequest, match="name"):
         store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name=name, type="text"))
 
 
-def test_a_slug_is_taken_once(store: Store) -> None:
+def test_slugs_are_unique(store: Store) -> None:
     things = store.object("things", {"slug": "field", "type": "text"})
     with pytest.raises(Conflict, match="things"):
         store.write(objects.create_object, objects.NewObject(plural_name="Things"))
@@ -92,7 +92,7 @@ def test_an_object_can_be_renamed_hidden_and_shown(store: Store) -> None:
             store.write(lambda tx, now, wrong=wrong, **_: objects.update_object(tx, things, wrong, now=now))
 
 
-def test_standard_objects_stay_but_their_attributes_may_change(store: Store) -> None:
+def test_standard_objects_are_fixed_but_not_their_attributes(store: Store) -> None:
     people = store.standard("people")
     with pytest.raises(Forbidden):
         store.write(lambda tx, now, **_: objects.update_object(tx, people, {"description": "x"}, now=now))
@@ -167,7 +167,7 @@ def test_wrong_attributes_are_refused_by_name(store: Store, arguments: dict[str,
     ("name", "slug"),
     [("Größe (cm)", "groe_cm"), ("Ünïcode", "unicode"), ("A--B", "a_b"), ("名前", "attribute_1"), ("Created by", "created_by")],
 )
-def test_a_slug_comes_from_the_name(store: Store, name: str, slug: str) -> None:
+def test_a_slug_is_derived_from_the_name(store: Store, name: str, slug: str) -> None:
     made = store.write(attributes.create_attribute, store.object("things"), attributes.NewAttribute(name=name, type="text"))
     assert (made["slug"], made["name"], made["displayOrder"]) == (slug, name, 1)
 
@@ -179,7 +179,7 @@ def test_slugs_of_record_fields_are_reserved(store: Store) -> None:
         store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="Number", slug="id", type="text"))
 
 
-def test_only_the_name_of_an_attribute_changes(store: Store) -> None:
+def test_only_the_name_of_an_attribute_can_change(store: Store) -> None:
     things = store.object("things", {"slug": "field", "type": "text"})
     before = store.attribute(things, "field")
     store.clock.advance(1)
@@ -189,7 +189,7 @@ def test_only_the_name_of_an_attribute_changes(store: Store) -> None:
         store.write(lambda tx, now, **_: attributes.update_attribute(tx, store.standard("people"), before["id"], name="x", now=now))
 
 
-def test_deleting_an_attribute_takes_its_data_along(store: Store) -> None:
+def test_deleting_an_attribute_deletes_its_values(store: Store) -> None:
     things = store.object(
         "things",
         {"slug": "code", "type": "text", "is_unique": True},
@@ -212,7 +212,7 @@ def test_deleting_an_attribute_takes_its_data_along(store: Store) -> None:
     store.write(records.update_record, things, made[0]["id"], {"code": 2})
 
 
-def test_an_object_has_a_largest_number_of_attributes(store: Store) -> None:
+def test_the_number_of_attributes_is_limited(store: Store) -> None:
     things = store.object("things")
 
     def fill(tx: Any, **named: Any) -> None:

@@ -1,6 +1,6 @@
-"""Every operator on every kind, alone and in arrays, on values that are hard to compare: the service and what decides without it agree.
+"""The service and crmctl agree on every operator for every type, single and in arrays, with values that are hard to compare.
 
-`test_filters` draws at random; here nothing is left to chance, and a new type or operator has no place before it has values.
+`test_filters` draws random values; this test is exhaustive, and a new type or operator fails until it has values.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ VALUES: dict[AttributeType, list[Any]] = {
     AttributeType.SELECT: OPTIONS,
     AttributeType.REFERENCE: [*IDS, *(one.upper() for one in IDS)],
 }
-"""Of every type values that are hard to compare. Missing ones, null and empty arrays are everywhere."""
+"""Values that are hard to compare, by type. Every type also gets missing values, nulls and empty arrays."""
 
 STRANGE = [
     "",
@@ -98,10 +98,10 @@ STRANGE = [
     "ada łovelace",
     IDS[0][:8],
 ]
-"""Asked of every type."""
+"""Operands for every type."""
 
 THOROUGH = frozenset({Operator.EQUALS, Operator.CONTAINS})
-"""Asked with every operand; the others with some of them each."""
+"""Operators tested with every operand; the others get a quarter each."""
 
 SHAPES = [(kind, many) for kind in AttributeType for many in (False, True) if many or kind != AttributeType.LIST]
 
@@ -126,13 +126,13 @@ def operands_of(kind: AttributeType) -> list[str]:
 
 @dataclass
 class Shelf:
-    """A store in which each shape has an object of its own, made when it is first asked for."""
+    """A store that creates an object for each shape on first use."""
 
     store: Store
     _made: dict[str, tuple[str, list[dict[str, Any]]]] = field(default_factory=dict)
 
     def of(self, attribute: Attribute) -> tuple[str, list[dict[str, Any]]]:
-        """The object whose records hold the values of an attribute's shape, and the records as they come from it."""
+        """Return the object whose records have values of this shape, and its records."""
         if attribute.slug not in self._made:
             kind, many = AttributeType(attribute.type or ""), attribute.is_list is True
             config = {"select": {"options": OPTIONS}, "reference": {"allowed_object_id": self._targets}}.get(kind)
@@ -166,13 +166,13 @@ def attribute_of(kind: AttributeType, many: bool) -> Attribute:
     return Attribute(id="", slug=f"{kind}_{'many' if many else 'one'}", type=kind, is_list=many)
 
 
-def test_every_type_has_values_to_ask_about() -> None:
+def test_every_type_has_values() -> None:
     assert set(VALUES) == set(AttributeType)
     assert all(any(value not in ("", None) for value in values) for values in VALUES.values())
 
 
 def answer_of(ask: Callable[[], set[str]]) -> set[str] | None:
-    """None for a refusal."""
+    """Return the ids, or None if the condition is refused."""
     try:
         return ask()
     except (BadRequest, RejectedError):
@@ -180,7 +180,7 @@ def answer_of(ask: Callable[[], set[str]]) -> set[str] | None:
 
 
 @pytest.mark.parametrize(("kind", "many"), SHAPES, ids=str)
-def test_every_operator_agrees(shelf: Shelf, kind: AttributeType, many: bool) -> None:
+def test_service_and_crmctl_agree_on_every_operator(shelf: Shelf, kind: AttributeType, many: bool) -> None:
     attribute = attribute_of(kind, many)
     things, stored = shelf.of(attribute)
     values = {one["id"]: one["data"].get(attribute.slug) for one in stored}
@@ -207,8 +207,8 @@ def test_every_operator_agrees(shelf: Shelf, kind: AttributeType, many: bool) ->
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 @pytest.mark.parametrize("kind", [AttributeType(kind) for kind in PART_NAMES], ids=str)
-def test_what_narrows_a_part_leaves_out_nothing_that_is_meant(shelf: Shelf, kind: AttributeType, many: bool) -> None:
-    """A part is decided here in either case; what the service is asked before must let through all of it."""
+def test_the_prefilter_of_a_part_admits_every_match(shelf: Shelf, kind: AttributeType, many: bool) -> None:
+    """crmctl decides conditions on parts; the service's prefilter must admit every match."""
     attribute = attribute_of(kind, many)
     things, stored = shelf.of(attribute)
     parsed = [Record.parse(one) for one in stored]

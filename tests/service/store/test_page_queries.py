@@ -1,4 +1,4 @@
-"""What the pages ask of the store besides the interface, on both engines: names of records, outcomes of runs, deletion."""
+"""Queries of the console pages that the interface does not have: labels, outcomes of runs, deletion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crmctl.service.store.tx import to_micros
 from tests.service.store.conftest import Store, new_id
 
 
-def test_records_are_found_by_what_they_are_called(store: Store) -> None:
+def test_records_are_found_by_label(store: Store) -> None:
     people = store.standard("people")
     ada = store.create(people, name={"first": "Ada", "last": "Lovelace"}, email="ada@example.com")["id"]
     adam = store.create(people, email="ADAM@example.com")["id"]
@@ -53,7 +53,7 @@ def test_lists_are_sorted_by_any_attribute_with_empty_values_last(store: Store) 
     assert [names(slug, "desc") for slug in ("name", "stage", "amount", "company")] == ["cb", "ab", "ba", "ab"]
 
 
-def test_changes_of_a_moment_and_deleted_records_are_found(store: Store) -> None:
+def test_changes_at_a_moment_and_deleted_records_are_found(store: Store) -> None:
     companies = store.standard("companies")
     acme, zoo = (store.create(companies, name=name)["id"] for name in ("acme", "zoo"))
     store.clock.advance(1)
@@ -75,7 +75,7 @@ def changed(store: Store, object_id: str, at: int, actor: str | None = None) -> 
     return store.read(lambda tx: record_history.changed_at(tx, object_id, at, actor))
 
 
-def test_views_are_kept_for_their_object(store: Store) -> None:
+def test_views_belong_to_an_object(store: Store) -> None:
     people, deals = store.standard("people"), store.standard("deals")
     for owner, name, is_shared in (("a", "B", True), ("a", "a", False), ("b", "c", False), ("a", "B", False)):
         view = {"name": name, "query": "q=x&", "owner": owner, "isShared": is_shared}

@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: writers at the same time, in any process, and a server that goes away."""
+"""Behaviour of PostgreSQL only: concurrent writers, several processes, and a server that stops."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def url(postgres: Any, postgres_template: str) -> Iterator[str]:
 
 @pytest.fixture
 def two(url: str) -> Iterator[Stores]:
-    """Two engines on one database, as two processes have them."""
+    """Two engines on one database, as in two processes."""
     with opened(url) as one, opened(url) as other:
         yield one, other
 
 
-def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Run them together; what each gave or raised."""
+def run_together(*calls: Callable[[], Any]) -> list[Any]:
+    """Run the calls at once. Return the result or fault of each."""
     barrier = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
@@ -73,7 +73,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(two: Stores) -> None:
         one.read(lambda tx: tx.execute("DELETE FROM organisation"))
 
 
-def test_a_read_that_others_wait_behind_gets_no_help_of_more_processes(two: Stores) -> None:
+def test_an_exclusive_read_uses_no_parallel_workers(two: Stores) -> None:
     def helpers(tx: Tx) -> Any:
         return tx.all("SELECT current_setting('max_parallel_workers_per_gather')")
 
@@ -84,10 +84,10 @@ def test_a_read_that_others_wait_behind_gets_no_help_of_more_processes(two: Stor
     assert engine.read(helpers) == usual
 
 
-def test_one_of_those_who_take_a_unique_value_gets_it(two: Stores) -> None:
+def test_one_of_several_writers_gets_a_unique_value(two: Stores) -> None:
     things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True})
     for n in range(10):
-        outcomes = at_once(*[lambda store=store, n=n: store.create(things, code=f"c{n}") for store in two * 2])
+        outcomes = run_together(*[lambda store=store, n=n: store.create(things, code=f"c{n}") for store in two * 2])
         refused = [each for each in outcomes if isinstance(each, Fault)]
         assert [type(each) for each in refused] == [Conflict] * 3
     assert two[0].total(things) == 10
@@ -96,7 +96,7 @@ def test_one_of_those_who_take_a_unique_value_gets_it(two: Stores) -> None:
 def test_a_bulk_request_that_loses_a_race_reports_the_row(two: Stores) -> None:
     things = two[0].object("things", {"slug": "code", "type": "number", "is_unique": True})
     rows = [[{"data": {"code": n}} for n in order] for order in (range(60), range(59, -1, -1))]
-    outcomes = at_once(
+    outcomes = run_together(
         *[
             lambda store=store, mine=mine: store.write(records.bulk_write, things, "create", mine)
             for store, mine in zip(two, rows, strict=True)
@@ -123,7 +123,7 @@ def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> Non
             store.write(records.bulk_delete, things, [fresh["id"]])
         return done
 
-    done = sum(at_once(*[lambda store=store, seed=seed: change(store, seed) for seed, store in enumerate(two * 2)]))
+    done = sum(run_together(*[lambda store=store, seed=seed: change(store, seed) for seed, store in enumerate(two * 2)]))
     found = two[0].find(things)
     assert two[0].total(things) == len(found) == 6
     held = {(each["id"], each["data"]["code"]) for each in found if "code" in each["data"]}
@@ -134,7 +134,7 @@ def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> Non
     assert {each["id"]: each["data"] for each in found} == {each: last[each] for each in made}
 
 
-def test_attributes_come_and_go_while_others_write_and_read(two: Stores) -> None:
+def test_attributes_change_while_others_read_and_write(two: Stores) -> None:
     one, other = two
     things = one.object("things", {"slug": "kept", "type": "number"})
     stop = threading.Event()
@@ -169,11 +169,11 @@ def test_attributes_come_and_go_while_others_write_and_read(two: Stores) -> None
     assert all(each["data"] in ({"kept": 1}, {}) for each in one.find(things))
 
 
-def test_an_object_that_goes_away_is_not_found_by_its_writers(two: Stores) -> None:
+def test_writers_of_a_deleted_object_get_not_found(two: Stores) -> None:
     one, other = two
     for _ in range(5):
         things = one.object("things", {"slug": "n", "type": "number"})
-        outcomes = at_once(
+        outcomes = run_together(
             lambda things=things: one.engine.write(lambda tx: objects.delete_object(tx, things)),
             *[lambda things=things: other.create(things, n=1)] * 3,
         )
@@ -193,7 +193,7 @@ def test_prepared_statements_survive_a_change_of_their_table(two: Stores) -> Non
         one.write(attributes.create_attribute, things, attributes.NewAttribute(name=f"a{n}", type="text"))
 
 
-def test_numbers_are_kept_to_the_letter_when_an_attribute_goes(two: Stores) -> None:
+def test_numbers_stay_unchanged_when_an_attribute_is_deleted(two: Stores) -> None:
     store = two[0]
     things = store.object("things", {"slug": "gone", "type": "text"}, {"slug": "n", "type": "number"}, {"slug": "t", "type": "text"})
     store.engine.write(
@@ -209,12 +209,12 @@ def test_numbers_are_kept_to_the_letter_when_an_attribute_goes(two: Stores) -> N
 
 
 def test_a_first_start_of_several_processes_shows_one_key(two: Stores) -> None:
-    made = at_once(*[lambda store=store: make_first_key(store.engine, FakeClock(), new_id) for store in two * 3])
+    made = run_together(*[lambda store=store: make_first_key(store.engine, FakeClock(), new_id) for store in two * 3])
     assert len([secret for secret in made if secret]) == 1
     assert len(two[0].read(keys.list_keys)) == 1
 
 
-def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
+def test_concurrent_deletions_delete_once(two: Stores) -> None:
     people = two[0].standard("people")
     for _ in range(5):
         activity, record = two[0].write(activities.create_activity, {"title": "Call"}, created_by=None)["id"], two[0].create(people)["id"]
@@ -222,7 +222,7 @@ def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
             lambda store, activity=activity: store.write(activities.delete_activity, activity),
             lambda store, record=record: store.write(records.delete_record, people, record),
         ):
-            outcomes = at_once(*[lambda store=store, delete=delete: delete(store) for store in two * 2])
+            outcomes = run_together(*[lambda store=store, delete=delete: delete(store) for store in two * 2])
             assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", "NotFound", "NotFound", "NotFound"]
     assert two[0].rows(
         "SELECT type, count(*) FROM change_log WHERE type IN ('activity.deleted', 'record.deleted') GROUP BY type ORDER BY type"
@@ -232,7 +232,7 @@ def test_what_two_delete_at_once_is_deleted_once(two: Stores) -> None:
     ]
 
 
-def test_events_are_handed_over_once(two: Stores) -> None:
+def test_each_event_is_handed_over_once(two: Stores) -> None:
     for n in range(300):
         two[0].engine.write(lambda tx, n=n: change_log.append_event(tx, "record.created", {"n": n}, ids=new_id, now=0.0))
     taken: list[str] = []
@@ -241,7 +241,7 @@ def test_events_are_handed_over_once(two: Stores) -> None:
         while events := store.engine.write(lambda tx: change_log.take_waiting(tx, 7)):
             taken.extend(event.id for event in events)
 
-    at_once(*[lambda store=store: take(store) for store in two * 2])
+    run_together(*[lambda store=store: take(store) for store in two * 2])
     while events := two[0].engine.write(lambda tx: change_log.take_waiting(tx, 100)):
         taken.extend(event.id for event in events)
     assert len(taken) == len(set(taken)) == 300
@@ -250,7 +250,7 @@ def test_events_are_handed_over_once(two: Stores) -> None:
 def test_rate_windows_are_exact_across_engines_and_forgotten(two: Stores) -> None:
     windows = [store.engine.rate_windows() for store in two]
     now = 1_800_000_000.0
-    outcomes = at_once(*[lambda mine=mine: [mine.take("key", 50, 60, now + 59.9) for _ in range(20)] for mine in windows * 2])
+    outcomes = run_together(*[lambda mine=mine: [mine.take("key", 50, 60, now + 59.9) for _ in range(20)] for mine in windows * 2])
     states = [state for mine in outcomes for state in mine]
     assert sorted(state.remaining for state in states if state.allowed) == list(range(50))
     assert {state.remaining for state in states if not state.allowed} == {0}
@@ -261,7 +261,7 @@ def test_rate_windows_are_exact_across_engines_and_forgotten(two: Stores) -> Non
     assert two[0].rows("SELECT key_id, ends_at, taken FROM rate_window") == [("key", 1_800_007_260, 1)]
 
 
-def test_connections_that_end_are_replaced_without_an_error(two: Stores, postgres: Any, url: str) -> None:
+def test_closed_connections_are_replaced_without_an_error(two: Stores, postgres: Any, url: str) -> None:
     store = two[0]
     things = store.object("things")
     for n in range(3):
@@ -271,7 +271,7 @@ def test_connections_that_end_are_replaced_without_an_error(two: Stores, postgre
         store.create(things)
 
 
-def test_a_connection_lost_in_a_transaction_leaves_nothing_and_is_repeated(two: Stores, postgres: Any, url: str) -> None:
+def test_a_transaction_is_repeated_after_losing_its_connection(two: Stores, postgres: Any, url: str) -> None:
     things = two[0].object("things")
     runs = []
 
@@ -287,7 +287,7 @@ def test_a_connection_lost_in_a_transaction_leaves_nothing_and_is_repeated(two: 
 
 
 def test_a_commit_without_an_answer_is_looked_up(two: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks when the database has committed and before it can say so: repeating the write would do it twice."""
+    """The connection breaks after the database committed and before it answers; a repeated write would happen twice."""
     things = two[0].object("things")
     engine = two[0].engine
     assert isinstance(engine, PostgresEngine)
@@ -307,7 +307,7 @@ def test_a_commit_without_an_answer_is_looked_up(two: Stores, monkeypatch: pytes
     assert two[1].find(things) == [made]
 
 
-def test_a_server_that_stops_is_unavailable_until_it_is_back() -> None:
+def test_a_stopped_server_is_unavailable_until_it_restarts() -> None:
     from tests.support.postgres import private_server
 
     with private_server() as server:
@@ -327,7 +327,7 @@ def test_a_server_that_stops_is_unavailable_until_it_is_back() -> None:
         store.engine.close()
 
 
-def test_a_lock_held_for_too_long_is_unavailable(two: Stores, url: str) -> None:
+def test_a_lock_held_too_long_raises_unavailable(two: Stores, url: str) -> None:
     impatient = open_engine(f"{url}?options=-c%20lock_timeout%3D50ms")
 
     def hold(tx: Tx) -> None:
@@ -339,7 +339,7 @@ def test_a_lock_held_for_too_long_is_unavailable(two: Stores, url: str) -> None:
     impatient.close()
 
 
-def test_a_closed_engine_says_so(url: str) -> None:
+def test_a_closed_engine_is_unavailable(url: str) -> None:
     engine = open_engine(url)
     engine.close()
     for call in (engine.read, engine.write):
@@ -348,7 +348,7 @@ def test_a_closed_engine_says_so(url: str) -> None:
     engine.close()
 
 
-def test_what_cannot_be_opened_is_said_without_the_password(postgres: Any, url: str) -> None:
+def test_errors_of_opening_do_not_show_the_password(postgres: Any, url: str) -> None:
     for address in (
         url.replace(":", "x:", 1),
         f"{url}_absent",
@@ -384,7 +384,7 @@ def test_locks_of_a_killed_process_are_released_at_once(two: Stores, url: str) -
     assert two[0].rows("SELECT name FROM organisation") == [("free",)]
 
 
-def test_tables_of_records_are_vacuumed_before_a_fifth_of_them_is_new(two: Stores) -> None:
+def test_record_tables_are_vacuumed_early(two: Stores) -> None:
     store = two[0]
     number = store.rows("SELECT number FROM crm_object WHERE id = ?", store.object("things"))[0][0]
     settings = "SELECT reloptions FROM pg_class WHERE relname = ?"

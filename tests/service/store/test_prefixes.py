@@ -1,4 +1,4 @@
-"""`startsWith` at the edges of a range: the characters right after a prefix's last one, the last code point, the gap of the surrogates."""
+"""`startsWith` at the ends of a range: the characters after a prefix's last one, the last code point, the gap of the surrogates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIXES = [*EDGES, *(f"x{edge}" for edge in EDGES), f"x{LAST}{LAST}", f"\ud7ff{
 
 
 def neighbours(prefix: str) -> list[str]:
-    """Texts that begin with it, and those that lie right before and after them."""
+    """Return texts that begin with the prefix, and texts just before and after them."""
     before, last = prefix[:-1], ord(prefix[-1])
     near = [before + chr(code) for code in range(last - 2, last + 4) if 0x20 < code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF]
     starts = [*near, before + "\ud7ff", before + "\ue000", before + "\U00010000", prefix.upper()]
@@ -22,8 +22,8 @@ def neighbours(prefix: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("type", "end"), [("text", ""), ("email", "@example.com")])
-def test_a_prefix_finds_what_begins_with_it_and_nothing_beside_it(store: Store, type: str, end: str) -> None:
-    """Email addresses have an index, which is asked for the range; other texts have none."""
+def test_a_prefix_finds_exactly_the_texts_that_begin_with_it(store: Store, type: str, end: str) -> None:
+    """Email addresses have an index with a range query; other texts have none."""
     things = store.object("things", {"slug": "word", "type": type}, {"slug": "words", "type": type, "is_list": True})
     written = dict.fromkeys(text for prefix in PREFIXES for text in neighbours(prefix))
     texts = [text + end for text in written if text and not any(each.isspace() or each == "@" for each in text)]

@@ -1,4 +1,4 @@
-"""Taking records back to a moment, on both engines: whatever happened since, each is then as it was."""
+"""Restoring an object's records to a moment, whatever happened since, on both engines."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def things(store: Store) -> str:
     return store.object("things", *fields)
 
 
-def live(store: Store, object_id: str, chance: random.Random) -> None:
-    """Something that happens to an object, with a clock that sometimes stands still."""
+def change_something(store: Store, object_id: str, chance: random.Random) -> None:
+    """Make one random change; the clock sometimes stands still."""
     known = list(contents(store, object_id))
     store.clock.sleep(chance.choice([0, 0, 1]))
     data = {"code": chance.choice([None, *"abcdef"]), "n": chance.choice([None, 0, 1, 1.0, 2]), "words": chance.choice([None, [], ["x"]])}
@@ -51,19 +51,19 @@ def live(store: Store, object_id: str, chance: random.Random) -> None:
             pass
 
 
-def test_any_history_goes_back_to_any_of_its_moments_and_forward_again(store: Store) -> None:
+def test_random_histories_are_restored_to_any_moment(store: Store) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown only when the test fails
     chance, made = random.Random(seed), things(store)
     past: dict[float, Contents] = {}
     for _ in range(60):
-        live(store, made, chance)
+        change_something(store, made, chance)
         past[store.clock.now()] = contents(store, made)
     for moment in chance.sample(sorted(past), 4):
         store.clock.sleep(1)
         restored = restore(store, made, moment)
         now = contents(store, made)
-        # Values that two records exchanged since cannot both go back one by one: those are named, and stay.
+        # Records that exchanged unique values since cannot be restored one by one: they are named and stay as they are.
         assert {each: now.get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed} == {
             each: past[moment].get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed
         }
@@ -75,7 +75,7 @@ def test_any_history_goes_back_to_any_of_its_moments_and_forward_again(store: St
         past[store.clock.now()] = now
 
 
-def test_a_history_tells_what_a_restore_did(store: Store) -> None:
+def test_the_history_shows_a_restore(store: Store) -> None:
     made = things(store)
     one = store.create(made, code="a", n=1)["id"]
     store.clock.sleep(60)
@@ -93,7 +93,7 @@ def test_a_history_tells_what_a_restore_did(store: Store) -> None:
     assert [each["type"] for each in told.changes] == ["record.deleted", "record.created"]
 
 
-def test_what_the_object_has_no_attribute_for_any_more_is_left_out_and_said(store: Store) -> None:
+def test_values_of_deleted_attributes_are_left_out_and_named(store: Store) -> None:
     made = things(store)
     one = store.create(made, code="a", n=1, words=["x"])["id"]
     moment = store.clock.now()
@@ -106,7 +106,7 @@ def test_what_the_object_has_no_attribute_for_any_more_is_left_out_and_said(stor
     assert store.find(made)[0]["data"] == {"code": "a", "n": 1}
 
 
-def test_moments_that_nothing_is_known_of_are_refused(store: Store) -> None:
+def test_moments_outside_the_history_are_refused(store: Store) -> None:
     made = things(store)
     store.create(made, n=1)
     with pytest.raises(BadRequest, match="future"):
@@ -123,7 +123,7 @@ def test_moments_that_nothing_is_known_of_are_refused(store: Store) -> None:
     assert (told.changes, told.since is None) == ([], False)
 
 
-def test_a_change_that_is_kept_for_a_delivery_alone_is_no_history(store: Store) -> None:
+def test_a_change_kept_only_for_a_delivery_is_not_history(store: Store) -> None:
     made = things(store)
     store.clock.sleep(60)
     one = store.create(made, n=1)["id"]
@@ -146,11 +146,11 @@ def test_a_change_that_is_kept_for_a_delivery_alone_is_no_history(store: Store) 
     store.engine.write(lambda tx: change_log.forget(tx, store.clock.now(), 100))
     assert [row[0] for row in store.rows("SELECT type FROM change_log")] == ["record.updated"]
     told = store.read(lambda tx: record_history.read_history(tx, made, one))
-    # Of 1, 2, 3 the second is not known any more: whoever made it 2 would seem to have made it 3.
+    # The history lost the change to 2, so it must not attribute the change to 3 to the wrong author.
     assert (told.changes, told.since is None) == ([], False)
 
 
-def test_what_nobody_wants_has_no_body_and_what_somebody_wants_waits(store: Store) -> None:
+def test_events_without_receivers_have_no_body_and_the_others_wait(store: Store) -> None:
     for endpoint in store.read(webhooks.list_endpoints):
         store.engine.write(lambda tx, endpoint=endpoint: webhooks.delete_endpoint(tx, endpoint["id"]))
     made = things(store)

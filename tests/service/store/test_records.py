@@ -1,4 +1,4 @@
-"""Writing records: validation, merging, uniqueness, references, bulk with failures, and the events that go with them."""
+"""Writing records: validation, merging, uniqueness, references, failures of bulk writes, and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unique_values(store: Store) -> set[tuple[str, str]]:
     return set(store.rows("SELECT key, record_id FROM unique_value"))
 
 
-def test_what_is_stored_is_what_was_sent(store: Store) -> None:
+def test_values_are_stored_as_sent(store: Store) -> None:
     people = store.standard("people")
     data = {
         "name": {"last": "Łovelace", "first": "Ada", "nick": None},
@@ -83,7 +83,7 @@ def test_wrong_data_is_refused_by_name_and_nothing_is_written(store: Store, data
     assert events(store) == []
 
 
-def test_a_document_has_a_largest_size(store: Store) -> None:
+def test_the_size_of_a_record_is_limited(store: Store) -> None:
     things = store.object("things", *({"slug": f"t{n}", "type": "text"} for n in range(11)))
     fits = store.create(things, **{f"t{n}": "x" * 99_000 for n in range(10)})
     with pytest.raises(BadRequest, match="1,000,000"):
@@ -91,7 +91,7 @@ def test_a_document_has_a_largest_size(store: Store) -> None:
     assert store.find(things) == [fits]
 
 
-def test_a_required_value_must_come_and_stay(store: Store) -> None:
+def test_required_values_cannot_be_missing_or_removed(store: Store) -> None:
     companies = store.standard("companies")
     for data in ({}, {"name": None}, {"name": ""}):
         with pytest.raises(BadRequest, match="name is required"):
@@ -102,7 +102,7 @@ def test_a_required_value_must_come_and_stay(store: Store) -> None:
     assert store.write(records.update_record, companies, made["id"], {"notes": "n"})["data"] == {"name": "Acme", "notes": "n"}
 
 
-def test_unique_values_are_held_moved_and_given_up(store: Store) -> None:
+def test_unique_values_can_be_moved_and_released(store: Store) -> None:
     people = store.standard("people")
     ada, bob = store.create(people, email="Ada@x.org"), store.create(people, email="bob@x.org")
     with pytest.raises(Conflict) as caught:
@@ -129,7 +129,7 @@ def test_an_array_of_unique_values_shares_no_element(store: Store) -> None:
     assert unique_values(store) == {("b", first["id"]), ("c", first["id"]), ("a", second["id"])}
 
 
-def test_references_lead_to_records_of_the_right_object(store: Store) -> None:
+def test_references_point_to_records_of_the_right_object(store: Store) -> None:
     people, companies = store.standard("people"), store.standard("companies")
     acme, ada = store.create(companies, name="Acme"), store.create(people)
     linked = store.create(people, company=acme["id"].upper())
@@ -141,7 +141,7 @@ def test_references_lead_to_records_of_the_right_object(store: Store) -> None:
     assert kept["data"]["company"] == acme["id"].upper()
 
 
-def test_what_is_not_there_is_not_found(store: Store) -> None:
+def test_unknown_records_are_not_found(store: Store) -> None:
     people = store.standard("people")
     elsewhere = store.create(store.standard("companies"), name="Acme")["id"]
     for record_id in (new_id(), elsewhere, "1", "\ud800"):
@@ -185,7 +185,7 @@ _SOUND = {"email": "%d@x.org", "name": {"first": "Ä", "last": "B%d"}, "score": 
 @pytest.mark.parametrize(
     "odd", [{}, {"email": "nobody"}, {"name": None}, {"name": 7}, {"nope": 1}, {"company": new_id()}, {"status": "gone"}]
 )
-def test_rows_alike_are_stored_in_bulk_as_each_alone(store: Store, odd: dict[str, Any]) -> None:
+def test_a_bulk_write_stores_the_same_as_single_writes(store: Store, odd: dict[str, Any]) -> None:
     people = store.standard("people")
     rows = [jsontext.loads(jsontext.dumps(_SOUND).replace("%d", str(number))) for number in range(8)]
     rows[3] |= odd
@@ -206,7 +206,7 @@ def test_rows_alike_are_stored_in_bulk_as_each_alone(store: Store, odd: dict[str
     assert len(stored) + len(failed) == 8
 
 
-def test_upsert_goes_by_id_and_later_rows_see_earlier_ones(store: Store) -> None:
+def test_upsert_matches_by_id_and_later_rows_see_earlier_ones(store: Store) -> None:
     people = store.standard("people")
     ada, bob = store.create(people, email="a@x.org"), store.create(people, email="b@x.org")
     items = [
@@ -245,7 +245,7 @@ def test_a_failed_row_after_a_good_one_for_the_same_record_changes_nothing(store
     assert store.find(people)[0]["data"] == {"email": "a@x.org", "score": 1}
 
 
-def test_bulk_delete_counts_what_was_there(store: Store) -> None:
+def test_bulk_delete_counts_existing_records(store: Store) -> None:
     people = store.standard("people")
     made = [store.create(people, email=f"{n}@x.org")["id"] for n in range(5)]
     foreign = store.create(store.standard("companies"), name="Acme")["id"]
@@ -256,7 +256,7 @@ def test_bulk_delete_counts_what_was_there(store: Store) -> None:
     assert len(unique_values(store)) == 3
 
 
-def test_events_hold_the_data_of_their_moment_in_order(store: Store) -> None:
+def test_events_contain_the_data_of_their_moment_in_order(store: Store) -> None:
     things = store.object("things", {"slug": "n", "type": "number"})
     made = store.create(things, n=Decimal("1.00000000000000000001"))
     store.write(records.bulk_write, things, "upsert", [{"id": made["id"], "data": {"n": n}} for n in (2, 3)])

@@ -1,4 +1,4 @@
-"""Passwords, their links and sessions on both engines."""
+"""Passwords, sign-in links and sessions on both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only SQLite has: its file, its lock, its versions."""
+"""Behaviour of SQLite only: its file, its lock, its versions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from crmctl.service.store.sqlite import SqliteEngine
 from tests.service.store.conftest import Store, new_id
 
 
-def test_another_process_can_write_meanwhile(sqlite_store: Store, sqlite_path: Path) -> None:
+def test_another_process_can_write(sqlite_store: Store, sqlite_path: Path) -> None:
     other = open_engine(str(sqlite_path))
     _, secret = other.write(lambda tx: keys.create_key(tx, name="other", scopes=None, ids=new_id, now=0.0))
     assert sqlite_store.read(lambda tx: keys.find_key(tx, secret)) is not None
     other.close()
 
 
-def test_a_lock_held_for_too_long_is_unavailable(sqlite_store: Store, sqlite_path: Path) -> None:
+def test_a_lock_held_too_long_raises_unavailable(sqlite_store: Store, sqlite_path: Path) -> None:
     impatient = SqliteEngine(sqlite_path, busy_seconds=0.05)
 
     def wait_for_the_other(_: Tx) -> None:
@@ -36,7 +36,7 @@ def test_a_lock_held_for_too_long_is_unavailable(sqlite_store: Store, sqlite_pat
     impatient.close()
 
 
-def test_a_closed_engine_says_so(tmp_path: Path) -> None:
+def test_a_closed_engine_is_unavailable(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "deep" / "er" / "crm.db")
     engine.close()
     with pytest.raises(Unavailable):
@@ -55,14 +55,14 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_text().startswith("Dear diary")
 
 
-def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
     with pytest.raises(ConfigError, match="too old"):
         open_engine(tmp_path / "crm.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_disk_running_full_loses_only_the_write_that_failed(sqlite_store: Store) -> None:
+def test_a_full_disk_loses_only_the_failed_write(sqlite_store: Store) -> None:
     things = sqlite_store.object("things", {"slug": "text", "type": "text"})
     kept = sqlite_store.create(things, text="kept")
     pages = sqlite_store.rows("PRAGMA page_count")[0][0]
@@ -94,7 +94,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(sqlite_store: Store) -> None:
 
 
 def test_a_deadline_and_a_single_statement_cost_no_further_statements(tmp_path: Path) -> None:
-    """Each statement hands the interpreter over to other threads and waits to get it back: many small ones are slow under load."""
+    """Each statement releases the interpreter to other threads and waits to get it back, so many small ones are slow under load."""
     with contextlib.closing(SqliteEngine(tmp_path / "crm.db")) as engine:
         engine.write(lambda tx: tx.execute("CREATE TABLE seen (id INTEGER)"), within=20)
         statements: list[str] = []

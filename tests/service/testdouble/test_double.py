@@ -1,4 +1,4 @@
-"""The test double through the installed program: faults, clock, snapshots, controls, deliveries."""
+"""The installed program as a test double: faults, clock, snapshots, controls, deliveries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def double(running: Double) -> Double:
     return running
 
 
-def test_one_line_announces_it(double: Double) -> None:
+def test_one_line_announces_the_test_double(double: Double) -> None:
     assert set(double.ready) == {"baseUrl", "apiKey", "data"}
     assert double.url.startswith("http://127.0.0.1:")
     keys = run_crmctl("service", "keys", "list", "--data", double.ready["data"]).ok().json()
@@ -64,7 +64,7 @@ def test_without_ephemeral_there_are_no_controls(tmp_path: Path) -> None:
         ("POST /api/v1/objects/nobody/records -> drop=before", 201, 1),
     ],
 )
-def test_a_fault_and_what_it_leaves(double: Double, rule: str, status: int | None, created: int) -> None:
+def test_a_fault_has_its_effect(double: Double, rule: str, status: int | None, created: int) -> None:
     double.fault(rule.replace(" */", " /api/v1/objects/*/"))
     if status is None:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -77,7 +77,7 @@ def test_a_fault_and_what_it_leaves(double: Double, rule: str, status: int | Non
     assert double.count() == created
 
 
-def test_a_delay_ends_when_the_client_has_gone_and_the_request_is_carried_out(double: Double) -> None:
+def test_a_delay_ends_when_the_client_disconnects_and_the_request_runs(double: Double) -> None:
     double.fault("POST /api/v1/* -> delay=1000s")
     body = b'{"data": {"name": "Ada"}}'
     head = f"POST {double.people()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {double.ready['apiKey']}\r\nContent-Length: {len(body)}"
@@ -88,7 +88,7 @@ def test_a_delay_ends_when_the_client_has_gone_and_the_request_is_carried_out(do
     wait_until(lambda: double.count() == 1)
 
 
-def test_stale_answers_show_the_data_of_before(double: Double) -> None:
+def test_stale_answers_show_old_data(double: Double) -> None:
     double.create(name="Ada")
     double.fault("GET /api/v1/objects/*/records* -> stale=1000s")
     grace = double.create(name="Grace").json()["id"]
@@ -98,7 +98,7 @@ def test_stale_answers_show_the_data_of_before(double: Double) -> None:
     assert (double.count(), double.client.get(path).status_code) == (2, 200)
 
 
-def test_conditions_count_the_matching_requests(double: Double) -> None:
+def test_conditions_count_matching_requests(double: Double) -> None:
     def statuses(rule: str) -> list[int]:
         double.fault(rule)
         return [double.client.get("/api/v1/objects").status_code for _ in range(5)]
@@ -164,7 +164,7 @@ def test_a_malformed_rule_has_one_error_and_no_effect(double: Double) -> None:
         (("--clock", "today"), "--clock needs --ephemeral"),
     ],
 )
-def test_bad_options_end_it_before_it_starts(options: tuple[str, ...], said: str) -> None:
+def test_bad_options_prevent_the_start(options: tuple[str, ...], said: str) -> None:
     refused = run_crmctl("serve", *options, "-o", "json").exits(2)
     assert said in refused.error()["message"]
     assert refused.out == ""
@@ -185,12 +185,12 @@ def test_bad_options_end_it_before_it_starts(options: tuple[str, ...], said: str
         ("POST", "deliveries", {"url": "ftp://x"}, 400, "url"),
     ],
 )
-def test_a_control_refuses_what_it_cannot_read(double: Double, method: str, path: str, body: Any, status: int, said: str) -> None:
+def test_controls_refuse_invalid_requests(double: Double, method: str, path: str, body: Any, status: int, said: str) -> None:
     answer = double.control(method, path, body)
     assert (answer.status_code, said in answer.json()["message"]) == (status, True), answer.text
 
 
-def test_requests_are_recorded_with_bodies_and_without_keys(double: Double) -> None:
+def test_requests_are_recorded_with_bodies_but_without_keys(double: Double) -> None:
     double.fault("POST /api/v1/* [nth=2] -> status=500")
     double.create(name="Ada")
     double.create(name="Grace")

@@ -1,4 +1,4 @@
-"""`crmctl serve --ephemeral --fixture`: what loads, and one error for what does not."""
+"""`crmctl serve --ephemeral --fixture`: what it loads, and one error for everything else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(**files: str) -> None:
         (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
 
 
-def test_a_schema_and_tables_in_the_order_of_their_references() -> None:
+def test_tables_load_in_the_order_of_their_references() -> None:
     write(
         schema_yaml=SCHEMA,
         companies_csv="name,domain\nAcme,acme.com\n",
@@ -45,7 +45,7 @@ def test_a_schema_and_tables_in_the_order_of_their_references() -> None:
         assert double.client.get(double.people()).json()["records"] == [person]
 
 
-def test_a_pulled_organization() -> None:
+def test_a_pulled_organization_is_a_fixture() -> None:
     with ephemeral() as double:
         double.create(name="Ada", email="ada@acme.com")
         env = {"CRMCTL_BASE_URL": double.url, "CRMCTL_API_KEY": double.ready["apiKey"]}
@@ -63,7 +63,7 @@ def test_a_pulled_organization() -> None:
         ({"schem_yaml": SCHEMA}, "the fixture data holds schem.yaml, which is not read"),
     ],
 )
-def test_a_folder_that_is_no_fixture_is_refused_before_the_start(files: dict[str, str], said: str) -> None:
+def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str, str], said: str) -> None:
     write(**files)
     refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(2)
     assert (said in refused.error()["message"], refused.out) == (True, "")
@@ -90,7 +90,7 @@ def test_a_folder_that_is_no_fixture_is_refused_before_the_start(files: dict[str
         ),
     ],
 )
-def test_a_fixture_that_does_not_load_ends_the_service(files: dict[str, str], said: str) -> None:
+def test_a_broken_fixture_ends_the_service(files: dict[str, str], said: str) -> None:
     write(**files)
     refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(9)
     assert said in refused.error()["message"], refused.err

@@ -1,4 +1,4 @@
-"""`crmctl webhooks trigger`: one signed delivery that a receiver accepts."""
+"""`crmctl webhooks trigger` sends one signed delivery that a receiver accepts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_receiver_accepts_the_sample(event: str, field: str) -> None:
     assert field in received["data"]
 
 
-def test_a_record_or_a_file_is_sent_and_an_error_is_exit_7(crm: TestService) -> None:
+def test_a_record_or_a_file_is_sent_and_a_refusal_exits_with_7(crm: TestService) -> None:
     environ = {**SECRET, "CRMCTL_BASE_URL": crm.url, "CRMCTL_API_KEY": crm.key}
     ada = crm.client.records("companies").create({"name": "Acme"})
     to = ("--to", f"{crm.url}/api/v1/hooks")

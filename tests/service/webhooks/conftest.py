@@ -1,4 +1,4 @@
-"""A bench for deliveries on each storage engine, and an authority for https."""
+"""A delivery bench on each storage engine, and a certificate authority for https."""
 
 from __future__ import annotations
 

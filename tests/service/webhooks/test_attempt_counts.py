@@ -1,4 +1,4 @@
-"""What pages say of the newest attempts of an endpoint."""
+"""Summaries of an endpoint's newest attempts, as the pages show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def recent(bench: Bench, endpoint: str) -> dict[str, Any]:
     return bench.engine.read(lambda tx: recent_attempts(tx, endpoint))
 
 
-def test_the_newest_attempts_of_an_endpoint_tell_how_it_does(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_attempts_are_summarized(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "RECENT", 25)
     one, other = (bench.endpoint(f"http://127.0.0.1:9/{name}")["id"] for name in ("one", "other"))
     assert recent(bench, one) == {"tries": 0, "succeeded": 0, "rate": None, "median": None, "slowest": None}
@@ -42,5 +42,5 @@ def test_the_newest_attempts_of_an_endpoint_tell_how_it_does(bench: Bench, monke
 @pytest.mark.parametrize(
     ("tries", "succeeded", "rate"), [(3000, 2999, "99.9 %"), (3000, 1, "0.1 %"), (3, 2, "66.7 %"), (7, 7, "100 %"), (7, 0, "0 %")]
 )
-def test_a_rate_says_all_or_nothing_only_where_it_is(tries: int, succeeded: int, rate: str) -> None:
+def test_rates_are_never_rounded_to_all_or_nothing(tries: int, succeeded: int, rate: str) -> None:
     assert deliveries._rate(succeeded, tries) == rate

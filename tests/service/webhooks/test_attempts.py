@@ -1,4 +1,4 @@
-"""One attempt against receivers of every kind: over TLS or not, one deadline for all of it, a bound on what is kept of the answer."""
+"""One attempt with every kind of receiver: with and without TLS, one deadline for everything, a bound on the stored answer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Speak = Callable[[socket.socket, threading.Event], None]
 NAME = "hooks.example.com"
 
 
-def to_loopback(host: str, port: int) -> list[str]:
+def resolve_to_loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
 
 def caller(authority: Authority | None = None, seconds: float = 10.0) -> Caller:
-    guard = TargetGuard(LOOPBACK, resolver=to_loopback)
+    guard = TargetGuard(LOOPBACK, resolver=resolve_to_loopback)
     return Caller(guard, seconds) if authority is None else Caller(guard, seconds, authority.trusted)
 
 
@@ -52,7 +52,7 @@ def slow_reader(connection: socket.socket, stopping: threading.Event) -> None:
 
 OK_HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n"
 SLOW: dict[str, Speak] = {
-    "says nothing": silent,
+    "is silent": silent,
     "drips the status line": drip(b"", b"H"),
     "drips a header": drip(b"HTTP/1.1 200 OK\r\nx-long: ", b"a"),
     "drips headers": drip(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
@@ -64,12 +64,12 @@ SLOW: dict[str, Speak] = {
 
 
 @pytest.mark.parametrize("kind", SLOW)
-def test_one_deadline_ends_whatever_a_receiver_does(kind: str) -> None:
+def test_one_deadline_ends_every_slow_receiver(kind: str) -> None:
     with ByteReceiver(SLOW[kind]) as receiver, pytest.raises(CallFailedError, match=r"(Connect|Read)Timeout: not done within 0\.3 seconds"):
         caller(seconds=0.3).post(receiver.url, {}, b"{}")
 
 
-def test_the_deadline_covers_the_sending(tmp_path: Path) -> None:
+def test_the_deadline_covers_sending(tmp_path: Path) -> None:
     with ByteReceiver(slow_reader) as receiver, pytest.raises(CallFailedError, match=r"(Connect|Write)Timeout: not done within 0\.3 s"):
         caller(seconds=0.3).post(receiver.url, {}, b"x" * 20_000_000)
 
@@ -80,7 +80,7 @@ def test_the_deadline_covers_the_tls_handshake(authority: Authority, speak: Spea
         caller(authority, seconds=0.3).post(receiver.url.replace("http:", "https:"), {}, b"{}")
 
 
-def test_the_deadline_covers_the_name() -> None:
+def test_the_deadline_covers_name_resolution() -> None:
     answered = threading.Event()
 
     def slow(host: str, port: int) -> list[str]:
@@ -93,7 +93,7 @@ def test_the_deadline_covers_the_name() -> None:
 
 
 @pytest.mark.parametrize("speak", [SLOW["drips a header"], SLOW["drips the body"], silent])
-def test_a_dripping_receiver_is_tried_again_like_any_that_fails(tmp_path: Path, database: str, speak: Speak) -> None:
+def test_a_dripping_receiver_is_retried_like_any_failure(tmp_path: Path, database: str, speak: Speak) -> None:
     bench = Bench(tmp_path, database, caller(seconds=0.3))
     with ByteReceiver(speak) as receiver:
         endpoint = bench.endpoint(receiver.url)
@@ -109,7 +109,7 @@ def test_a_dripping_receiver_is_tried_again_like_any_that_fails(tmp_path: Path, 
     bench.engine.close()
 
 
-def test_over_tls_the_name_is_asked_for_and_the_vetted_address_is_called(tmp_path: Path, database: str, authority: Authority) -> None:
+def test_tls_uses_the_name_and_connects_to_the_vetted_address(tmp_path: Path, database: str, authority: Authority) -> None:
     bench = Bench(tmp_path, database, caller(authority))
     with Receiver(tls=authority.server(NAME)) as receiver:
         endpoint = bench.endpoint(f"https://{NAME}:{receiver.port}/hook?a=1")
@@ -122,7 +122,7 @@ def test_over_tls_the_name_is_asked_for_and_the_vetted_address_is_called(tmp_pat
     bench.engine.close()
 
 
-def test_an_address_needs_a_certificate_of_its_own(authority: Authority) -> None:
+def test_an_ip_address_needs_a_certificate_for_itself(authority: Authority) -> None:
     with Receiver(tls=authority.server("127.0.0.1")) as receiver:
         assert caller(authority).post(receiver.url, {}, b"{}").status == 200
     assert receiver.names == [None]
@@ -139,7 +139,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_certificate_that_proves_nothing_is_refused_and_the_history_says_why(
+def test_an_invalid_certificate_is_refused_with_a_reason_in_the_history(
     tmp_path: Path, database: str, authority: Authority, kind: str
 ) -> None:
     name, options, reason = REFUSED[kind]
@@ -157,14 +157,14 @@ def test_a_certificate_that_proves_nothing_is_refused_and_the_history_says_why(
     bench.engine.close()
 
 
-def test_an_authority_that_nobody_named_is_not_trusted(authority: Authority) -> None:
+def test_an_unknown_authority_is_not_trusted(authority: Authority) -> None:
     with Receiver(tls=authority.server(NAME)) as receiver, pytest.raises(CallFailedError, match="certificate is refused: unable to get"):
         caller().post(f"https://{NAME}:{receiver.port}/", {}, b"{}")
     assert receiver.received == []
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_the_program_trusts_the_authority_that_the_environment_names(tmp_path: Path, authority: Authority, is_named: bool) -> None:
+def test_the_program_trusts_the_authority_in_the_environment(tmp_path: Path, authority: Authority, is_named: bool) -> None:
     data, env = tmp_path / "data", {"SSL_CERT_FILE": str(authority.bundle)} if is_named else {}
     with Receiver(tls=authority.server("127.0.0.1")) as receiver, service_process(data, "--dev", env=env) as service:
         with closing(open_engine(data / "service.db")) as engine:
@@ -180,7 +180,7 @@ def test_the_program_trusts_the_authority_that_the_environment_names(tmp_path: P
         assert found["problem"].startswith("ConnectError: the certificate is refused")
 
 
-def test_plain_http_where_tls_was_expected_is_a_failure(authority: Authority) -> None:
+def test_plain_http_instead_of_tls_is_a_failure(authority: Authority) -> None:
     with Receiver() as receiver, pytest.raises(CallFailedError, match="ConnectError"):
         caller(authority).post(receiver.url.replace("http:", "https:"), {}, b"{}")
     assert receiver.received == []
@@ -196,33 +196,33 @@ def test_the_history_keeps_the_first_16_kib_of_an_answer(bench: Bench, sent: int
     assert (attempt["status"], len(attempt["responseBody"])) == (200, kept)
 
 
-def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+def test_an_endless_answer_is_read_only_in_part() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     with ByteReceiver(drip(head + b"4000\r\n" + b"a" * 0x4000 + b"\r\n", b"")) as receiver:
         reply = caller(seconds=30).post(receiver.url, {}, b"{}")
     assert (reply.status, reply.body) == (200, "a" * 16_384)
 
 
-def test_headers_without_end_are_a_failure() -> None:
+def test_endless_headers_are_a_failure() -> None:
     endless = drip(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000, b"")
     with ByteReceiver(endless) as receiver, pytest.raises(CallFailedError, match="Protocol"):
         caller(seconds=30).post(receiver.url, {}, b"{}")
 
 
-def test_interim_answers_without_end_are_a_failure_long_before_the_deadline() -> None:
+def test_endless_interim_answers_fail_before_the_deadline() -> None:
     endless = drip(b"HTTP/1.1 100 Continue\r\n\r\n" * 40_000, b"")
     with ByteReceiver(endless) as receiver, pytest.raises(CallFailedError, match="bytes came before the body of an answer"):
         caller(seconds=30).post(receiver.url, {}, b"{}")
 
 
-def test_an_interim_answer_before_the_final_one_is_passed_over() -> None:
+def test_interim_answers_are_skipped() -> None:
     answer = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 204 No Content\r\nX-Kind: final\r\n\r\n"
     with ByteReceiver(drip(answer, b"")) as receiver:
         reply = caller(seconds=30).post(receiver.url, {}, b"{}")
     assert (reply.status, reply.headers["x-kind"]) == (204, "final")
 
 
-def test_a_header_that_http_does_not_have_is_a_failure_and_nothing_is_sent() -> None:
+def test_an_invalid_header_is_a_failure_and_sends_nothing() -> None:
     with Receiver() as receiver:
         for headers in ({"x": "a\r\nb: c"}, {"x": "ü"}, {"x y": "z"}):
             with pytest.raises(CallFailedError):

@@ -1,4 +1,4 @@
-"""Deliveries against a real receiver: signed, repeated until they succeed, given up in time, never two at once."""
+"""Deliveries to a real receiver: signed, repeated until they succeed, abandoned in time, never two at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 
 
-def test_a_delivery_is_signed_and_holds_the_event_to_the_byte(bench: Bench) -> None:
+def test_a_delivery_is_signed_and_contains_the_exact_event(bench: Bench) -> None:
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event(recordId="r", data={"name": "Ådå"})
@@ -61,7 +61,7 @@ def test_failures_are_repeated_with_one_id_and_a_fresh_signature(bench: Bench) -
     assert [attempt["status"] for attempt in found["history"]] == [500, 500, 500, 200]
 
 
-def test_a_receiver_that_never_recovers_is_given_up_inside_72_hours(bench: Bench) -> None:
+def test_a_dead_receiver_is_abandoned_within_72_hours(bench: Bench) -> None:
     with Receiver(lambda request, number: 503) as receiver:
         endpoint = bench.endpoint(receiver.url)
         started = bench.clock.now()
@@ -85,7 +85,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(bench: Bench, status: int) 
     assert bench.history(endpoint)[0]["state"] == "pending"
 
 
-def test_a_cut_line_is_a_failure(bench: Bench) -> None:
+def test_a_broken_connection_is_a_failure(bench: Bench) -> None:
     with Receiver(lambda request, number: None) as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event()
@@ -96,7 +96,7 @@ def test_a_cut_line_is_a_failure(bench: Bench) -> None:
     assert "RemoteProtocolError" in found["history"][0]["error"]
 
 
-def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_path: Path, database: str) -> None:
+def test_a_hanging_receiver_times_out_and_delays_no_other(tmp_path: Path, database: str) -> None:
     bench = Bench(tmp_path, database, Caller(TargetGuard(LOOPBACK), 2.0))
     release = threading.Event()
 
@@ -114,7 +114,7 @@ def test_a_receiver_that_hangs_is_cut_off_and_does_not_hold_up_the_others(tmp_pa
     bench.engine.close()
 
 
-def test_a_private_address_is_refused_and_says_so(tmp_path: Path, database: str) -> None:
+def test_a_private_address_is_refused_with_a_reason(tmp_path: Path, database: str) -> None:
     bench = Bench(tmp_path, database, Caller(TargetGuard()))
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
@@ -127,7 +127,7 @@ def test_a_private_address_is_refused_and_says_so(tmp_path: Path, database: str)
     bench.engine.close()
 
 
-def test_a_claimed_delivery_is_nobody_elses_until_its_lease_ends(bench: Bench) -> None:
+def test_a_claimed_delivery_cannot_be_claimed_again_until_its_lease_ends(bench: Bench) -> None:
     bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
 
@@ -145,7 +145,7 @@ def test_a_claimed_delivery_is_nobody_elses_until_its_lease_ends(bench: Bench) -
     assert second[0].attempt == 2
 
 
-def test_an_event_is_handed_over_once_however_often_the_dispatcher_runs(bench: Bench) -> None:
+def test_repeated_dispatching_hands_an_event_over_once(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
     bench.dispatcher.run_once()
@@ -190,7 +190,7 @@ def replay_failed(bench: Bench, endpoint: dict[str, Any]) -> int:
     )
 
 
-def test_what_still_waits_is_tried_now_and_not_sent_twice(bench: Bench) -> None:
+def test_replaying_a_pending_delivery_sends_it_once_and_at_once(bench: Bench) -> None:
     status = [503]
     with Receiver(lambda request, number: status[0]) as receiver:
         endpoint = bench.endpoint(receiver.url)
@@ -213,7 +213,7 @@ def test_what_still_waits_is_tried_now_and_not_sent_twice(bench: Bench) -> None:
     assert [delivery["state"] for delivery in bench.history(endpoint)] == ["succeeded"] * 3
 
 
-def test_a_replay_pressed_twice_sends_once(bench: Bench) -> None:
+def test_replaying_twice_sends_once(bench: Bench) -> None:
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event()
@@ -228,7 +228,7 @@ def test_a_replay_pressed_twice_sends_once(bench: Bench) -> None:
     assert len(bench.history(endpoint)) == 2
 
 
-def test_what_is_being_tried_at_this_moment_is_left_to_that_try(bench: Bench) -> None:
+def test_replaying_a_delivery_under_way_changes_nothing(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
     [due] = bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
@@ -267,7 +267,7 @@ def test_a_test_event_reaches_a_disabled_endpoint(bench: Bench) -> None:
     assert receiver.received[0].headers["webhook-event-type"] == "webhook.test"
 
 
-def test_what_could_not_be_tried_in_its_window_fails_and_is_not_sent_late(bench: Bench) -> None:
+def test_a_delivery_past_its_window_fails_and_is_not_sent(bench: Bench) -> None:
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event()
@@ -278,7 +278,7 @@ def test_what_could_not_be_tried_in_its_window_fails_and_is_not_sent_late(bench:
     assert bench.history(endpoint)[0]["state"] == "failed"
 
 
-def test_history_is_kept_for_thirty_days_and_pending_work_until_it_is_settled(bench: Bench) -> None:
+def test_history_is_kept_for_thirty_days_and_pending_deliveries_until_settled(bench: Bench) -> None:
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.event()

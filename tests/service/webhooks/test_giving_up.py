@@ -1,4 +1,4 @@
-"""An endpoint without a success for five days is disabled by the service, which says so; one that recovers, or is enabled again, is not."""
+"""The service disables an endpoint after five days without a success and reports it; a success or the user resets the time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ DAY = 24 * 3600
 
 
 def fail(bench: Bench, endpoint: dict[str, Any]) -> str:
-    """An attempt that fails; the endpoint's health after it."""
+    """Make an attempt that fails. Return the endpoint's health afterwards."""
     bench.event()
     bench.deliver()
     return str(bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"])
 
 
-def test_five_days_of_failures_disable_an_endpoint_and_are_told(bench: Bench) -> None:
+def test_five_days_of_failures_disable_an_endpoint_and_send_an_event(bench: Bench) -> None:
     with Receiver() as other:
         listener = bench.endpoint(other.url, None)
         broken = bench.endpoint("http://127.0.0.1:9/", ["record.created"])

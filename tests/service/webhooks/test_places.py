@@ -1,4 +1,4 @@
-"""One endpoint never takes the places of another: those of an endpoint are counted in the database, over all processes."""
+"""Endpoints never use each other's places; the database counts them over all processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Recei
 
 @contextmanager
 def working(bench: Bench) -> Iterator[None]:
-    """The jobs of one process, each on its thread, until left."""
+    """Run the jobs of one process in threads until the block ends."""
     jobs, leaving = bench.jobs(), threading.Event()
 
     def work(job: Any) -> None:
@@ -51,7 +51,7 @@ def hanging(release: threading.Event) -> Any:
     return answer
 
 
-def test_forty_events_reach_an_endpoint_beside_others_that_hang_drip_redirect_or_are_dead(bench: Bench) -> None:
+def test_an_endpoint_gets_its_events_next_to_hanging_and_dead_ones(bench: Bench) -> None:
     release = threading.Event()
     with ExitStack() as stack:
         slow = [stack.enter_context(Receiver(hanging(release))) for _ in range(18)]
@@ -105,7 +105,7 @@ def test_the_places_of_an_endpoint_are_counted_over_all_processes(bench: Bench, 
     assert len({due.delivery for due in claimed}) == len(claimed) == places
 
 
-def test_a_process_that_dies_gives_its_places_back_when_its_leases_end(bench: Bench) -> None:
+def test_places_of_a_dead_process_return_when_its_leases_end(bench: Bench) -> None:
     bench.endpoint("http://127.0.0.1:9/hook")
     for number in range(3):
         bench.event(number=number)
@@ -118,13 +118,13 @@ def test_a_process_that_dies_gives_its_places_back_when_its_leases_end(bench: Be
     assert len(claim()) == 1
 
 
-def test_an_endpoint_that_fails_loses_its_places_and_gets_them_back_with_its_first_success(bench: Bench) -> None:
+def test_a_failing_endpoint_loses_its_places_until_its_next_success(bench: Bench) -> None:
     status = [200]
     with Receiver(lambda request, number: status[0]) as receiver:
         endpoint = bench.endpoint(receiver.url)
 
         def lanes() -> list[int]:
-            """How many could be claimed in each lane."""
+            """Return how many deliveries can be claimed in each lane."""
             for number in range(10):
                 bench.event(number=number)
             found = []
@@ -143,14 +143,14 @@ def test_an_endpoint_that_fails_loses_its_places_and_gets_them_back_with_its_fir
         status[0] = 200
         bench.deliver()
         assert lanes() == [8, 0]
-        # Nothing is known of another address.
+        # A changed address starts as unproven.
         changed = {"url": f"{receiver.url}/new"}
         bench.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint["id"], changed, now=bench.clock.now()))
         assert lanes() == [0, 1]
 
 
 def test_endpoints_take_turns(bench: Bench) -> None:
-    """Those with the least under way come first, so that a long queue of one keeps no other waiting."""
+    """Endpoints with the fewest deliveries under way come first, so a long queue of one endpoint delays no other."""
     with Receiver() as receiver:
         endpoints = [bench.endpoint(receiver.url) for _ in range(3)]
         bench.event()
@@ -172,7 +172,7 @@ def test_a_place_is_free_again_after_each_of_many_tries(bench: Bench) -> None:
             receiver.wait_for(100)
 
 
-def test_settling_that_fails_is_reported_and_gives_the_place_back(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_delivery_job_is_reported_and_returns_its_place(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(Caller):
         def post(self, *unused: Any) -> Any:
             raise RuntimeError("a bug")

@@ -1,4 +1,4 @@
-"""The retry schedule stays inside 72 hours and thins out. Numbers are written out: what the service promises, not what it computes with."""
+"""The retry schedule ends within 72 hours and becomes sparser. Its numbers are the service's promise, so they are written out here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tries(random: float) -> list[float]:
 
 
 @given(st.floats(min_value=0, max_value=0.999))
-def test_the_last_try_is_inside_the_window_and_near_its_end(random: float) -> None:
+def test_the_last_try_is_near_the_end_of_the_window(random: float) -> None:
     times = tries(random)
     assert times == sorted(times)
     assert 62 * HOUR < times[-1] <= 72 * HOUR
@@ -47,11 +47,11 @@ def test_a_gap_varies_by_a_fifth_either_way(random: float, gap: float) -> None:
     ("now", "again"),
     [
         (64 * HOUR, 72 * HOUR),  # the gap ends with the window
-        (65 * HOUR, 72 * HOUR - 60),  # the gap would end behind it: one more try just inside
+        (65 * HOUR, 72 * HOUR - 60),  # the gap would end after it: one more try just before
         (67.9 * HOUR, 72 * HOUR - 60),
         (68 * HOUR, None),  # less than half a gap is left
         (72 * HOUR + 1, None),
     ],
 )
-def test_the_last_gap_is_shortened_to_fall_inside_the_window(now: float, again: float | None) -> None:
+def test_the_last_gap_is_shortened_to_fit_the_window(now: float, again: float | None) -> None:
     assert next_try(20, 0.0, now, 0.5) == again

@@ -1,4 +1,4 @@
-"""Many tries are written, and many events handed over, in a few statements; each is written as if it had come alone."""
+"""Tries are written, and events handed over, in few statements, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counted:
 
     def execute_many(self, sql: str, rows: Any) -> None:
         rows = list(rows)
-        # Rows that are inserted go over together.
+        # Inserted rows are sent together.
         self.statements += min(1, len(rows)) if sql.endswith(")") else len(rows)
         self._tx.execute_many(sql, rows)
 
@@ -44,7 +44,7 @@ class Counted:
         return self._tx.all(sql, params)
 
 
-def counted(bench: Bench, work: Callable[[Any], Any]) -> int:
+def count_statements(bench: Bench, work: Callable[[Any], Any]) -> int:
     def run(tx: Any) -> int:
         counting = Counted(tx)
         work(counting)
@@ -53,8 +53,8 @@ def counted(bench: Bench, work: Callable[[Any], Any]) -> int:
     return bench.engine.write(run)
 
 
-def wait_for_delivery(bench: Bench, count: int) -> None:
-    """So many events, not handed over yet."""
+def append_events(bench: Bench, count: int) -> None:
+    """Append events that the dispatcher has not handed over yet."""
 
     def add(tx: Any) -> None:
         for number in range(count):
@@ -67,7 +67,7 @@ def claim(bench: Bench, most: int = 100) -> list[Due]:
     return bench.engine.write(lambda tx: deliveries.claim(tx, ALL, most, now=bench.clock.now()))
 
 
-def tried(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> EndedTry:
+def ended_try(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> EndedTry:
     error = None if status else "ConnectError: refused"
     return EndedTry(due, Attempt(bench.clock.now() + after, 0.01, status, error, {"a": "1"}, {}, "ok"), again)
 
@@ -76,25 +76,25 @@ def settle(bench: Bench, tries: list[EndedTry]) -> None:
     bench.engine.write(lambda tx: deliveries.settle(tx, tries, new_id))
 
 
-def test_statements_do_not_grow_with_the_deliveries(bench: Bench) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_deliveries(bench: Bench) -> None:
     for _ in range(3):
         bench.endpoint("http://127.0.0.1:9/hook")
-    wait_for_delivery(bench, 40)
+    append_events(bench, 40)
     now = bench.clock.now()
-    assert counted(bench, lambda tx: deliveries.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
+    assert count_statements(bench, lambda tx: deliveries.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
     found: list[Due] = []
-    # Who claims, what is free, one for each endpoint, and the leases.
-    assert counted(bench, lambda tx: found.extend(deliveries.claim(tx, ALL, 200, now=now))) <= 6
+    # Busy endpoints, free deliveries, one for each endpoint, and the leases.
+    assert count_statements(bench, lambda tx: found.extend(deliveries.claim(tx, ALL, 200, now=now))) <= 6
     assert len(found) == 120
     # The attempts, the deliveries, and the health of each endpoint.
-    assert counted(bench, lambda tx: deliveries.settle(tx, [tried(bench, due) for due in found], new_id)) == 5
+    assert count_statements(bench, lambda tx: deliveries.settle(tx, [ended_try(bench, due) for due in found], new_id)) == 5
     assert bench.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state")) == [("succeeded", 120)]
     assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (120,)
 
 
 def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
     fine, gone = bench.endpoint("http://127.0.0.1:9/fine"), bench.endpoint("http://127.0.0.1:9/gone")
-    wait_for_delivery(bench, 5)
+    append_events(bench, 5)
     bench.dispatcher.run_once()
     now = bench.clock.now()
     claimed = claim(bench)
@@ -102,23 +102,23 @@ def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
     bench.engine.write(lambda tx: webhooks.delete_endpoint(tx, gone["id"]))
     bench.engine.write(lambda tx: tx.execute("UPDATE webhook_delivery SET attempts = 2 WHERE id = ?", (lost.delivery,)))
     ended = [
-        tried(bench, first, 204, after=3.0),
-        tried(bench, second, None, again=now + 60, after=1.0),
-        tried(bench, third, 500, after=2.0),
-        tried(bench, fourth),
-        tried(bench, lost),
-        *(tried(bench, due) for due in claimed if due.endpoint == gone["id"]),
+        ended_try(bench, first, 204, after=3.0),
+        ended_try(bench, second, None, again=now + 60, after=1.0),
+        ended_try(bench, third, 500, after=2.0),
+        ended_try(bench, fourth),
+        ended_try(bench, lost),
+        *(ended_try(bench, due) for due in claimed if due.endpoint == gone["id"]),
     ]
     settle(bench, ended)
     known = {each["id"]: each for each in bench.history(fine)}
     states = [known[due.delivery]["state"] for due in (first, second, third, fourth, lost)]
-    # Somebody else tries the last one meanwhile: it is theirs, but this try is in its history too.
+    # Another process has claimed the last delivery meanwhile, but this try is in its history too.
     assert states == ["succeeded", "pending", "failed", "succeeded", "pending"]
     assert [bool(known[due.delivery]["settledAt"]) for due in (first, second, third, fourth, lost)] == [True, False, True, True, False]
     assert known[second.delivery]["nextTryAt"] is not None
     histories = [bench.engine.read(lambda tx, due=due: deliveries.get_delivery(tx, due.delivery))["history"] for due in (second, lost)]  # type: ignore[misc]
     assert [(each[0]["status"], each[0]["error"]) for each in histories] == [(None, "ConnectError: refused"), (200, None)]
-    # What ended last says how the endpoint fares; of the one that was deleted nothing is left.
+    # The try that ended last decides the endpoint's health; the deleted endpoint leaves nothing.
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, fine["id"]))["health"] == "working"
     assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (5,)
     settle(bench, ended[:2])
@@ -127,10 +127,10 @@ def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("statuses", "health"), [((200, 503), "failing"), ((503, 200), "working"), ((200, 200), "working")])
 @pytest.mark.parametrize("is_turned", [False, True])
-def test_the_last_of_the_tries_says_how_an_endpoint_fares(bench: Bench, statuses: tuple[int, int], health: str, is_turned: bool) -> None:
+def test_the_last_try_decides_the_health_of_an_endpoint(bench: Bench, statuses: tuple[int, int], health: str, is_turned: bool) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
-    wait_for_delivery(bench, 2)
+    append_events(bench, 2)
     bench.dispatcher.run_once()
     waiting = claim(bench)[:: -1 if is_turned else 1]
-    settle(bench, [tried(bench, due, status, None, after) for due, status, after in zip(waiting, statuses, (0, 1), strict=True)])
+    settle(bench, [ended_try(bench, due, status, None, after) for due, status, after in zip(waiting, statuses, (0, 1), strict=True)])
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"] == health

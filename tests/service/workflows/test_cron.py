@@ -1,4 +1,4 @@
-"""When schedules are due: forwards, backwards, in steps, over changes of daylight saving time."""
+"""Due times of schedules: forwards, backwards, in steps, across changes of daylight saving time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_hour_has_each_due_minute_once(cron: str, minutes: list[int]) -> None
     assert found == list(minutes)
 
 
-def test_a_second_before_is_the_minute_before() -> None:
+def test_the_latest_due_time_is_exact_to_the_second() -> None:
     moment = datetime.fromisoformat("2027-01-15T08:00:00+00:00")
     for offset, minute in ((-1, 59), (0, 0), (1, 0), (59, 0), (60, 1)):
         found = latest_due("* * * * *", None, (moment + timedelta(seconds=offset)).timestamp())

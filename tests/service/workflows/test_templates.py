@@ -1,4 +1,4 @@
-"""Templates: what they give, what they refuse, and that nothing small becomes big."""
+"""Templates: their results, what they refuse, and a bound on their size."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SCOPE: dict[str, Any] = {
         ("<{{ record.data.email }}>\n", "<Ada@x.org>\n"),
     ],
 )
-def test_expressions_give_values_and_texts(template: str, expected: Any) -> None:
+def test_expressions_produce_values_and_texts(template: str, expected: Any) -> None:
     given = render(template, SCOPE, "here")
     assert given == expected
     assert type(given) is type(expected)
@@ -83,7 +83,7 @@ def test_templates_are_found_at_any_depth_and_named_when_they_fail() -> None:
         "{{ record.data.email > 1 }}",
     ],
 )
-def test_what_is_not_there_or_makes_no_sense_fails(template: str) -> None:
+def test_undefined_and_meaningless_expressions_fail(template: str) -> None:
     with pytest.raises(BadRequest):
         render(template, SCOPE, "here")
 
@@ -122,6 +122,6 @@ def test_anything_but_simple_expressions_is_refused(template: str) -> None:
         "{{ record.data.tags | join(long) }}{{ long }}",
     ],
 )
-def test_a_text_does_not_outgrow_its_bound(template: str) -> None:
+def test_the_length_of_a_text_is_limited(template: str) -> None:
     with pytest.raises(BadRequest, match="longer than 100,000"):
         render(template, SCOPE, "here")
