@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import threading
 
 import pytest
 import yaml
 
 from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
+from tests.support.fakecrm import Answer, Asked, FakeCrm
 from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
@@ -114,6 +117,27 @@ def test_a_closed_pipe_ends_quietly(people: list[str]) -> None:
         ["bash", "-o", "pipefail", "-c", command], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (piped.returncode, piped.stderr, len(piped.stdout.splitlines())) == (0, "", 1)
+
+
+@pytest.mark.parametrize(("arguments", "hint"), [(["GET", "members"], None), (["POST", "members"], "look before you repeat it")])
+def test_ctrl_c_is_an_error_that_says_whether_a_write_may_have_happened(arguments: list[str], hint: str | None) -> None:
+    ended = threading.Event()
+
+    def interrupt(_: Asked) -> Answer:
+        process.send_signal(signal.SIGINT)
+        ended.wait(PATIENCE)
+        return Answer(cut=True)
+
+    with FakeCrm({f"{arguments[0]} /members": interrupt}) as fake:
+        process = subprocess.Popen(
+            [CRMCTL, "api", *arguments], env=environment(fake.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, err = process.communicate(timeout=PATIENCE)
+        ended.set()
+    error = json.loads(err)["error"]
+    assert (process.returncode, out, error["code"], error["exitCode"]) == (130, "", "interrupted", 130)
+    assert (hint or "") in (error["hint"] or "")
+    assert bool(hint) == bool(error["hint"])
 
 
 def test_a_terminal_gets_a_table_that_fits(people: list[str]) -> None:

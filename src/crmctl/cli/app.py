@@ -216,6 +216,13 @@ class RootGroup(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(BY_NAME)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raises InterruptedByUser for Ctrl-C: Typer would end without a word, even after a write in doubt."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise InterruptedByUser("interrupted", hint=next(iter(interrupt.args), None)) from interrupt
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return load_command(cmd_name) if cmd_name in BY_NAME else None
 

@@ -187,6 +187,9 @@ class _CurrentKey:
         return replace(request, headers=(*self.headers()[:1], *(pair for pair in request.headers if pair[0] != "Authorization")))
 
 
+MAYBE_DONE = "the service may have done it all the same: look before you repeat it"
+
+
 class Session:
     """Requests to one service with one key; safe for several threads.
 
@@ -376,8 +379,10 @@ class Session:
             may_pass = isinstance(error, NetworkError) and error.retryable and (self._is_reached or error.code != "connection_failed")
             failure = Failure(never_sent=never_sent, transient=may_pass) if isinstance(error, NetworkError) else None
             return _Outcome(error, failure)
-        except BaseException:
+        except BaseException as error:
             self._budget.lost(slot, never_sent=False)
+            if isinstance(error, KeyboardInterrupt) and not call.reads:
+                raise KeyboardInterrupt(MAYBE_DONE) from error
             raise
         self._is_reached = True
         self._budget.answered(slot, response.status, response.headers)
@@ -413,7 +418,7 @@ class Session:
         """Complete an error for the caller: an unrepeatable request with an unknown outcome must not be retried blindly."""
         if error.outcome_unknown and not call.repeatable:
             error.retryable = False
-            error.hint = "; ".join(filter(None, ("the service may have done it all the same: look before you repeat it", error.hint)))
+            error.hint = "; ".join(filter(None, (MAYBE_DONE, error.hint)))
         return self._keys.redactor.error(error)
 
     def _pause(self, wait: float, failure: Failure) -> None:
