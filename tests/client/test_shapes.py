@@ -62,6 +62,7 @@ ONE: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "data": lambda name, raw: {"data": raw},
     "data and own name": lambda name, raw: {"data": {name: raw}},
     "own name beside other fields": lambda name, raw: {"success": True, name: raw, "meta": {"took": 3}},
+    "own name inside a wrapper with an id": lambda name, raw: {"id": "request-7", name: raw},
     "unknown wrapper": lambda name, raw: {"result": raw},
     "unknown fields": lambda name, raw: {**raw, "brandNew": {"a": [1]}},
 }
@@ -134,6 +135,12 @@ def test_a_resource_that_cannot_be_understood(document: Any) -> None:
     assert caught.value.outcome_unknown
 
 
+def test_a_resource_without_an_id_shows_status_type_and_start() -> None:
+    with pytest.raises(ServiceError, match=r"an object without a usable id \(status 200, application/json\): \[\{\"slug") as caught:
+        read_list(answer([{"slug": "people"}]), "objects", Object)
+    assert caught.value.status == 200
+
+
 @pytest.mark.parametrize("content", [b"<html><title>Sign in</title>", b"", b"{broken", b'{"a": NaN}', b"\xff\xfe"])
 def test_an_answer_without_json_shows_status_type_and_start(content: bytes) -> None:
     with pytest.raises(ServiceError) as caught:
@@ -152,6 +159,8 @@ def test_an_answer_without_json_shows_status_type_and_start(content: bytes) -> N
         ({"totalCount": 7}, 7, 100, 10),
         ({"meta": {"total": 7}}, 7, 100, 10),
         ({"meta": {"pagination": {"total": 7, "offset": 3}}}, 7, 100, 3),
+        ({"meta": {"took": 3}, "total": 7}, 7, 100, 10),
+        ({"meta": {"took": 3}, "page": {"limit": 2}, "paging": {"total": 7}}, 7, 100, 10),
         ({"pagination": None}, None, 100, 10),
         ({"pagination": {"total": -1, "limit": True}}, None, 100, 10),
         ({"pagination": {"total": 0}}, None, 100, 10),
@@ -210,6 +219,11 @@ def test_missing_bulk_counts_read_as_nothing_written() -> None:
 def test_bulk_failures_with_structured_errors_keep_their_words() -> None:
     result = read_bulk(answer({"failed": [{"index": 0, "error": {"message": "bad email"}}, {"index": 4, "message": "gone"}]}))
     assert [(each.index, each.error) for each in result.failed] == [(0, "bad email"), (4, "gone")]
+
+
+def test_a_failure_nested_beyond_reason_has_no_words() -> None:
+    deep = json.loads('{"why":' * 900 + "1" + "}" * 900)
+    assert [(each.index, each.error) for each in read_bulk(answer({"failed": [{"index": 1, "error": deep}]})).failed] == [(1, "")]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'"ok"', b"null"])

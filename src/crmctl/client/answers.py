@@ -28,7 +28,19 @@ INVALID = (400, 409, 422)
 
 WEB_PAGE = "this looks like a web page, perhaps a proxy's or a login page: check the base URL"
 FIELD = ("field", "attributeSlug", "attribute", "slug", "path", "property", "loc", "name", "key", "pointer", "param")
-REASONS = ("errors", "details", "fields", "fieldErrors", "field_errors", "formErrors", "validationErrors", "violations", "issues", "detail")
+REASONS = (
+    "message",
+    "errors",
+    "details",
+    "fields",
+    "fieldErrors",
+    "field_errors",
+    "formErrors",
+    "validationErrors",
+    "violations",
+    "issues",
+    "detail",
+)
 """Names under which services explain refusals of single fields, and name the fields. The specification leaves them open."""
 
 
@@ -78,19 +90,20 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
     code, message, details = explanation(answer)
     status = answer.status
     facts: Json = {"code": code, "status": status, "details": details}
+    page = "html" in answer.headers.get("content-type", "").lower()
+    shown, web_page = (_shown(answer), WEB_PAGE) if page else ("", None)
     if status == 401:
-        return DeniedError(message or "the service does not accept the API key", hint="crmctl auth login stores a valid key", **facts)
+        hint = web_page or "crmctl auth login stores a valid key"
+        return DeniedError(message or f"the service does not accept the API key{shown}", hint=hint, **facts)
     if status == 403:
         scope = _required_scope(message, details)
-        said = message or "the key may not do this"
+        said = message or f"the key may not do this{shown}"
         if scope and scope not in said:
             said = f"{said} (missing scope: {scope})"
-        hint = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else None
-        return ForbiddenError(said, hint=hint, required_scope=scope, **facts)
+        needed = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else web_page
+        return ForbiddenError(said, hint=needed, required_scope=scope, **facts)
     if status == 404:
-        page = "html" in answer.headers.get("content-type", "").lower()
-        shown, hint = (_shown(answer), WEB_PAGE) if page else ("", None)
-        return NotFoundError(message or f"the service has nothing under this address{shown}", hint=hint, **facts)
+        return NotFoundError(message or f"the service has nothing under this address{shown}", hint=web_page, **facts)
     if status == 429:
         wait = f"; it asks to come back {until}" if until else ""
         hint = "--max-wait SECONDS waits longer"
@@ -126,6 +139,8 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
         return None, _plain_text(answer), None
     if isinstance(body, str):
         return None, body or None, None
+    if not is_shallow(body):
+        return None, None, None
     if not isinstance(body, dict):
         return None, None, body
     inner = body.get("error")
@@ -134,7 +149,7 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
         code = text_of(inner.get("code") or inner.get("error") or inner.get("type"))
     else:
         code = text_of(inner if inner is not None else body.get("code"))
-    told = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors")]
+    told = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors", "details")]
     if is_invalid := answer.status in INVALID:
         told = [value for value in told if not isinstance(value, list)]
     message = next((text for value in told if (text := text_of(value))), None)
@@ -145,6 +160,12 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
     if details is None:
         details = {key: value for key, value in body.items() if key not in ("error", "message", "code")} or None
     return code, (with_reasons(message, body) if is_invalid else message) or code, details
+
+
+def is_shallow(value: Any, levels: int = 50) -> bool:
+    """Whether a value is nested less deeply than explanations are; a deeper one exceeds the recursion of those who read and write it."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(is_shallow(item, levels - 1) for item in items)
 
 
 def text_of(value: Any) -> str | None:
@@ -161,10 +182,7 @@ def text_of(value: Any) -> str | None:
 def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
     """Return the message with the reasons for single fields that it lacks."""
     said = (message or "").casefold()
-    try:
-        found = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
-    except RecursionError:
-        return message
+    found = dict.fromkeys(reason for name in ("message", *REASONS) for reason in _reasons(body.get(name), sure=name != "details"))
     new = [f"{field}: {why}" if field else why for field, why in found if why.casefold() not in said or field.casefold() not in said]
     if len(new) == 1 and new[0].endswith(f": {message}"):
         return new[0]
@@ -353,14 +371,15 @@ def _locate(document: Any, name: str, is_it: Callable[[Json], bool], depth: int)
     """Return the object that `is_it` recognises and those around it, innermost first."""
     if not isinstance(document, dict) or depth == 0:
         return None
-    if is_it(document):
+    inner = document.get(name)
+    if is_it(document) and not (isinstance(inner, dict) and is_it(inner)):  # a wrapper may have an id of its own
         return [document]
     key = next((key for key in (name, "data") if isinstance(document.get(key), dict)), None)
     if key is None:
         wrapped = [key for key, value in document.items() if isinstance(value, dict) and is_it(value)]
         key = wrapped[0] if len(wrapped) == 1 else None
-    inner = _locate(document[key], name, is_it, depth - 1) if key is not None else None
-    return None if inner is None else [*inner, document]
+    path = _locate(document[key], name, is_it, depth - 1) if key is not None else None
+    return None if path is None else [*path, document]
 
 
 def _find_items(document: Any, key: str, answer: Answer) -> tuple[list[Any], list[Json]]:
@@ -384,8 +403,7 @@ def _parse(model: type[R], raw: Mapping[str, Any], answer: Answer) -> R:
     try:
         return model.parse(raw)
     except ServiceError as error:
-        error.status, error.outcome_unknown = answer.status, answer.wrote
-        raise
+        raise unreadable(answer, error.message.removeprefix("the service sent ")) from None
 
 
 def _parse_items(model: type[R], items: list[Any], answer: Answer) -> list[R]:
@@ -412,19 +430,20 @@ def _attributes_of(raw: Json) -> list[Attribute] | None:
 def _failure(entry: Any) -> Any:
     if not isinstance(entry, dict) or isinstance(entry.get("error"), str):
         return entry
+    if not is_shallow(entry):
+        return {**entry, "error": ""}
     inner = entry.get("error")
     return {**entry, "error": with_reasons(text_of(entry), inner if isinstance(inner, dict) else entry) or ""}
 
 
 def _pagination(around: list[Json]) -> Json:
-    """Return the object with the paging numbers: `pagination`, `meta` or the like, else the top level."""
-    for document in around:
-        for name in ("pagination", "meta", "paging", "page"):
-            inner = document.get(name)
-            if isinstance(inner, dict):
-                nested = inner.get("pagination")
-                return nested if isinstance(nested, dict) else inner
-    return next((document for document in around if _count(document, *_TOTALS) is not None), {})
+    """Return the object with the paging numbers: `pagination`, `meta` or the like, else the top level; one with a total comes first."""
+    named = [
+        inner for document in around for name in ("pagination", "meta", "paging", "page") if isinstance(inner := document.get(name), dict)
+    ]
+    nested = [inner["pagination"] for inner in named if isinstance(inner.get("pagination"), dict)]
+    numbers = ((document, names) for names in (_TOTALS, ("limit", "offset")) for document in (*nested, *named, *around))
+    return next((document for document, names in numbers if _count(document, *names) is not None), {})
 
 
 def _count(document: Mapping[str, Any], *names: str) -> int | None:

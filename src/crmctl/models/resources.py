@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
@@ -177,7 +178,8 @@ class Resource:  # noqa: PLW1641 - values may be lists, so it has no hash
         if odd and strict:
             raise _Unusable
         if odd:
-            said = f"the service sent a {type(self).__name__.lower()} without a usable {', '.join(sorted(odd))}"
+            kind = re.sub("(?=[A-Z])", " ", type(self).__name__).strip().lower()
+            said = f"the service sent {'an' if kind[0] in 'aeiou' else 'a'} {kind} without a usable {', '.join(sorted(odd))}"
             raise ServiceError(said, code="unreadable_answer")
         self._wire = dict(raw)
 
