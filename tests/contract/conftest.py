@@ -1,4 +1,4 @@
-"""The service every contract scenario runs against, once per storage engine."""
+"""The service under test, once per storage engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.service import RunningService, running_service
 
 @pytest.fixture(params=ENGINES)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a fresh database."""
+    """Address of a fresh database."""
     with fresh_database(request, tmp_path) as url:
         yield url
 
 
 @pytest.fixture
 def crm(database: str, tmp_path: Path) -> Iterator[RunningService]:
-    """Fresh data, no rate limit, a clock that stands still at 2027-01-15T08:00:00Z until a test moves it."""
+    """A service with fresh data, no rate limit, and a clock that stands at 2027-01-15T08:00:00Z until a test moves it."""
     with running_service(tmp_path, database_url=database, clock=FakeClock(), background=False) as service:
         service.listen()
         yield service

@@ -1,4 +1,4 @@
-"""One scenario: a request, its answer, and what must not have happened. The tables of the contract tests are made of these."""
+"""Scenarios, of which the tables of the contract tests consist: a request, its answer, and its allowed effects."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ RATE_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 
 @dataclass(frozen=True)
 class Scenario:
-    """`path` and the strings of `body` may name `{people}`, `{deals}`, `{email}` ... as the test's `names` do.
+    """One request and what to expect. `path` and the strings of `body` may contain `{people}`, `{deals}`, `{email}` and other names that
+    the test passes in `names`.
 
-    `says` must all be in the answer's message, `holds` are fields of the answer's document, `events` the types of the events the request
-    adds. A refused scenario (status 400 and up) also shows that nothing at all was written.
+    The answer's message must contain all of `says`, its document the fields `holds`; the request must add events of the types in `events`.
+    A refused scenario (status 400 and up) also checks that the request wrote nothing.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Scenario:
     events: Sequence[str] = ()
 
     def run(self, crm: RunningService, names: Mapping[str, str]) -> Any:
-        """Send it and check everything; the answer's document."""
+        """Send the request and check everything. Return the answer's document."""
         before, events_before = _contents(crm), len(crm.outbox())
         content = self.raw if self.raw is not None else None if self.body is None else json.dumps(_fill(self.body, names)).encode()
         answer = crm.client.request(self.method, "/api/v1" + _fill(self.path, names), content=content)
@@ -51,7 +52,7 @@ class Scenario:
             self._check_refusal(document)
             after = _contents(crm)
             changed = [table for table in before if before[table] != after[table]]
-            assert not changed, f"a refused request has written: {changed}"
+            assert not changed, f"a refused request wrote to {changed}"
         for key, value in _fill(dict(self.holds), names).items():
             assert document[key] == value, key
         assert [kind for kind, _ in crm.outbox()[events_before:]] == list(self.events)
@@ -69,7 +70,7 @@ class Scenario:
 
 
 def _contents(crm: RunningService) -> dict[str, list[Any]]:
-    """Every row of every table, so that any write at all shows."""
+    """Return every row of every table, to notice any write."""
 
     def read(tx: Any) -> dict[str, list[Any]]:
         catalogue = _CATALOGUES[type(tx.dialect)]
@@ -93,7 +94,7 @@ def _fill(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def check_all(crm: RunningService, scenarios: Sequence[Scenario], names: Mapping[str, str]) -> None:
-    """Run a table in order against one service, naming the scenario that fails."""
+    """Run the scenarios in order against one service; name the one that fails."""
     for scenario in scenarios:
         try:
             scenario.run(crm, names)
@@ -102,7 +103,7 @@ def check_all(crm: RunningService, scenarios: Sequence[Scenario], names: Mapping
 
 
 def check_documented(answer: Any, shape: Mapping[str, Any]) -> None:
-    """Check that an answer has the fields of its shape, and no other."""
+    """Check that an answer has the required fields of its shape, and no unknown ones."""
     while "$ref" in shape:
         shape = SHAPES[shape["$ref"].rpartition("/")[2]]
     if shape.get("type") == "array":

@@ -1,4 +1,4 @@
-"""Activities through HTTP: what they answer, what they announce, and what must not happen."""
+"""Activities through HTTP: their answers, their events, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def events(service: RunningService) -> list[tuple[str, Any]]:
     return [event for event in service.outbox() if event[0].startswith("activity.")]
 
 
-def test_a_title_is_enough_and_the_rest_has_defaults(service: RunningService) -> None:
+def test_only_the_title_is_required(service: RunningService) -> None:
     made = create(service)
     assert made["summary"] == ""
     assert made["linkedRecords"] == []
@@ -45,7 +45,7 @@ def test_a_title_is_enough_and_the_rest_has_defaults(service: RunningService) ->
     assert service.client.get(f"/api/v1/activities/{made['id']}").json() == made
 
 
-def test_links_and_participants_are_kept_and_announced(service: RunningService) -> None:
+def test_links_and_participants_are_stored_and_in_the_event(service: RunningService) -> None:
     person, company = record(service, "people", {"email": "ada@example.com"}), record(service, "companies", {"name": "Acme"})
     user = service.client.get("/api/v1/members").json()["members"][0]["user"]["id"]
     participants = [{"type": "user", "id": user}, {"type": "person", "id": person["recordId"]}]
@@ -76,7 +76,7 @@ def test_a_list_is_filtered_by_record_and_by_object(service: RunningService) -> 
     assert ids(limit=1, offset=1) == [one["id"]]
 
 
-def test_an_update_changes_only_what_is_given(service: RunningService) -> None:
+def test_an_update_changes_only_the_given_fields(service: RunningService) -> None:
     person = record(service, "people", {})
     made = create(service, summary="old", linkedRecords=[person])
     changed = service.client.patch(f"/api/v1/activities/{made['id']}", json={"summary": "new"}).json()
@@ -87,7 +87,7 @@ def test_an_update_changes_only_what_is_given(service: RunningService) -> None:
     assert [kind for kind, _ in events(service)] == ["activity.created", "activity.updated", "activity.updated"]
 
 
-def test_a_link_to_a_record_deleted_since_does_not_block_an_update(service: RunningService) -> None:
+def test_a_link_to_a_deleted_record_does_not_prevent_an_update(service: RunningService) -> None:
     person = record(service, "people", {})
     made = create(service, linkedRecords=[person])
     service.client.delete(f"/api/v1/objects/{person['objectId']}/records/{person['recordId']}")
@@ -96,7 +96,7 @@ def test_a_link_to_a_record_deleted_since_does_not_block_an_update(service: Runn
     assert answer.json()["linkedRecords"] == [person]
 
 
-def test_a_deleted_activity_is_gone_and_announced(service: RunningService) -> None:
+def test_a_deleted_activity_is_not_found_and_has_an_event(service: RunningService) -> None:
     made = create(service)
     assert service.client.delete(f"/api/v1/activities/{made['id']}").json() == {"deleted": True}
     for method in ("GET", "PATCH", "DELETE"):

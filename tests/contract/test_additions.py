@@ -1,4 +1,4 @@
-"""Options of a select and members, changed through HTTP (additions to the interface)."""
+"""Changing options of a select and members through HTTP (additions to the interface)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.service import RunningService, new_id
 
 @pytest.fixture
 def status(crm: RunningService) -> str:
-    """The path of the options of the attribute `status` of people."""
+    """Path of the options of the attribute `status` of people."""
     path = f"/api/v1/objects/{crm.object_id('people')}/attributes"
     [attribute] = [each for each in crm.client.get(path).json()["attributes"] if each["slug"] == "status"]
     return f"{path}/{attribute['id']}"
@@ -42,14 +42,14 @@ def test_options_are_added_renamed_and_retired(crm: RunningService, status: str)
     assert [kind for kind, _ in crm.outbox()[events:]] == ["record.updated"]
     newest = crm.client.get(f"{records_path(crm)}/{made[0]['id']}/history").json()["changes"][0]
     assert newest["changes"] == [{"attributeSlug": "status", "old": old[0], "new": "fresh"}]
-    # A record keeps a retired option when something else changes; nothing takes it any more.
+    # A record keeps a retired option when another attribute changes, but no write can set it any more.
     assert crm.client.patch(f"{records_path(crm)}/{made[1]['id']}", json={"data": {"score": 1}}).status_code == 200
     assert crm.client.post(records_path(crm), json={"data": {"status": old[1]}}).status_code == 400
     [entry] = audited(crm, "attribute.updated")
     assert (entry["about"]["changes"]["options"], entry["by"]["type"]) == ([old, options], "key")
 
 
-def test_a_retired_option_beside_a_renamed_one_stays(crm: RunningService) -> None:
+def test_renaming_an_option_keeps_retired_ones(crm: RunningService) -> None:
     people = f"/api/v1/objects/{crm.object_id('people')}"
     config = {"options": ["a", "b", "c"]}
     fields = {"name": "Colours", "slug": "colours", "type": "select", "isList": True, "config": config}
@@ -102,7 +102,7 @@ def key_of(crm: RunningService, member_id: str) -> str:
     return crm.engine.write(lambda tx: keys.create_key(tx, name="theirs", scopes=None, created_by=member_id, **stamp))[1]
 
 
-def test_a_member_gets_another_role(crm: RunningService) -> None:
+def test_the_role_of_a_member_can_change(crm: RunningService) -> None:
     ada = f"/api/v1/members/{add_member(crm, 'Ada', 'member')}"
     changed = crm.client.patch(ada, json={"role": "admin"})
     assert (changed.status_code, changed.json()["role"], changed.json()["user"]["email"]) == (200, "admin", "ada@acme.com")
@@ -113,7 +113,7 @@ def test_a_member_gets_another_role(crm: RunningService) -> None:
     assert crm.client.patch(ada, json={}).status_code == 400
 
 
-def test_the_last_owner_stays(crm: RunningService) -> None:
+def test_the_last_owner_cannot_be_changed_or_removed(crm: RunningService) -> None:
     [owner] = crm.client.get("/api/v1/members").json()["members"]
     path = f"/api/v1/members/{owner['id']}"
     for refused in (crm.client.patch(path, json={"role": "admin"}), crm.client.delete(path)):
@@ -123,7 +123,7 @@ def test_the_last_owner_stays(crm: RunningService) -> None:
     assert crm.client.delete(f"/api/v1/members/{second}").status_code == 409
 
 
-def test_a_key_changes_members_with_the_rights_of_its_maker(crm: RunningService) -> None:
+def test_a_key_has_the_rights_of_its_creator_over_members(crm: RunningService) -> None:
     roles = {role: add_member(crm, role.title(), role) for role in ("owner", "admin", "member")}
     other = f"/api/v1/members/{add_member(crm, 'Ada', 'viewer')}"
     owner = f"/api/v1/members/{roles['owner']}"
@@ -141,7 +141,7 @@ def test_a_key_changes_members_with_the_rights_of_its_maker(crm: RunningService)
         assert client.patch(other, json={"role": "viewer"}).status_code == 403
 
 
-def test_a_removed_member_is_gone_and_the_keys_left_are_named(crm: RunningService) -> None:
+def test_removing_a_member_names_the_remaining_keys(crm: RunningService) -> None:
     ada = add_member(crm, "Ada", "admin")
     secret = key_of(crm, ada)
     code = crm.engine.write(lambda tx: members.make_code(tx, ada, now=crm.clock.now()))

@@ -1,4 +1,4 @@
-"""`crmctl service`: keys, load and dump through the installed program while the service runs on the same data."""
+"""`crmctl service`: keys, load and dump with the installed program while the service runs on the same data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def counts(created: int = 0, updated: int = 0, unchanged: int = 0) -> dict[str, 
     return {"created": created, "updated": updated, "unchanged": unchanged}
 
 
-def test_a_key_made_beside_a_running_service_works_at_once_until_it_is_revoked(service: RunningService) -> None:
+def test_a_key_created_while_the_service_runs_works_until_revoked(service: RunningService) -> None:
     made = administer(service, "keys", "create", "--name", "ci", "--scope", "records:read", "--expires", "30d", "-o", "json").ok().json()
     assert set(made) == {"id", "name", "scopes", "expiresAt", "key"}
     assert (made["name"], made["scopes"]) == ("ci", ["records:read"])
@@ -71,7 +71,7 @@ def test_a_key_made_beside_a_running_service_works_at_once_until_it_is_revoked(s
         assert client.get("/api/v1/members").status_code == 401
 
 
-def test_a_full_access_key_has_every_scope_and_no_end(service: RunningService) -> None:
+def test_a_full_access_key_has_every_scope_and_no_expiry(service: RunningService) -> None:
     made = administer(service, "keys", "create", "--name", "all", "--full-access").ok().json()
     assert made["scopes"] == sorted(SCOPES)
     assert made["expiresAt"] is None
@@ -89,14 +89,14 @@ def test_a_full_access_key_has_every_scope_and_no_end(service: RunningService) -
         (("revoke", "00000000-0000-4000-8000-000000000000"), 3, "no key"),
     ],
 )
-def test_what_keys_refuse(service: RunningService, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_bad_arguments_of_keys_are_refused(service: RunningService, arguments: tuple[str, ...], code: int, says: str) -> None:
     refused = administer(service, "keys", *arguments).exits(code)
     assert refused.out == ""
     assert says in refused.error()["message"]
     assert len(administer(service, "keys", "list").ok().json()) == 1
 
 
-def test_read_only_holds_for_the_services_own_data_too(service: RunningService) -> None:
+def test_read_only_also_protects_the_services_own_data(service: RunningService) -> None:
     first = administer(service, "keys", "list").ok().json()
     read_only = {"CRMCTL_READ_ONLY": "1"}
     create, revoke = ("keys", "create", "--name", "ci", "--full-access"), ("keys", "revoke", first[0]["id"])
@@ -147,17 +147,17 @@ def test_a_dump_loads_into_another_service_unchanged(service: RunningService, tm
     assert administer(service, "dump", "-o", "json").ok().json() == yaml.safe_load(dump)
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_not(service: RunningService) -> None:
+def test_a_dry_run_reports_changes_without_making_them(service: RunningService) -> None:
     said = load(service, DEFINITIONS, "--dry-run").ok().json()
     assert said["objects"] == counts(2)
     assert load(service, DEFINITIONS).ok().json() == said
 
 
-def test_a_bad_file_is_refused_with_its_reason(service: RunningService) -> None:
+def test_a_bad_file_is_refused_with_a_reason(service: RunningService) -> None:
     refused = load(service, "objects: [{slug: x, pluralName: X, attributs: []}]").exits(9)
     assert refused.out == ""
     assert "objects[0].attributs" in refused.error()["message"]
 
 
-def test_a_file_that_is_not_there_is_a_usage_error(service: RunningService) -> None:
+def test_a_missing_file_is_a_usage_error(service: RunningService) -> None:
     administer(service, "load", "nowhere.yaml").exits(2)

@@ -27,7 +27,7 @@ def create(crm: RunningService, object_id: str, **fields: Any) -> Any:
     return answer.json()
 
 
-def test_an_attribute_from_creation_to_deletion(crm: RunningService, projects: str) -> None:
+def test_an_attribute_is_created_changed_and_deleted(crm: RunningService, projects: str) -> None:
     made = create(crm, projects, type="select", config={"options": ["new", "done"]}, isRequired=True, name="Lead Stage")
     assert set(made) == ATTRIBUTE_FIELDS
     assert made["slug"] == "lead_stage"
@@ -45,13 +45,13 @@ def test_an_attribute_from_creation_to_deletion(crm: RunningService, projects: s
     assert crm.outbox() == []
 
 
-def test_they_come_in_display_order(crm: RunningService, projects: str) -> None:
+def test_attributes_come_in_display_order(crm: RunningService, projects: str) -> None:
     made = [create(crm, projects, name=name) for name in ("B", "A", "C")]
     assert [one["displayOrder"] for one in made] == [1, 2, 3]
     assert crm.client.get(f"/api/v1/objects/{projects}/attributes").json()["attributes"] == made
 
 
-def test_deleting_an_attribute_strips_its_values_from_the_records(crm: RunningService, projects: str) -> None:
+def test_deleting_an_attribute_removes_its_values_from_records(crm: RunningService, projects: str) -> None:
     create(crm, projects, name="Keep")
     reference = create(crm, projects, name="Owner", type="reference", config={"allowed_object_id": crm.object_id("people")})
     person = crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "a@b.c"}}).json()["id"]
@@ -64,11 +64,11 @@ def test_deleting_an_attribute_strips_its_values_from_the_records(crm: RunningSe
 
 
 def set_active(crm: RunningService, object_id: str, attribute: dict[str, Any], is_active: bool) -> None:
-    """As the console and a definitions file do."""
+    """Set the flag as the console and a definitions file do."""
     crm.engine.write(lambda tx: attributes.set_active(tx, object_id, attribute["id"], is_active, now=crm.clock.now()))
 
 
-def test_an_inactive_attribute_is_listed_where_it_is_asked_for(crm: RunningService, projects: str) -> None:
+def test_inactive_attributes_are_listed_on_request(crm: RunningService, projects: str) -> None:
     kept, fax = create(crm, projects, name="Keep"), create(crm, projects, name="Fax")
     crm.clock.sleep(1)
     set_active(crm, projects, fax, False)
@@ -84,7 +84,7 @@ def test_an_inactive_attribute_is_listed_where_it_is_asked_for(crm: RunningServi
     assert [each["id"] for each in crm.client.get(many).json()["attributes"]] == [kept["id"], fax["id"]]
 
 
-def test_records_keep_what_they_have_of_an_inactive_attribute(crm: RunningService, projects: str) -> None:
+def test_records_keep_values_of_an_inactive_attribute(crm: RunningService, projects: str) -> None:
     create(crm, projects, name="Keep")
     fax = create(crm, projects, name="Fax", isUnique=True, isRequired=True)
     path = f"/api/v1/objects/{projects}/records"
@@ -154,6 +154,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_is_refused(crm: RunningService, projects: str) -> None:
+def test_bad_requests_are_refused(crm: RunningService, projects: str) -> None:
     names = {"projects": projects, "people": crm.object_id("people"), "stage": create(crm, projects)["id"]}
     check_all(crm, REFUSED, names)

@@ -1,4 +1,4 @@
-"""Bulk writes and deletes through HTTP, and members (specification 4.3 and 4.5)."""
+"""Bulk writes and deletes, and members, through HTTP (specification 4.3 and 4.5)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def everything(crm: RunningService, people: str) -> list[Any]:
     return list(crm.client.get(people, params={"limit": 100, "order": "asc"}).json()["records"])
 
 
-def test_a_hundred_records_come_in_order_with_one_event_each(crm: RunningService, people: str) -> None:
+def test_a_hundred_records_are_created_in_order_with_one_event_each(crm: RunningService, people: str) -> None:
     wanted = [{"email": f"{number}@example.com"} for number in range(100)]
     assert bulk(crm, people, [{"data": data} for data in wanted]) == {"created": 100, "updated": 0, "failed": []}
     assert [one["data"] for one in everything(crm, people)] == wanted
@@ -38,7 +38,7 @@ def test_a_hundred_records_come_in_order_with_one_event_each(crm: RunningService
     assert {kind for kind, _ in events} == {"record.created"}
 
 
-def test_a_bad_record_fails_alone(crm: RunningService, people: str) -> None:
+def test_only_bad_records_fail(crm: RunningService, people: str) -> None:
     bad = [{"data": {"email": "nobody"}}, {"data": {"email": "a@example.com"}}, "text", {}, {"data": {"email": "A@example.com"}}]
     answer = bulk(crm, people, bad)
     assert (answer["created"], answer["updated"]) == (1, 0)
@@ -73,7 +73,7 @@ def test_bulk_delete_counts_existing_records(crm: RunningService, people: str) -
     assert [kind for kind, _ in crm.outbox()][3:] == ["record.deleted"] * 2
 
 
-def test_nothing_to_do_is_no_error(crm: RunningService, people: str) -> None:
+def test_empty_bulk_requests_are_accepted(crm: RunningService, people: str) -> None:
     assert bulk(crm, people, []) == {"created": 0, "updated": 0, "failed": []}
     assert crm.client.request("DELETE", f"{people}/bulk", json={"ids": []}).json() == {"deleted": 0}
     assert crm.outbox() == []
@@ -94,7 +94,7 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused(crm: RunningService) -> None:
+def test_bad_requests_are_refused(crm: RunningService) -> None:
     check_all(crm, REFUSED, {"people": crm.object_id("people")})
 
 
@@ -104,7 +104,7 @@ WITH_IMAGE = "members: [{name: Ada, email: ada@example.com, image: 'https://exam
 def test_members_are_listed_and_cannot_be_changed(crm: RunningService) -> None:
     [owner] = crm.client.get("/api/v1/members").json()["members"]
     assert set(owner) == {"id", "role", "createdAt", "user"}
-    # No image: left out, as the specification knows no null there.
+    # Without an image the field is left out, because the specification does not allow null there.
     assert set(owner["user"]) == {"id", "name", "email"}
     load_document(crm.engine, parse_document(WITH_IMAGE), clock=crm.clock, ids=new_id)
     ada = crm.client.get("/api/v1/members").json()["members"][-1]

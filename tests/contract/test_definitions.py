@@ -1,4 +1,4 @@
-"""Definitions files that must be refused as a whole, loaded in this process."""
+"""Definitions files loaded in this process; a bad one is refused as a whole."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_bad_file_loads_nothing(tmp_path: Path, text: str, says: str) -> None:
     engine.close()
 
 
-def test_what_is_dumped_is_yaml_people_can_read(tmp_path: Path) -> None:
+def test_a_dump_is_readable_yaml(tmp_path: Path) -> None:
     engine = open_data(ServiceSettings(data_dir=tmp_path), FakeClock())
     text = yaml_text.dumps(engine.read(dump_sections))
     engine.close()
@@ -57,7 +57,7 @@ def test_what_is_dumped_is_yaml_people_can_read(tmp_path: Path) -> None:
     assert parse_document(text).objects[0].slug == "people"
 
 
-def test_an_attribute_is_made_inactive_by_a_file_and_dumped_as_such(tmp_path: Path) -> None:
+def test_a_file_can_deactivate_an_attribute_and_dumps_show_it(tmp_path: Path) -> None:
     clock = FakeClock()
     engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
     text = "objects: [{slug: things, pluralName: Things, attributes: [{name: Fax, slug: fax, type: text, isActive: false}]}]"
@@ -76,7 +76,7 @@ def test_an_attribute_is_made_inactive_by_a_file_and_dumped_as_such(tmp_path: Pa
     engine.close()
 
 
-def test_a_file_keeps_pictures_and_names_that_it_does_not_mention(tmp_path: Path) -> None:
+def test_a_file_keeps_images_and_names_it_does_not_mention(tmp_path: Path) -> None:
     clock = FakeClock()
     engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
     first = """

@@ -1,4 +1,4 @@
-"""Uploads through HTTP: the signed address, the PUT it allows and the ones it does not, and how files are served."""
+"""Uploads through HTTP: the signed address, the only PUT it allows, and how the service serves files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(crm: RunningService, path: str = "logos/acme.png", bucket: str = "public
 
 
 def put(url: str, data: Any = PNG, content_type: str | None = "image/png") -> httpx.Response:
-    """Without an API key, as an upload is."""
+    """Upload without an API key, as clients do."""
     return httpx.put(url, content=data, headers={"Content-Type": content_type} if content_type else {}, trust_env=False)
 
 
@@ -44,7 +44,7 @@ def changed(url: str, **changes: str) -> str:
     return parts._replace(query=urlencode(query)).geturl()
 
 
-def test_what_was_put_is_served_to_the_byte_with_its_type(crm: RunningService) -> None:
+def test_an_uploaded_file_is_served_unchanged_with_its_type(crm: RunningService) -> None:
     urls = ask(crm)
     answer = put(urls["signedUrl"])
     assert (answer.status_code, answer.json()) == (200, {"publicUrl": urls["publicUrl"], "contentType": "image/png", "size": len(PNG)})
@@ -55,7 +55,7 @@ def test_what_was_put_is_served_to_the_byte_with_its_type(crm: RunningService) -
     assert served.headers["content-length"] == str(len(PNG))
 
 
-def test_a_second_upload_replaces_the_first_and_one_without_a_type_is_bytes(crm: RunningService) -> None:
+def test_a_second_upload_replaces_the_first_and_the_default_type_is_bytes(crm: RunningService) -> None:
     urls = ask(crm)
     put(urls["signedUrl"])
     before = fetch(urls["publicUrl"])
@@ -66,7 +66,7 @@ def test_a_second_upload_replaces_the_first_and_one_without_a_type_is_bytes(crm:
     assert len(stored(crm)) == 1
 
 
-def test_an_address_works_once_however_many_use_it_at_the_same_time(crm: RunningService) -> None:
+def test_an_address_works_once_even_for_concurrent_uploads(crm: RunningService) -> None:
     urls = ask(crm)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda number: put(urls["signedUrl"], b"%d" % number), range(4)))
@@ -78,7 +78,7 @@ def test_an_address_works_once_however_many_use_it_at_the_same_time(crm: Running
     assert put(ask(crm)["signedUrl"]).status_code == 200
 
 
-def test_an_upload_that_failed_may_be_tried_again(crm: RunningService) -> None:
+def test_a_failed_upload_can_be_repeated(crm: RunningService) -> None:
     urls = ask(crm)
     assert httpx.put(urls["signedUrl"], content=PNG, headers={"Content-Encoding": "gzip"}, trust_env=False).status_code == 415
     assert put(urls["signedUrl"]).status_code == 200
@@ -101,7 +101,7 @@ def test_a_large_upload_is_streamed_in_pieces(crm: RunningService) -> None:
 ODD_NAMES = ["a b/ä%20+&?#'\"(1).txt", "名前/ファイル.pdf", "%2e%2e/x", "semi;colon,=.txt", "...hidden", "x" * 255]
 
 
-def test_odd_names_come_back_unchanged(crm: RunningService) -> None:
+def test_odd_names_are_kept_unchanged(crm: RunningService) -> None:
     urls = {path: ask(crm, path) for path in ODD_NAMES}
     for path in ODD_NAMES:
         assert put(urls[path]["signedUrl"], path.encode()).status_code == 200
@@ -109,7 +109,7 @@ def test_odd_names_come_back_unchanged(crm: RunningService) -> None:
         assert fetch(urls[path]["publicUrl"]).content == path.encode()
 
 
-def test_only_the_signed_request_is_taken(crm: RunningService) -> None:
+def test_only_the_signed_request_is_accepted(crm: RunningService) -> None:
     urls, other = ask(crm), ask(crm, "logos/other.png")
     signed, foreign = urls["signedUrl"], parse_qs(urlsplit(other["signedUrl"]).query)["signature"][0]
     forged = {
@@ -130,7 +130,7 @@ def test_only_the_signed_request_is_taken(crm: RunningService) -> None:
     assert stored(crm) == []
 
 
-def test_a_signed_address_ends(crm: RunningService) -> None:
+def test_a_signed_address_expires(crm: RunningService) -> None:
     signed = ask(crm)["signedUrl"]
     crm.clock.advance(15 * 60 - 1)  # type: ignore[attr-defined]
     assert put(signed).status_code == 200
@@ -140,19 +140,19 @@ def test_a_signed_address_ends(crm: RunningService) -> None:
     assert fetch(signed.partition("?")[0]).content == PNG
 
 
-def test_names_that_could_mean_another_place_are_refused(crm: RunningService) -> None:
+def test_names_that_can_mean_another_place_are_refused(crm: RunningService) -> None:
     for field, names in {"path": ["", "/x", "a/../b", "a\\b", "a\x00b", "nul.txt"], "bucket": ["", "..", "a/b", "-a"]}.items():
         for name in names:
             answer = crm.client.post("/api/v1/files/upload-url", json={"path": "x", "bucket": "b", field: name})
             assert (answer.status_code, answer.json()["details"]) == (400, {"field": field}), name
 
 
-def test_names_that_look_alike_are_one_file(crm: RunningService) -> None:
+def test_equivalent_unicode_names_are_one_file(crm: RunningService) -> None:
     composed, decomposed = ask(crm, "caf\u00e9.txt"), ask(crm, "cafe\u0301.txt")
     assert composed["publicUrl"] == decomposed["publicUrl"]
 
 
-def test_the_scope_is_needed(crm: RunningService) -> None:
+def test_uploads_need_the_scope(crm: RunningService) -> None:
     with crm.client_with(crm.key_for(["records:read"])) as client:
         answer = client.post("/api/v1/files/upload-url", json={"path": "x", "bucket": "b"})
     assert (answer.status_code, answer.json()["details"]) == (403, {"requiredScope": "files:write"})
@@ -169,7 +169,7 @@ def test_a_file_over_the_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> 
         assert len(stored(service)) == 1
 
 
-def test_an_upload_that_breaks_off_leaves_what_was_there(crm: RunningService) -> None:
+def test_an_interrupted_upload_keeps_the_old_file(crm: RunningService) -> None:
     urls = ask(crm)
     put(urls["signedUrl"])
 
@@ -196,7 +196,7 @@ KINDS = {
 }
 
 
-def test_nothing_runs_on_this_origin(crm: RunningService) -> None:
+def test_files_cannot_run_scripts_on_this_origin(crm: RunningService) -> None:
     urls = ask(crm, 'a"b\u00e4.html')
     for content_type, kind in KINDS.items():
         put(ask(crm, 'a"b\u00e4.html')["signedUrl"], b"<script>alert(1)</script>", content_type)
@@ -208,14 +208,14 @@ def test_nothing_runs_on_this_origin(crm: RunningService) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_type_that_is_none_is_refused(crm: RunningService) -> None:
+def test_invalid_media_types_are_refused(crm: RunningService) -> None:
     signed = ask(crm)["signedUrl"]
     for content_type in ("text", "text/", "a/b\x01", "x" * 300 + "/y"):
         assert put(signed, b"x", content_type).status_code == 400
     assert stored(crm) == []
 
 
-def test_head_and_revalidation(crm: RunningService) -> None:
+def test_files_support_head_and_revalidation(crm: RunningService) -> None:
     urls = ask(crm)
     put(urls["signedUrl"], b"0123456789", "text/plain")
     url = urls["publicUrl"]
@@ -225,7 +225,7 @@ def test_head_and_revalidation(crm: RunningService) -> None:
     assert (fetch(url, range="bytes=2-4").status_code, fetch(url, range="bytes=2-4").content) == (200, b"0123456789")
 
 
-def test_names_of_files_never_become_names_on_disk(crm: RunningService) -> None:
+def test_file_names_never_become_names_on_disk(crm: RunningService) -> None:
     put(ask(crm, "a/b/secret-name.txt")["signedUrl"])
     [file] = stored(crm)
     assert "secret" not in str(file.relative_to(crm.data_dir))

@@ -1,4 +1,4 @@
-"""The history of a record through HTTP (an addition to the interface), and that it goes with the record."""
+"""The history of a record through HTTP (an addition to the interface), and its life cycle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def history(crm: RunningService, path: str, **query: Any) -> Any:
     return answer.json()
 
 
-def test_every_change_says_when_who_and_what(crm: RunningService) -> None:
+def test_every_change_shows_time_actor_and_values(crm: RunningService) -> None:
     people = f"/api/v1/objects/{crm.object_id('people')}/records"
     data = {"email": "ada@example.com", "name": {"first": "Ada", "last": "Byron"}, "score": 1}
     made = crm.client.post(people, json={"data": data}).json()
@@ -50,7 +50,7 @@ def test_every_change_says_when_who_and_what(crm: RunningService) -> None:
     assert page["changes"] == found["changes"][1:3]
 
 
-def test_a_deleted_record_keeps_its_history_and_others_have_none(crm: RunningService) -> None:
+def test_a_deleted_record_keeps_its_history(crm: RunningService) -> None:
     people = f"/api/v1/objects/{crm.object_id('people')}/records"
     deals = crm.object_id("deals")
     made = crm.client.post(people, json={"data": {"email": "ada@example.com"}}).json()
@@ -67,7 +67,7 @@ def test_a_deleted_record_keeps_its_history_and_others_have_none(crm: RunningSer
         assert narrow.get(f"{path}/history").status_code == 403
 
 
-def test_what_no_key_did_says_who_did_it(crm: RunningService) -> None:
+def test_changes_without_a_key_show_their_actor(crm: RunningService) -> None:
     people = crm.object_id("people")
     made = crm.engine.write(lambda tx: records.create_record(tx, people, {"score": 1}, ids=new_id, now=crm.clock.now()), by="operator")
     crm.engine.write(lambda tx: records.update_record(tx, people, made["id"], {"score": 2}, ids=new_id, now=crm.clock.now()))
@@ -75,7 +75,7 @@ def test_what_no_key_did_says_who_did_it(crm: RunningService) -> None:
     assert [change["by"] for change in changes] == [None, {"type": "operator"}]
 
 
-def test_the_command_line_shows_a_history_and_takes_an_object_back(crm: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_shows_a_history_and_restores_an_object(crm: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRMCTL_BASE_URL", crm.base_url)
     monkeypatch.setenv("CRMCTL_API_KEY", crm.key)
     people = crm.object_id("people")

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of writes: what was acknowledged is there, what was under way is there whole or not at all, events included."""
+"""kill -9 during writes: acknowledged writes survive, and each write under way happened completely or not at all, including its events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ Contents = dict[str, dict[str, Any]]
 
 
 class Writer(threading.Thread):
-    """Writes through HTTP, one request at a time, until the service is gone; knows what must be there and what may be.
+    """A client that writes through HTTP, one request at a time, until the service dies, and knows the expected contents.
 
-    `known` maps the email addresses of its records, which are unique, to their data. `doubtful` is `known` as it is if the request that
-    got no answer was carried out.
+    `known` maps the unique email addresses of its records to their data. `doubtful` is `known` after the request that got no answer.
     """
 
     def __init__(self, number: int, seed: int) -> None:
@@ -88,7 +87,7 @@ class Writer(threading.Thread):
         return self.random.choice(sorted(self.ids.keys() & self.known.keys()) or [None])
 
     def settle(self, found: Contents) -> None:
-        """Compare with what a restarted service has, and take that as known."""
+        """Compare with the contents of a restarted service and accept them as known."""
         mine = {email: data for email, data in found.items() if email.startswith(f"{self.number}-")}
         assert mine in (self.known, self.doubtful), describe(mine, self.known, self.doubtful)
         self.known, self.doubtful = mine, None
@@ -101,7 +100,7 @@ class Writer(threading.Thread):
 
 def describe(mine: Contents, known: Contents, doubtful: Contents | None) -> str:
     lost, extra = known.keys() - mine.keys(), mine.keys() - known.keys() - (doubtful or {}).keys()
-    return f"lost {sorted(lost)}, unexpected {sorted(extra)}, neither before nor after the doubtful request"
+    return f"lost {sorted(lost)}, unexpected {sorted(extra)}, contents match neither before nor after the doubtful request"
 
 
 def stored(service: ServiceProcess, people: str) -> Contents:
@@ -120,7 +119,7 @@ def stored(service: ServiceProcess, people: str) -> Contents:
 
 
 def replayed(database: str) -> Contents:
-    """The records as the events alone tell them."""
+    """Return the records as the events alone describe them."""
     state: dict[str, dict[str, Any]] = {}
     with closing(open_engine(database)) as engine:
         for kind, payload in engine.read(lambda tx: tx.all("SELECT type, payload FROM change_log ORDER BY sequence")):
@@ -132,8 +131,8 @@ def replayed(database: str) -> Contents:
     return {data["email"]: data for data in state.values()}
 
 
-def settled(database: str) -> None:
-    """Wait for what the database still had in hand when its client was killed, and have the file checked where it is one."""
+def wait_until_settled(database: str) -> None:
+    """Wait for transactions the database still had in hand when its client was killed. Check the file of SQLite."""
 
     def hold(tx: Tx) -> None:
         people = objects.find_object_by_slug(tx, "people")
@@ -146,7 +145,7 @@ def settled(database: str) -> None:
         engine.write(hold)
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path, database: str) -> None:
+def test_kills_lose_no_acknowledged_write_and_leave_none_half_done(tmp_path: Path, database: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown only when the test fails
     chance = random.Random(seed)
@@ -169,7 +168,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(tmp_path: Path
         for writer in writers:
             writer.join(timeout=PATIENCE)
             assert not writer.is_alive()
-        settled(database)
+        wait_until_settled(database)
         service = service_process(data_dir, "--database-url", database, "--rate-limit", "0", key=key)
         found = stored(service, people)
         for writer in writers:

@@ -31,7 +31,7 @@ def test_a_new_service_has_the_standard_objects_with_every_attribute_type(crm: R
     }  # fmt: skip
 
 
-def test_an_object_from_creation_to_deletion(crm: RunningService) -> None:
+def test_an_object_is_created_changed_and_deleted(crm: RunningService) -> None:
     made = create(crm, description="What we do")
     assert set(made) == OBJECT_FIELDS
     assert made | {"type": "custom", "isActive": True, "description": "What we do", "slug": "projects"} == made
@@ -51,14 +51,14 @@ def test_an_object_from_creation_to_deletion(crm: RunningService) -> None:
     assert crm.outbox() == []
 
 
-def test_the_slug_follows_from_the_plural_name_when_it_is_not_given(crm: RunningService) -> None:
+def test_the_slug_is_derived_from_the_plural_name(crm: RunningService) -> None:
     answer = crm.client.post("/api/v1/objects", json={"pluralName": "Große Pläne"})
     assert answer.status_code == 201
     assert answer.json()["slug"] == "groe_plane"
     assert answer.json()["singularName"] == "Große Pläne"
 
 
-def test_deleting_an_object_takes_its_attributes_and_records(crm: RunningService) -> None:
+def test_deleting_an_object_deletes_its_attributes_and_records(crm: RunningService) -> None:
     made = create(crm)
     crm.client.post(f"/api/v1/objects/{made['id']}/attributes", json={"name": "Code", "type": "text", "isUnique": True})
     crm.client.post(f"/api/v1/objects/{made['id']}/records", json={"data": {"code": "A"}})
@@ -106,7 +106,7 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused(crm: RunningService) -> None:
+def test_bad_requests_are_refused(crm: RunningService) -> None:
     custom, other = create(crm), create(crm, slug="others")
     reference = {"name": "Project", "type": "reference", "config": {"allowed_object_id": custom["id"]}}
     assert crm.client.post(f"/api/v1/objects/{other['id']}/attributes", json=reference).status_code == 201

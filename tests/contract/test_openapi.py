@@ -1,4 +1,4 @@
-"""The OpenAPI document against the running service: schemathesis drives every operation and finds nothing."""
+"""Schemathesis calls every operation of the OpenAPI document on a running service and finds no contradiction."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support.patience import PATIENCE
 from tests.support.service import running_service
 
-# What these take depends on what is stored (the attributes of the object, whether a referenced thing exists), which no schema can say:
-# a 400 is a proper answer to a request that fits the schema. Every other check holds for them as for all operations.
+# These operations depend on stored data (the attributes of the object, whether a referenced record exists), which no schema can express:
+# 400 is a correct answer to a request that fits the schema. Every other check applies to them as to all operations.
 DEPENDS_ON_THE_DATA = (
     "create_record",
     "update_record",
@@ -35,7 +35,7 @@ expected-statuses = ["2xx", "400", "403", "404", "409", "412"]
 
 
 @pytest.mark.long
-def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+def test_schemathesis_finds_no_contradiction(tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text("".join(map(EXCEPTION.format, DEPENDS_ON_THE_DATA)), encoding="utf-8")
     with running_service(tmp_path / "data", background=False) as service:

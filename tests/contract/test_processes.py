@@ -1,4 +1,4 @@
-"""Four services on one PostgreSQL under load, two of them killed: nothing acknowledged is lost, nothing that happens once happens twice."""
+"""Four services on one PostgreSQL under load, two of them killed: nothing acknowledged is lost and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crmctl.service.definitions.definitions_file import load_document, parse_doc
 from crmctl.service.store import webhooks
 from crmctl.service.store.engine import Engine, open_engine
 from crmctl.service.store.tx import Tx, required
-from tests.contract.test_kill import Writer, settled, stored
+from tests.contract.test_kill import Writer, stored, wait_until_settled
 from tests.support.cli import run_crmctl
 from tests.support.clock import FakeClock
 from tests.support.patience import PATIENCE, wait_until
@@ -36,14 +36,14 @@ LIMIT, WINDOW = 20, 2
 IMPORTED = 400
 BATCH = 100
 STEADY = 30
-"""People who are there from the beginning, and whom nobody touches."""
+"""People who exist from the beginning and do not change."""
 KILLED = (2, 3)
 WRITES_BEFORE_A_KILL = 15
 
 
 @dataclass
 class Fleet:
-    """The processes, by number, and what they share."""
+    """The numbered processes and the things they share."""
 
     url: str
     engine: Engine
@@ -72,7 +72,7 @@ def fleet(postgres: Any, postgres_template: str, tmp_path: Path) -> Iterator[Fle
 
 @dataclass
 class Overlaps:
-    """A receiver's answer that takes a moment and notices one delivery that is there twice at the same time."""
+    """A receiver's answer that takes a moment and detects concurrent attempts of one delivery."""
 
     under_way: Counter[str] = field(default_factory=Counter)
     seen: list[str] = field(default_factory=list)
@@ -91,9 +91,10 @@ class Overlaps:
 
 
 class Hammer(threading.Thread):
-    """Asks one process for filtered lists as fast as it allows, until it is told to stop or the process is gone; checks each answer.
+    """A client that requests filtered lists from one process as fast as allowed, until it is stopped or the process dies, and checks each
+    answer.
 
-    All hammers share a key. Whom nobody touches is always listed in full; imports only ever add whole requests of people.
+    All hammers share a key. The unchanged people are always listed in full; imports add people in whole requests only.
     """
 
     def __init__(self, base_url: str, key: str, path: str, stop: threading.Event) -> None:
@@ -152,7 +153,7 @@ def add_steady_people(fleet: Fleet) -> None:
 
 
 def import_people(fleet: Fleet, number: int, key: str) -> dict[str, Any]:
-    """`crmctl bulk import` through one process."""
+    """Run `crmctl bulk import` through one process. Return its summary."""
     file = Path(f"people{number}.csv").absolute()
     with file.open("w", newline="", encoding="utf-8") as stream:
         rows = csv.writer(stream)
@@ -173,45 +174,47 @@ def add_schedule(fleet: Fleet) -> None:
 
 
 def make_due(fleet: Fleet) -> None:
-    """Have every process find that the schedule is due, again."""
+    """Make the schedule due again for every process."""
     fleet.engine.write(lambda tx: tx.execute("UPDATE workflow SET next_due_at = 0"))
 
 
 def end_schedule(fleet: Fleet) -> None:
-    """A minute may begin at any moment of the test. A process that finds the schedule due holds its row until the run is stored."""
+    """Disable the schedule: a minute may begin at any moment of the test. A process that finds it due locks its row until the run is
+    stored.
+    """
     fleet.engine.write(lambda tx: tx.execute("UPDATE workflow SET enabled = 0"))
 
 
 def open_work(tx: Tx) -> dict[str, int]:
-    """How much of each kind is not done yet."""
+    """Return the number of unfinished items of each kind."""
     kinds = ("change_log WHERE waiting = 1", "webhook_delivery WHERE state = 'pending'", "workflow_run WHERE completed_at IS NULL")
     counts = {kind: required(tx.one(f"SELECT count(*) FROM {kind}"))[0] for kind in kinds}
     return {kind: count for kind, count in counts.items() if count}
 
 
 def attempts(tx: Tx) -> list[tuple[Any, ...]]:
-    """How the tries of deliveries ended."""
+    """Return how the attempts of deliveries ended."""
     return tx.all("SELECT status, error, count(*) FROM webhook_attempt GROUP BY status, error")
 
 
 def wait_until_done(fleet: Fleet) -> None:
-    """A killed process delays what it held for as long as its lease, and no longer."""
+    """Wait until all work is done. A killed process delays its work by the length of its lease at most."""
     read = fleet.engine.read
-    wait_until(lambda: not read(open_work), lambda: f"never done: {read(open_work)}, {read(attempts)}")
+    wait_until(lambda: not read(open_work), lambda: f"unfinished: {read(open_work)}, {read(attempts)}")
 
 
 def wait_until_imports_are_seen(hammers: list[Hammer]) -> None:
-    """Until every process lists people who were imported: the load is there."""
-    wait_until(lambda: all(hammer.imported for hammer in hammers), lambda: "nothing imported is listed")
+    """Wait until every process lists imported people, which shows that the load is there."""
+    wait_until(lambda: all(hammer.imported for hammer in hammers), lambda: "no imported people are listed")
 
 
 def wait_until_used_up(hammers: list[Hammer]) -> None:
-    """Until there is a whole window in which requests were refused."""
+    """Wait for a whole window in which requests were refused."""
     wait_until(lambda: len({window for hammer in hammers for window in list(hammer.refused)}) >= 2, lambda: "the limit was never reached")
 
 
 def check_rates(hammers: list[Hammer]) -> None:
-    """A request that was counted, and whose process was killed before it answered, is missing from what the hammers know."""
+    """Check the rate limit. The service may have counted a request that a killed process never answered."""
     assert not [text for hammer in hammers for text in hammer.strange]
     accepted: Counter[str] = sum((hammer.accepted for hammer in hammers), Counter())
     refused: Counter[str] = sum((hammer.refused for hammer in hammers), Counter())
@@ -221,7 +224,7 @@ def check_rates(hammers: list[Hammer]) -> None:
 
 
 def check_deliveries(fleet: Fleet, arrived: Counter[str]) -> None:
-    """Every record that was created was heard of."""
+    """Check that every created record was delivered."""
     made = fleet.engine.read(lambda tx: tx.all("SELECT event_id FROM change_log WHERE type = 'record.created'"))
     assert len(made) > 2 * IMPORTED
     assert arrived.keys() == {event for (event,) in made}
@@ -230,7 +233,7 @@ def check_deliveries(fleet: Fleet, arrived: Counter[str]) -> None:
 
 
 def check_schedule(fleet: Fleet) -> None:
-    """However often the processes found it due: one run for each minute, and one activity for each run."""
+    """Check that each minute has one run and each run one activity, however often processes found the schedule due."""
     runs = fleet.engine.read(lambda tx: tx.all("SELECT due_at, status FROM workflow_run"))
     assert runs
     assert all(due_at % 60_000_000 == 0 for due_at, _ in runs)
@@ -240,7 +243,7 @@ def check_schedule(fleet: Fleet) -> None:
 
 
 @pytest.mark.long
-def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
+def test_killing_two_of_four_processes_loses_and_repeats_nothing(fleet: Fleet) -> None:
     overlaps, stop = Overlaps(), threading.Event()
     path = f"/api/v1/objects/{fleet.people}/records"
     shared = fleet.key()
@@ -273,7 +276,7 @@ def test_four_processes_two_of_them_killed(fleet: Fleet) -> None:
         stop.set()
         for hammer in hammers:
             hammer.join(timeout=PATIENCE)
-        settled(fleet.url)
+        wait_until_settled(fleet.url)
         end_schedule(fleet)
         wait_until_done(fleet)
         arrived = Counter(request.headers["webhook-id"] for request in receiver.received)

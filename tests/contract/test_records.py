@@ -1,4 +1,4 @@
-"""Records through HTTP, one by one (specification 4.3). Typed values and operators have their own tests under tests/service."""
+"""Single records through HTTP (specification 4.3). tests/service covers typed values and operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create(crm: RunningService, path: str, **data: Any) -> Any:
     return answer.json()
 
 
-def test_a_record_from_creation_to_deletion(crm: RunningService, people: str) -> None:
+def test_a_record_is_created_changed_and_deleted(crm: RunningService, people: str) -> None:
     made = create(crm, people, email="ada@example.com", name={"first": "Ada", "last": "Lovelace"})
     assert set(made) == {"id", "objectId", "data", "createdAt", "updatedAt"}
     path = f"{people}/{made['id']}"
@@ -54,7 +54,7 @@ def test_numbers_keep_every_digit(crm: RunningService) -> None:
         assert jsontext.loads(stored)["data"]["amount"] == jsontext.loads(number)
 
 
-def test_listing_pages_sorts_and_counts(crm: RunningService, people: str) -> None:
+def test_lists_are_paged_sorted_and_counted(crm: RunningService, people: str) -> None:
     made = []
     for number in range(7):
         crm.clock.sleep(1)
@@ -72,7 +72,7 @@ def test_listing_pages_sorts_and_counts(crm: RunningService, people: str) -> Non
     assert (beyond["records"], beyond["pagination"]["total"]) == ([], 7)
 
 
-def test_search_and_list_answer_alike(crm: RunningService, people: str) -> None:
+def test_search_and_list_give_the_same_answer(crm: RunningService, people: str) -> None:
     for address in ("ada@acme.com", "bob@acme.com", "eve@other.org"):
         create(crm, people, email=address)
     query = {"filter[email][endsWith]": "@acme.com", "filter[email][notEquals]": "bob@acme.com", "limit": "10", "order": "asc"}
@@ -91,7 +91,7 @@ def test_search_and_list_answer_alike(crm: RunningService, people: str) -> None:
     assert [kind for kind, _ in crm.outbox()] == ["record.created"] * 3
 
 
-def test_a_filter_value_may_hold_anything(crm: RunningService, people: str) -> None:
+def test_a_filter_value_may_contain_any_text(crm: RunningService, people: str) -> None:
     odd = "a=b&c[d]=é+ %41\n"
     create(crm, people, notes=odd)
     create(crm, people, notes="plain")
@@ -169,13 +169,13 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused(crm: RunningService, people: str) -> None:
+def test_bad_requests_are_refused(crm: RunningService, people: str) -> None:
     ada = create(crm, people, email="ada@example.com")
     names = {"people": crm.object_id("people"), "deals": crm.object_id("deals"), "ada": ada["id"]}
     check_all(crm, REFUSED, names)
 
 
-def test_a_line_break_after_a_path_or_an_id_without_dashes_reaches_nothing(crm: RunningService, people: str) -> None:
+def test_malformed_paths_and_ids_are_not_found(crm: RunningService, people: str) -> None:
     record_id = create(crm, people, notes="here")["id"]
     for name in (f"{record_id}%0a", record_id.replace("-", ""), f"{{{record_id}}}"):
         for method in ("GET", "PATCH", "DELETE"):
@@ -185,7 +185,7 @@ def test_a_line_break_after_a_path_or_an_id_without_dashes_reaches_nothing(crm: 
     assert crm.client.get(f"{people}/{record_id}").json()["data"] == {"notes": "here"}
 
 
-def test_data_never_reaches_the_request_log(crm: RunningService, people: str) -> None:
+def test_the_request_log_contains_no_data(crm: RunningService, people: str) -> None:
     create(crm, people, email="secret@example.com")
     crm.client.get(people, params={"filter[email][equals]": "secret@example.com"})
     assert [(entry["method"], entry["status"]) for entry in crm.log][-2:] == [("POST", 201), ("GET", 200)]

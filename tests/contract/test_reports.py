@@ -1,4 +1,4 @@
-"""Reports through HTTP: definitions loaded, runs stored, results exact, and what must not happen."""
+"""Reports through HTTP: loaded definitions, stored runs, exact results, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(crm: RunningService, text: str) -> Any:
 
 
 def define(crm: RunningService, **definition: Any) -> str:
-    """Load one report; its id."""
+    """Load one report and return its id."""
     named = {"name": "Report", "object": "deals"} | definition
     load(crm, json.dumps({"reports": [named]}))
     return next(each["id"] for each in crm.client.get("/api/v1/reports").json()["reports"] if each["name"] == named["name"])
@@ -43,7 +43,7 @@ def add(crm: RunningService, slug: str, *rows: dict[str, Any]) -> None:
 
 
 def run(crm: RunningService, report_id: str) -> Any:
-    """Run it; the stored run with its results, numbers exact."""
+    """Run the report. Return the stored run with its results as exact numbers."""
     answer = crm.client.post(f"/api/v1/reports/{report_id}/run")
     assert answer.status_code == 201, answer.text
     made = answer.json()["run"]
@@ -57,14 +57,14 @@ def results(crm: RunningService, **definition: Any) -> list[Any]:
     return list(run(crm, define(crm, **definition))["results"])
 
 
-def test_the_example_loads_and_loading_it_again_changes_nothing(crm: RunningService) -> None:
+def test_loading_the_example_twice_changes_nothing(crm: RunningService) -> None:
     assert load(crm, EXAMPLE)["reports"] == {"created": 2, "updated": 0, "unchanged": 0}
     before = crm.client.get("/api/v1/reports").json()
     assert load(crm, EXAMPLE)["reports"] == {"created": 0, "updated": 0, "unchanged": 2}
     assert crm.client.get("/api/v1/reports").json() == before
     first, second = before["reports"]
     assert [first["name"], second["name"]] == ["Deals by stage", "All people"]
-    # Never run: no time of a run, and no null for it either.
+    # A report that never ran has no field for the time of its last run, not even null.
     assert set(first) == {"id", "name", "description", "createdAt", "creator"}
     assert set(first["creator"]) == {"id", "name", "email"}
     assert first["description"] == ""
@@ -83,7 +83,7 @@ def test_a_changed_definition_keeps_the_report_and_its_runs(crm: RunningService)
     assert len(crm.client.get(f"/api/v1/reports/{report_id}/runs").json()["runs"]) == 1
 
 
-def test_a_run_is_stored_with_its_results_and_survives_the_data(crm: RunningService) -> None:
+def test_a_stored_run_keeps_its_results_when_the_data_changes(crm: RunningService) -> None:
     add(crm, "deals", {"name": "A", "amount": 5})
     report_id = define(crm, columns=["name", "amount"])
     answer = crm.client.post(f"/api/v1/reports/{report_id}/run")
@@ -149,7 +149,7 @@ def measure(*wanted: str) -> list[dict[str, str]]:
     return [dict(zip(("function", "attribute"), each.split(), strict=False)) for each in wanted]
 
 
-def test_groups_are_measured_exactly_and_missing_values_are_left_out(crm: RunningService) -> None:
+def test_groups_are_measured_exactly_without_missing_values(crm: RunningService) -> None:
     one, two = sorted(stages(crm)[:2])
     add(crm, "deals", *({**deal, "stage": {"won": two, "lead": one}[deal["stage"]]} if "stage" in deal else deal for deal in DEALS))
     wanted = measure("count", "count amount", "sum amount", "avg amount", "min amount", "max amount")
@@ -194,7 +194,7 @@ def test_currencies_are_never_added(crm: RunningService) -> None:
     ]
 
 
-def test_several_amounts_and_an_attribute_called_currency_keep_their_currencies_apart(crm: RunningService) -> None:
+def test_amounts_in_several_attributes_are_separated_by_currency(crm: RunningService) -> None:
     attributes = (
         "{name: Currency, slug: currency, type: text}, {name: Paid, slug: paid, type: currency, isList: true}, "
         "{name: Due, slug: due, type: currency}"
@@ -209,13 +209,13 @@ def test_several_amounts_and_an_attribute_called_currency_keep_their_currencies_
     ]
 
 
-def test_without_a_group_there_is_one_result_even_for_nothing(crm: RunningService) -> None:
+def test_measures_without_a_group_have_one_result_even_without_records(crm: RunningService) -> None:
     wanted = measure("count", "sum amount", "avg amount", "min amount")
     assert results(crm, measures=wanted) == [{"currency": None, "count": 0, "sum_amount": 0, "avg_amount": None, "min_amount": None}]
     assert results(crm, groupBy="stage") == []
 
 
-def test_dates_have_a_first_and_a_last(crm: RunningService) -> None:
+def test_dates_have_minimum_and_maximum(crm: RunningService) -> None:
     add(crm, "deals", *({"name": each, "close_date": each} for each in ("2026-05-01", "2025-12-31T23:30:00-01:00", "2026-01-01")))
     assert results(crm, measures=measure("min close_date", "max close_date", "count close_date")) == [
         {"min_close_date": "2026-01-01T00:00:00.000000Z", "max_close_date": "2026-05-01T00:00:00.000000Z", "count_close_date": 3}
@@ -257,7 +257,7 @@ def test_numbers_beyond_floats_are_not_rounded(crm: RunningService) -> None:
     assert [each["amount"] for each in shown] == [Decimal(big), Decimal("1e-21")]
 
 
-def test_groups_sort_by_a_measure_what_is_missing_last_and_are_cut(crm: RunningService) -> None:
+def test_groups_sort_by_a_measure_with_missing_values_last_up_to_the_limit(crm: RunningService) -> None:
     first, second, third = stages(crm)[:3]
     add(
         crm, "deals", {"name": "a", "stage": first, "amount": 1}, {"name": "b", "stage": second, "amount": 2}, {"name": "c", "stage": third}
@@ -270,7 +270,7 @@ def test_groups_sort_by_a_measure_what_is_missing_last_and_are_cut(crm: RunningS
     assert (cut["results"], cut["truncated"]) == ([{"stage": second, "currency": None, "avg_amount": 2}], True)
 
 
-def test_a_record_with_several_values_counts_in_every_group_once(crm: RunningService) -> None:
+def test_a_record_with_several_values_counts_once_in_each_group(crm: RunningService) -> None:
     load(
         crm,
         "objects: [{slug: tickets, pluralName: Tickets, attributes: [{name: Tags, slug: tags, type: list}, "
@@ -291,7 +291,7 @@ def test_a_record_with_several_values_counts_in_every_group_once(crm: RunningSer
     ]
 
 
-def test_records_are_listed_as_stored_filtered_sorted_and_cut(crm: RunningService) -> None:
+def test_record_reports_filter_sort_and_limit_unchanged_values(crm: RunningService) -> None:
     add(crm, "people", *({"name": {"first": each, "last": "X"}, "email": f"{each}@x.org"} for each in "bca"), {"name": "Zed"})
     found = run(crm, define(crm, object="people", columns=["name", "email"], sort={"field": "email"}, limit=3))
     assert found["results"] == [{"name": {"first": each, "last": "X"}, "email": f"{each}@x.org"} for each in "abc"]
@@ -310,7 +310,7 @@ def test_records_are_listed_as_stored_filtered_sorted_and_cut(crm: RunningServic
     assert everything["results"][0] == dict.fromkeys(everything["columns"]) | {"name": "Zed"}
 
 
-def test_a_report_that_can_no_longer_be_computed_stores_a_failed_run(crm: RunningService) -> None:
+def test_a_report_without_its_attribute_stores_a_failed_run(crm: RunningService) -> None:
     load(crm, "objects: [{slug: tickets, pluralName: Tickets, attributes: [{name: Tag, slug: tag, type: text}]}]")
     report_id = define(crm, object="tickets", groupBy="tag")
     tickets = crm.object_id("tickets")
@@ -378,7 +378,7 @@ def test_refusals_write_nothing(crm: RunningService) -> None:
     )
 
 
-def test_reading_and_running_are_two_scopes_and_running_makes_no_event(crm: RunningService) -> None:
+def test_reading_and_running_need_two_scopes_and_running_adds_no_event(crm: RunningService) -> None:
     report_id = define(crm)
     with crm.client_with(crm.key_for(["reports:read"])) as reader:
         assert reader.get(f"/api/v1/reports/{report_id}").status_code == 200

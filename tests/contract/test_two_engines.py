@@ -1,4 +1,4 @@
-"""The same requests to a service on each engine, with values that engines treat differently: the answers are the same, but for ids."""
+"""The same requests to a service on each engine, with values that engines treat differently, get equal answers except for ids."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ ATTRIBUTES = {"t": "text", "u": "text", "l": "list", "e": "email", "n": "number"
 
 
 class Pair:
-    """Both services; what is asked of one is asked of the other."""
+    """Two services that get the same requests."""
 
     def __init__(self, *services: RunningService) -> None:
         self.services = services
         self.places: list[dict[str, str]] = [{} for _ in services]
 
     def ask(self, method: str, path: str, body: str | None = None, remember: str = "") -> str:
-        """The answer, in which ids are called by the order in which they came; `remember` is what its id is called in later paths."""
+        """Send a request to both. Return the answer with ids replaced by numbers in their order; `remember` names the answer's id for later
+        paths.
+        """
         told = []
         for service, places in zip(self.services, self.places, strict=True):
             answer = service.client.request(
@@ -65,7 +67,7 @@ def pair(tmp_path: Path, postgres: Any) -> Iterator[Pair]:
 
 
 def fill(pair: Pair) -> int:
-    """How many records there are of every odd value."""
+    """Create records with every odd value. Return the number of accepted ones."""
     pair.ask("POST", "objects", '{"pluralName": "Odds"}', "o")
     for slug, kind in ATTRIBUTES.items():
         made = {"name": slug, "slug": slug, "type": kind, "isRequired": False, "isUnique": slug == "u"}
@@ -78,7 +80,7 @@ def fill(pair: Pair) -> int:
     return sum(answer.startswith("201") for answer in told)
 
 
-def test_odd_values_are_taken_refused_found_sorted_measured_and_changed_alike(pair: Pair) -> None:
+def test_both_engines_treat_odd_values_alike(pair: Pair) -> None:
     made = fill(pair)
     assert 60 < made < 130
     for sort, order, offset in product(("created_at", "updated_at"), ("asc", "desc"), (0, 60)):

@@ -19,7 +19,7 @@ def make(crm: RunningService, people: str) -> tuple[str, Any]:
     return f"{people}/{answer.json()['id']}", answer
 
 
-def test_a_change_that_somebody_else_made_meanwhile_is_not_overwritten(crm: RunningService, people: str) -> None:
+def test_a_concurrent_change_is_not_overwritten(crm: RunningService, people: str) -> None:
     path, made = make(crm, people)
     read = crm.client.get(path)
     assert read.headers["etag"] == made.headers["etag"]
@@ -34,7 +34,7 @@ def test_a_change_that_somebody_else_made_meanwhile_is_not_overwritten(crm: Runn
     assert crm.client.delete(path, headers={"If-Match": f'"else", {now.headers["etag"]}'}).json() == {"deleted": True}
 
 
-def test_without_if_match_and_with_a_star_nothing_is_compared(crm: RunningService, people: str) -> None:
+def test_writes_without_if_match_or_with_a_star_are_unconditional(crm: RunningService, people: str) -> None:
     path, _ = make(crm, people)
     assert crm.client.patch(path, json={"data": {"score": 2}}).status_code == 200
     assert crm.client.patch(path, json={"data": {"score": 3}}, headers={"If-Match": "*"}).status_code == 200
@@ -42,7 +42,7 @@ def test_without_if_match_and_with_a_star_nothing_is_compared(crm: RunningServic
     assert crm.client.patch(gone, json={"data": {}}, headers={"If-Match": "*"}).status_code == 404
 
 
-def test_what_names_no_version_changes_nothing(crm: RunningService, people: str) -> None:
+def test_an_invalid_or_unknown_version_changes_nothing(crm: RunningService, people: str) -> None:
     path, made = make(crm, people)
     tag = made.headers["etag"]
     for said, status in ((tag.strip('"'), 400), ("", 400), (f"{tag} x", 400), (f"W/{tag}", 412), ('"*"', 412), ('""', 412)):
@@ -51,7 +51,7 @@ def test_what_names_no_version_changes_nothing(crm: RunningService, people: str)
     assert crm.client.get(path).headers["etag"] == tag
 
 
-def test_if_none_match_spares_a_record_that_is_known(crm: RunningService, people: str) -> None:
+def test_if_none_match_saves_reading_a_known_record(crm: RunningService, people: str) -> None:
     record, made = make(crm, people)
     etag = made.headers["etag"]
     for text in (etag, f'"other", W/{etag}', "*"):

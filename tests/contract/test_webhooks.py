@@ -1,4 +1,4 @@
-"""Webhooks through the whole service: the way to the portal, and deliveries at real receivers, whatever happens in between."""
+"""Webhooks through the whole service: access to the portal, and deliveries to real receivers despite interruptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.warm_program import run_module
 
 @pytest.fixture
 def live(database: str, tmp_path: Path) -> Iterator[RunningService]:
-    """A service that delivers, to this machine too; its clock starts now and is moved by hand."""
+    """A service that delivers, also to this machine; its clock starts now and is moved by the test."""
     with running_service(tmp_path, database_url=database, clock=FakeClock(int(time.time())), development=True) as service:
         yield service
 
@@ -53,7 +53,7 @@ def advance(service: RunningService, seconds: float) -> None:
     service.clock.advance(seconds)  # type: ignore[attr-defined]
 
 
-def test_the_answer_names_the_eight_event_types_and_a_portal(crm: RunningService) -> None:
+def test_the_answer_has_the_event_types_and_a_link_to_the_portal(crm: RunningService) -> None:
     answer = crm.client.get("/api/v1/webhooks")
     assert answer.status_code == 200
     assert set(answer.json()) == {"portalUrl", "eventTypes"}
@@ -64,7 +64,7 @@ def test_the_answer_names_the_eight_event_types_and_a_portal(crm: RunningService
         assert other.get("/api/v1/webhooks").json()["details"] == {"requiredScope": "webhooks:manage"}
 
 
-def test_the_portal_opens_with_its_link_and_with_nothing_else(crm: RunningService) -> None:
+def test_the_portal_opens_only_with_its_link(crm: RunningService) -> None:
     link = crm.client.get("/api/v1/webhooks").json()["portalUrl"]
     with make_client(crm.base_url, None) as stranger, make_client(crm.base_url, None) as visitor:
         assert stranger.get("/portal/webhooks").status_code == 403
@@ -97,7 +97,7 @@ def test_a_portal_session_ends_with_its_key(crm: RunningService) -> None:
         assert visitor.get("/portal/webhooks").status_code == 403
 
 
-def test_every_change_is_announced_and_the_published_libraries_verify_it(live: RunningService) -> None:
+def test_every_change_is_delivered_and_verified_by_published_libraries(live: RunningService) -> None:
     with Receiver() as receiver:
         endpoint = add_endpoint(live, receiver.url)
         person = create_person(live, email="ada@example.com")
@@ -127,7 +127,7 @@ def test_every_change_is_announced_and_the_published_libraries_verify_it(live: R
     assert len({request.headers["webhook-id"] for request in received}) == 6
 
 
-def test_both_secrets_sign_while_a_rotation_lasts(live: RunningService) -> None:
+def test_both_secrets_sign_during_a_rotation(live: RunningService) -> None:
     with Receiver() as receiver:
         endpoint = add_endpoint(live, receiver.url)
         old = live.engine.read(lambda tx: webhooks.reveal_secret(tx, endpoint))
@@ -138,25 +138,25 @@ def test_both_secrets_sign_while_a_rotation_lasts(live: RunningService) -> None:
         standardwebhooks.Webhook(secret).verify(request.body, request.headers)
 
 
-def test_a_receiver_that_fails_in_every_way_gets_the_event_with_one_id(live: RunningService) -> None:
+def test_every_retry_of_an_event_has_the_same_id(live: RunningService) -> None:
     outcomes: list[int | None] = [500, None, 302, 404, 200]
     with Receiver() as elsewhere, Receiver(lambda request, number: outcomes[number], headers={"location": elsewhere.url}) as receiver:
         endpoint = add_endpoint(live, receiver.url)
         create_person(live, email="ada@example.com")
         for number in range(1, len(outcomes) + 1):
             receiver.wait_for(number)
-            wait_until(lambda number=number: len(full(live, endpoint)["history"]) == number)  # type: ignore[misc]
+            wait_until(lambda number=number: len(full_delivery(live, endpoint)["history"]) == number)  # type: ignore[misc]
             advance(live, 3600)
         received = receiver.wait_for(len(outcomes))
         assert elsewhere.received == []
     assert len({(request.headers["webhook-id"], request.body) for request in received}) == 1
-    delivery = full(live, endpoint)
+    delivery = full_delivery(live, endpoint)
     assert (delivery["state"], delivery["attempts"]) == ("succeeded", 5)
     assert [attempt["status"] for attempt in delivery["history"]] == [500, None, 302, 404, 200]
 
 
-def full(service: RunningService, endpoint: str) -> dict[str, Any]:
-    """The only delivery of the endpoint, with its history; nothing has happened while there is none."""
+def full_delivery(service: RunningService, endpoint: str) -> dict[str, Any]:
+    """Return the endpoint's only delivery with its history, an empty one before it exists."""
     found = history(service, endpoint)
     if not found:
         return {"history": []}
@@ -165,7 +165,7 @@ def full(service: RunningService, endpoint: str) -> dict[str, Any]:
     return delivery
 
 
-def test_a_receiver_that_hangs_keeps_nobody_else_waiting(live: RunningService) -> None:
+def test_a_hanging_receiver_does_not_delay_others(live: RunningService) -> None:
     release = threading.Event()
 
     def hang(request: Received, number: int) -> int:
@@ -188,13 +188,13 @@ def test_addresses_of_this_machine_are_refused_without_development(database: str
     with Receiver() as receiver, running_service(tmp_path, database_url=database) as service:
         endpoint = add_endpoint(service, receiver.url)
         create_person(service)
-        wait_until(lambda: bool(full(service, endpoint)["history"]))
-        assert "not a public address" in full(service, endpoint)["history"][0]["error"]
+        wait_until(lambda: bool(full_delivery(service, endpoint)["history"]))
+        assert "not a public address" in full_delivery(service, endpoint)["history"][0]["error"]
         assert receiver.received == []
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_service_killed_between_two_steps_delivers_after_all(database: str, tmp_path: Path, step: str) -> None:
+def test_a_service_killed_between_two_steps_still_delivers(database: str, tmp_path: Path, step: str) -> None:
     with Receiver() as receiver:
         with running_service(tmp_path, database_url=database, background=False) as service:
             endpoint = add_endpoint(service, receiver.url)

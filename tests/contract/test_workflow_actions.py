@@ -1,4 +1,4 @@
-"""What workflows do: actions, templates, failures, and workflows that set each other off."""
+"""Actions of workflows: templates, failures, and workflows that trigger each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def work(crm: RunningService) -> Machinery:
     return Machinery(crm, TargetGuard(LOOPBACK))
 
 
-def test_values_keep_their_types_and_later_actions_see_what_earlier_ones_gave(work: Machinery) -> None:
+def test_values_keep_their_types_and_actions_see_earlier_results(work: Machinery) -> None:
     [workflow] = work.load(
         {
             "object": "deals",
@@ -78,7 +78,7 @@ def test_a_failed_action_ends_the_run_with_its_error_and_one_event(work: Machine
     assert (kind, payload["error"]) == ("workflow.failed", run["error"])
 
 
-def test_what_a_run_did_before_it_failed_stays(work: Machinery) -> None:
+def test_a_failed_run_keeps_its_earlier_actions(work: Machinery) -> None:
     [workflow] = work.load(
         {"actions": [{"type": "createActivity", "title": "first"}, {"type": "updateRecord", "data": {"notes": "{{ nothing }}"}}]}
     )
@@ -89,7 +89,7 @@ def test_what_a_run_did_before_it_failed_stays(work: Machinery) -> None:
     assert [each["title"] for each in work.activities()] == ["first"]
 
 
-def test_a_url_is_called_once_with_the_data_and_a_key_for_repeats(work: Machinery) -> None:
+def test_a_url_is_called_once_with_the_data_and_an_idempotency_key(work: Machinery) -> None:
     with Receiver() as receiver:
         [workflow] = work.load(
             {
@@ -122,14 +122,14 @@ def test_an_answer_that_is_not_2xx_fails_the_run(work: Machinery) -> None:
     assert "answered with status 302" in work.runs(workflow)[0]["error"]
 
 
-def secure(authority: Authority) -> Caller:
-    """Names lead to this machine, and only the test's authority is trusted."""
+def trusting_caller(authority: Authority) -> Caller:
+    """Return a caller that resolves every name to this machine and trusts only the test's authority."""
     return Caller(TargetGuard(LOOPBACK, resolver=lambda host, port: ["127.0.0.1"]), 5, authority.trusted)
 
 
-def test_a_call_over_tls_goes_to_the_vetted_address_under_its_name(work: Machinery, tmp_path: Path) -> None:
+def test_a_tls_call_connects_to_the_vetted_address_under_its_name(work: Machinery, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    work.caller = secure(authority)
+    work.caller = trusting_caller(authority)
     with Receiver(tls=authority.server("hooks.example.com")) as receiver:
         [workflow] = work.load({"actions": [{"type": "callUrl", "url": f"https://hooks.example.com:{receiver.port}/call"}]})
         work.record()
@@ -146,11 +146,11 @@ def test_a_call_over_tls_goes_to_the_vetted_address_under_its_name(work: Machine
         ("hooks.example.com", {"is_self_signed": True}, "self-signed certificate"),
     ],
 )
-def test_a_call_to_a_certificate_that_proves_nothing_fails_the_run_and_says_why(
+def test_an_invalid_certificate_fails_the_run_with_a_reason(
     work: Machinery, tmp_path: Path, name: str, options: dict[str, bool], says: str
 ) -> None:
     authority = Authority(tmp_path)
-    work.caller = secure(authority)
+    work.caller = trusting_caller(authority)
     with Receiver(tls=authority.server(name, **options)) as receiver:
         [workflow] = work.load({"actions": [{"type": "callUrl", "url": f"https://hooks.example.com:{receiver.port}/call"}]})
         work.record()
@@ -171,8 +171,8 @@ def test_a_dripping_answer_ends_with_the_deadline(work: Machinery) -> None:
     assert "Timeout: not done within 0.3 seconds" in work.runs(workflow)[0]["error"]
 
 
-def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> None:
-    """Three workflows with more runs than there are places, all of them in a call without an answer; the fourth is done all the same."""
+def test_workflows_with_hanging_calls_do_not_delay_others(work: Machinery) -> None:
+    """Three workflows have more runs than places, all in calls without an answer; the fourth workflow must still finish."""
     answered, leaving = threading.Event(), threading.Event()
     work.caller = Caller(work.guard, 60)
     with Receiver(lambda request, number: 200 if answered.wait(PATIENCE) else 503) as receiver:
@@ -200,7 +200,7 @@ def test_workflows_whose_calls_hang_keep_no_other_waiting(work: Machinery) -> No
             thread.join(PATIENCE)
 
 
-def test_a_workflow_has_its_places_once_over_all_processes(work: Machinery) -> None:
+def test_all_processes_share_the_places_of_a_workflow(work: Machinery) -> None:
     [workflow] = work.load({})
     for _ in range(10):
         work.start(workflow)
@@ -211,7 +211,7 @@ def test_a_workflow_has_its_places_once_over_all_processes(work: Machinery) -> N
     assert {run.id for run in work.claim_all()} == {run.id for run in claimed[0]}
 
 
-def test_a_workflow_does_not_set_itself_off(work: Machinery) -> None:
+def test_a_workflow_does_not_trigger_itself(work: Machinery) -> None:
     [workflow] = work.load({"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "seen"}}]})
     person = work.record()
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_a_workflow_does_not_set_itself_off(work: Machinery) -> None:
     assert [kind for kind, _ in work.events("workflow.")] == ["workflow.completed"] * 2
 
 
-def test_two_workflows_do_not_set_each_other_off_for_ever(work: Machinery) -> None:
+def test_two_workflows_do_not_trigger_each_other_for_ever(work: Machinery) -> None:
     ping, pong = work.load(
         {"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "ping"}}]},
         {"trigger": "record/updated", "actions": [{"type": "updateRecord", "data": {"notes": "pong"}}]},
@@ -230,11 +230,11 @@ def test_two_workflows_do_not_set_each_other_off_for_ever(work: Machinery) -> No
     person = work.record()
     work.crm.client.patch(f"/api/v1/objects/{person['objectId']}/records/{person['id']}", json={"data": {"email": "a@b.c"}})
     work.settle()
-    # Each runs for the change from outside and for the other's; what that leads to, and its own change, is not run again.
+    # Each runs for the change from outside and for the other's change; changes that follow, and its own change, are skipped.
     assert sorted(work.states(ping)) == sorted(work.states(pong)) == ["completed"] * 2 + ["skipped"] * 3
 
 
-def test_a_long_chain_of_workflows_is_cut_with_an_error(work: Machinery) -> None:
+def test_a_long_chain_of_workflows_fails(work: Machinery) -> None:
     ids = work.load(
         *(
             {

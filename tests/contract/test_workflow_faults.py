@@ -1,4 +1,4 @@
-"""Workflows under faults: killed with -9 in every transaction, leases lost, several processes at once."""
+"""Workflows under faults: killed with -9 in every transaction, lost leases, several processes at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.support.warm_program import run_module
 from tests.support.workflows import Machinery
 
 WRITES = 6
-"""What one run of the workflow below takes: handing over, claiming, the activity, before the call, after it, the record."""
+"""Transactions of one run of the workflow below: hand over, claim, activity, before the call, after it, record."""
 
 CLAIMED, CALLED = 2, 5
-"""The transaction that takes the run, and the one before which the call is made and whose loss leaves its end unknown."""
+"""The transaction that claims the run, and the one after the call, whose loss leaves the outcome of the call unknown."""
 
 
 @pytest.fixture
@@ -40,16 +40,14 @@ def pass_time(work: Machinery, seconds: float) -> None:
     work.crm.clock.advance(seconds)
 
 
-def die(work: Machinery, database: str, transaction: int) -> None:
+def run_until_killed(work: Machinery, database: str, transaction: int) -> None:
     ended = run_module("tests.support.workflowchild", database, work.crm.clock.now(), transaction, packages=["service"])
     assert ended == (-signal.SIGKILL if transaction <= WRITES else 0)
 
 
-# After the last of them nobody is killed. Only an interrupted call asks whether it may be repeated.
+# After the last transaction nothing is killed. Only an interrupted call depends on `repeat`.
 @pytest.mark.parametrize(("transaction", "repeat"), [*((each, False) for each in range(1, WRITES + 2)), (CALLED, True)])
-def test_killed_anywhere_no_run_is_lost_and_no_step_done_twice_unsaid(
-    work: Machinery, database: str, transaction: int, repeat: bool
-) -> None:
+def test_kills_lose_no_run_and_repeat_no_step_silently(work: Machinery, database: str, transaction: int, repeat: bool) -> None:
     with Receiver() as receiver:
         [workflow] = work.load(
             {
@@ -61,7 +59,7 @@ def test_killed_anywhere_no_run_is_lost_and_no_step_done_twice_unsaid(
             }
         )
         work.record(email="a@b.c")
-        die(work, database, transaction)
+        run_until_killed(work, database, transaction)
         work.settle()
         if CLAIMED < transaction <= WRITES:
             assert work.events("workflow.") == [], "a lease was not respected"
@@ -83,11 +81,11 @@ def test_killed_anywhere_no_run_is_lost_and_no_step_done_twice_unsaid(
 
 
 def other_context(database: str, work: Machinery) -> Context:
-    """Another process, as far as the database can tell."""
+    """Return the context of another process, from the database's point of view."""
     return Context(ServiceSettings(), open_engine(database), work.crm.clock, new_id)
 
 
-def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
+def test_a_process_that_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     [workflow] = work.load({"actions": [{"type": "createActivity", "title": "once"}]})
     work.start(workflow)
     slow = work.claim()
@@ -103,7 +101,7 @@ def test_who_lost_a_run_writes_nothing_more(work: Machinery) -> None:
         work.crm.engine.write(lambda tx: workflows.fail_run(tx, slow, "late", ids=new_id, now=work.crm.clock.now()))
 
 
-def test_a_run_that_is_interrupted_again_and_again_is_given_up(work: Machinery) -> None:
+def test_a_repeatedly_interrupted_run_fails(work: Machinery) -> None:
     [workflow] = work.load({})
     work.start(workflow)
     for _ in range(5):
@@ -117,8 +115,8 @@ def test_a_run_that_is_interrupted_again_and_again_is_given_up(work: Machinery) 
     assert work.activities() == []
 
 
-def together(*jobs: Any) -> None:
-    """Run the functions at the same moment, to their end."""
+def run_together(*jobs: Any) -> None:
+    """Run the functions at the same moment and wait for all."""
     start = threading.Barrier(len(jobs))
     problems: list[BaseException] = []
 
@@ -143,7 +141,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
     contexts = [other_context(database, work) for _ in range(3)]
     for _ in range(4):
         pass_time(work, 60)
-        together(*(Schedules(context).run_once for context in contexts))
+        run_together(*(Schedules(context).run_once for context in contexts))
     assert [len(work.runs(each)) for each in ids] == [4, 4, 4]
     jobs = [Runs(context, Caller(work.guard)) for context in contexts]
 
@@ -152,7 +150,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
             pass
         job.close()
 
-    together(*(lambda job=job: drain(job) for job in jobs))
+    run_together(*(lambda job=job: drain(job) for job in jobs))
     work.settle()
     for context in contexts:
         context.engine.close()
@@ -162,7 +160,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
     assert len(work.events("workflow.completed")) == 12
 
 
-def test_a_due_time_and_an_event_start_a_run_once_even_if_asked_twice(work: Machinery) -> None:
+def test_a_due_time_and_an_event_start_only_one_run(work: Machinery) -> None:
     [scheduled, reacting] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None}, {})
     pass_time(work, 60)
     Schedules(work.context).run_once()

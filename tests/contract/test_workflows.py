@@ -1,4 +1,4 @@
-"""Workflows through HTTP: what sets them off, what they do, what they announce, and what must not happen."""
+"""Workflows through HTTP: their triggers, actions, events, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def work(crm: RunningService) -> Machinery:
     return Machinery(crm, TargetGuard(LOOPBACK))
 
 
-def test_the_example_of_the_file_format_works(work: Machinery) -> None:
+def test_the_example_of_the_file_format_runs(work: Machinery) -> None:
     document = parse_document(EXAMPLE)
     first = load_document(work.crm.engine, document, clock=work.crm.clock, ids=new_id)
     assert first["workflows"] == {"created": 1, "updated": 0, "unchanged": 0}
@@ -92,7 +92,7 @@ workflows:
     ("trigger", "expected"),
     [("record/created", ["created"]), ("record/updated", ["created", "updated"]), ("record/deleted", ["created", "updated", "deleted"])],
 )
-def test_each_record_trigger_sees_its_own_event_with_the_data_of_that_moment(work: Machinery, trigger: str, expected: list[str]) -> None:
+def test_record_triggers_see_their_event_with_the_data_of_its_moment(work: Machinery, trigger: str, expected: list[str]) -> None:
     template = {"type": "createActivity", "title": "{{ event.type }} {{ record.data.notes }}", "linkedRecords": []}
     [workflow] = work.load({"trigger": trigger, "actions": [template]})
     record = work.record(notes="created")
@@ -126,7 +126,7 @@ def test_activity_triggers_know_the_activity_and_the_object(work: Machinery) -> 
     assert set(work.states(linked) + work.states(every)) == {"completed"}
 
 
-def test_nothing_happens_for_other_objects_disabled_workflows_and_unmet_conditions(work: Machinery) -> None:
+def test_other_objects_disabled_workflows_and_unmet_conditions_start_no_run(work: Machinery) -> None:
     conditions = [{"attributeSlug": "email", "operator": "endsWith", "value": "@acme.com"}]
     ids = work.load({"object": "companies"}, {"enabled": False}, {"conditions": conditions}, {"trigger": "record/updated"})
     work.record(email="a@other.com")
@@ -150,7 +150,7 @@ OPERATORS = [
 ]
 
 
-def test_conditions_mean_what_filters_mean(work: Machinery) -> None:
+def test_conditions_mean_the_same_as_filters(work: Machinery) -> None:
     ids = work.load(
         *(
             {"name": operator, "conditions": [{"attributeSlug": "notes", "operator": operator, "value": value}]}
@@ -168,7 +168,7 @@ def test_conditions_mean_what_filters_mean(work: Machinery) -> None:
         assert len(work.states(workflow)) == len(expected), operator
 
 
-def test_a_manual_run_is_accepted_and_then_runs_with_its_data(work: Machinery) -> None:
+def test_a_manual_run_is_accepted_and_uses_its_data(work: Machinery) -> None:
     [workflow] = work.load({"name": "Greet", "actions": [{"type": "createActivity", "title": "Hello {{ record.data.email }}"}]})
     answer = work.start(workflow, {"data": {"email": "x@y.z"}})
     assert answer.status_code == 202
@@ -207,7 +207,7 @@ def test_runs_are_paged_newest_first(work: Machinery) -> None:
     assert [run["id"] for run in work.crm.client.get(path, params={"limit": 2, "offset": 1}).json()["runs"]] == everything[1:3]
 
 
-def test_a_schedule_runs_once_for_each_due_minute_and_makes_up_for_the_latest_missed_one(work: Machinery) -> None:
+def test_a_schedule_runs_once_per_due_minute_and_catches_up_the_latest(work: Machinery) -> None:
     clock = work.crm.clock
     assert isinstance(clock, FakeClock)  # 2027-01-15T08:00:00Z, a Friday
     action = {"type": "createActivity", "title": "Due {{ schedule.dueAt }}"}
@@ -230,7 +230,7 @@ def test_a_schedule_runs_once_for_each_due_minute_and_makes_up_for_the_latest_mi
     assert (len(work.runs(hourly)), len(work.runs(weekly))) == (2, 1)
 
 
-def test_a_schedule_switched_off_for_a_while_has_missed_nothing(work: Machinery) -> None:
+def test_a_schedule_loaded_again_does_not_catch_up(work: Machinery) -> None:
     clock = work.crm.clock
     assert isinstance(clock, FakeClock)
     definition = {"trigger": "schedule", "cron": "* * * * *", "object": None}
@@ -244,7 +244,7 @@ def test_a_schedule_switched_off_for_a_while_has_missed_nothing(work: Machinery)
     assert work.states(workflow) == ["completed"]
 
 
-def test_a_schedule_switched_on_counts_from_then_on(work: Machinery) -> None:
+def test_an_enabled_schedule_starts_with_its_next_due_time(work: Machinery) -> None:
     clock = work.crm.clock
     assert isinstance(clock, FakeClock)
     [workflow] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None})
@@ -268,7 +268,7 @@ def test_answers_have_the_documented_shape(work: Machinery) -> None:
     check_documented(work.crm.client.get(f"{path}/runs").json(), SHAPES["WorkflowRunList"])
 
 
-def test_an_attribute_deleted_since_fails_the_run_and_holds_up_nothing(work: Machinery) -> None:
+def test_a_deleted_attribute_fails_only_its_own_run(work: Machinery) -> None:
     conditions = [{"attributeSlug": "notes", "operator": "equals", "value": "x"}]
     broken, fine = work.load({"conditions": conditions}, {"name": "Fine"})
     people = work.crm.object_id("people")
@@ -336,7 +336,7 @@ def test_refusals_write_nothing(work: Machinery) -> None:
     )
 
 
-def test_reading_and_running_are_two_scopes(work: Machinery) -> None:
+def test_reading_and_running_need_two_scopes(work: Machinery) -> None:
     [workflow] = work.load({})
     with work.crm.client_with(work.crm.key_for(["workflows:read"])) as reader:
         assert reader.get(f"/api/v1/workflows/{workflow}").status_code == 200
@@ -348,7 +348,7 @@ def test_reading_and_running_are_two_scopes(work: Machinery) -> None:
         assert runner.get("/api/v1/workflows").status_code == 403
 
 
-def test_headers_of_calls_are_shown_to_full_access_only_and_never_loaded_without_values(work: Machinery) -> None:
+def test_headers_of_calls_are_shown_only_to_full_access(work: Machinery) -> None:
     call = {"type": "callUrl", "url": "https://example.com/hook", "headers": {"Authorization": "Bearer s3cret"}}
     [workflow] = work.load({"actions": [{"type": "createActivity", "title": "first"}, call]})
     paths = ("/api/v1/definitions", f"/api/v1/workflows/{workflow}", "/api/v1/workflows", f"/api/v1/workflows/{workflow}/runs")
