@@ -106,6 +106,8 @@ def test_conditions_count_matching_requests(double: Double) -> None:
     assert statuses("GET /api/v1/objects [nth=3] -> status=500") == [200, 200, 500, 200, 200]
     assert statuses("* /api/v1/* [times=2] -> status=500") == [500, 500, 200, 200, 200]
     assert statuses("GET /api/v1/objects [nth=2 p=1] -> status=500") == [200, 500, 200, 200, 200]
+    assert statuses("GET /api/v1/objects[nth=2] -> status=500") == [200, 500, 200, 200, 200]
+    assert statuses("GET /api/v1/[no]bjects -> status=500") == [500] * 5
     assert statuses("GET /api/v1/members -> status=500") == [200] * 5
     double.control("DELETE", "faults")
     for rule in ("GET /api/v1/objects [times=1] -> status=500", "GET /api/v1/objects -> status=502"):
@@ -124,6 +126,7 @@ BAD_RULES = {
     "PSOT /api -> twice": "unknown method 'PSOT'; the methods are: GET,",
     "GET /api -> drp=after": "unknown effect 'drp=after'; did you mean drop?",
     "GET /api [nht=3] -> twice": "unknown condition 'nht=3'; did you mean nth?",
+    "GET /api[nht=3] -> twice": "unknown condition 'nht=3'; did you mean nth?",
     "GET /api ->": "needs one effect of: status, drop, cut, stale, twice, delay",
     "GET /api -> status=500 twice": "needs one effect of:",
     "GET /api -> retry-after=2": "retry-after needs status=CODE",

@@ -14,9 +14,9 @@ from crmctl.models.ids import suggestion
 from crmctl.service.faults import BadRequest
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*")
-FORM = "METHOD PATH [nth=3] -> status=503 after; see crmctl serve --help"
+FORM = "METHOD PATH [nth=3] -> status=503 after"
 
-_RULE = re.compile(r"\s*(\S+)\s+(/\S*)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
+_RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
