@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -73,7 +73,7 @@ def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOpt
     try:
         double = TestDouble(seed=options.seed, start=start, rules=options.faults)
     except BadRequest as error:
-        raise UsageError(error.message, hint="crmctl serve --help explains the form", code="bad_fault_rule") from error
+        raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
         _run_double(runtime, server, double, fixture, Path(folder))
@@ -162,11 +162,19 @@ class Fixture:
             if slug not in specs:
                 hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
                 raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                columns = {column.strip().casefold() for column in next(csv.reader(file), [])}
+            columns = {column.strip().casefold() for column in _columns(path)}
             links = [each for each in specs[slug] if each.target and columns & {each.slug, (each.name or "").casefold()}]
             references[slug] = {each.slug: each.target for each in links if each.target}
         return keys, references
+
+
+def _columns(path: Path) -> list[str]:
+    """Return the columns of a file, none if its import will refuse it."""
+    from crmctl.files.sources import open_source
+
+    with suppress(CrmctlError):
+        return open_source(path).header
+    return []
 
 
 def _runtime(environ: dict[str, str], said: io.StringIO) -> Runtime:
@@ -187,6 +195,8 @@ def _run(environ: dict[str, str], path: Path, *command: str) -> None:
         message = problem.message if problem else (said.getvalue().strip().splitlines() or ["it does not load"])[0]
         details = problem.details if problem else None
         if isinstance(details, dict) and (findings := details.get("findings")):
-            message = f"line {findings[0]['line']}, {findings[0]['column']}: {findings[0]['message']}"
+            finding = findings[0]
+            column = f", {finding['column']}" if finding["column"] else ""
+            message = f"line {finding['line']}{column}: {finding['message']}"
         place = "" if message.startswith(str(path)) else f"{path}: "
         raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md")

@@ -24,7 +24,9 @@ def write(**files: str) -> None:
     folder = Path("data")
     folder.mkdir()
     for name, text in files.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+        path = folder / name.replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def test_tables_load_in_the_order_of_their_references() -> None:
@@ -43,6 +45,15 @@ def test_tables_load_in_the_order_of_their_references() -> None:
         double.create(name="Grace")
         double.control("POST", "reset")
         assert double.client.get(double.people()).json()["records"] == [person]
+
+
+def test_tables_as_a_spreadsheet_saves_them() -> None:
+    write(companies_csv="name;domain\nAcme;acme.com\n")
+    Path("data/people.csv").write_text("Name\tEmail\tCompany\nZoë\tzoe@acme.com\tacme.com\n", encoding="utf-16")
+    with ephemeral("--fixture", "data") as double:
+        [person] = double.client.get(double.people()).json()["records"]
+        [company] = double.client.get(f"/api/v1/objects/{double.objects['companies']}/records").json()["records"]
+        assert (person["data"]["name"], person["data"]["company"]) == ("Zoë", company["id"])
 
 
 def test_a_pulled_organization_is_a_fixture() -> None:
@@ -78,6 +89,8 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
         ({"people_csv": "nme\nAda\n"}, "the fixture data/people.csv: unknown column: 'nme' (nearest: name)"),
         ({"people_csv": "name,email\nAda,nobody\n"}, "the fixture data/people.csv: line 2, email: not an email address"),
         ({"people_csv": "name,company\nAda,acme.com\n"}, "the fixture data/people.csv: line 2, company: no record has this"),
+        ({"people_csv": "name\nAda,x\n"}, "the fixture data/people.csv: line 2: 2 cells where the header has 1"),
+        ({"people_csv/x": ""}, "the fixture data/people.csv: cannot read data/people.csv: it is a directory"),
         (
             {
                 "schema_yaml": SCHEMA.replace("allowed_object: people", "allowed_object: tasks")
