@@ -61,6 +61,24 @@ def test_unknown_columns_are_all_listed_with_the_nearest_attributes():
     assert caught.value.details == {"columns": ["emial", "First Name"]}
 
 
+@pytest.mark.parametrize(
+    ("header", "first"),
+    [
+        ("E-mail Address", "email"),
+        ("Home City", "address.city"),
+        ("Forename", "name.first"),
+        ("Phone", "mobile"),
+        ("Phone Number", "mobile"),
+        ("Mobile Extension", "mobile.extension"),
+        ("Annual Value", None),
+        ("Value", None),
+    ],
+)
+def test_a_suggestion_shares_more_than_a_general_word(header, first):
+    names = Names([attribute("mobile", "phone_number"), *ATTRIBUTES[:2], ATTRIBUTES[3], ATTRIBUTES[4]])
+    assert next(iter(names.nearest(header)), None) == first
+
+
 @pytest.mark.parametrize("header", ["--", "- -"])
 def test_a_column_without_letters_gets_no_suggestion(header):
     """Not even an attribute without a name."""

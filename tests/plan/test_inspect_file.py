@@ -71,6 +71,11 @@ def test_an_import_accepts_the_proposed_mapping(tmp_path):
     assert [column.target for column in mapping.columns][:5] == ["email", "name.first", "name.last", "address.postalCode", "vip"]
 
 
+def test_the_proposed_mapping_fills_a_value_whole_or_by_parts(tmp_path):
+    report = inspect(source_of(tmp_path, "Name,First Name,Home City,Home Address\nAda L,Ada,Rome,Via 1\n"), ATTRIBUTES)
+    assert report.map_arguments == ["Home City=address.city", "Home Address=address.street"]
+
+
 def test_colliding_columns_say_so(tmp_path):
     report = inspect(source_of(tmp_path, "email,E-Mail,x,x\n1,2,3,4\n"), ATTRIBUTES)
     assert [column.note for column in report.columns] == [None, "collides with column 1 (email)", None, "collides with column 3 (x)"]

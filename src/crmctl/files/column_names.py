@@ -12,13 +12,17 @@ from typing import Any
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
-from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES
+from crmctl.values.attribute_types import COMPOSITE_TYPES, type_of
 from crmctl.values.composites import CURRENCY_SUFFIX, LIST_SIGNS, Form, fold, known_parts, knows_part, learn_form
 from crmctl.values.typed_text import date_directives
 
 RECORD_ID = "id"
 RECORD_FIELDS = frozenset({"id", "objectid", "createdat", "updatedat"})
 """Fields of a record outside its data, folded. Exports have them as columns."""
+
+
+LEAST_LIKENESS = 0.7
+"""Least similarity of a suggested name."""
 
 
 class MatchedBy(StrEnum):
@@ -102,16 +106,28 @@ class Names:
         for attribute in self.attributes:
             choices.setdefault(fold(attribute.slug), attribute.slug)
             choices.setdefault(fold(attribute.name or ""), attribute.slug)
-            if attribute.type in PART_NAMES:
-                for part, others in PART_NAMES[attribute.type].items():
-                    target = f"{attribute.slug}.{part}"
-                    for spelling in (fold(part), *others, fold(part) + fold(attribute.slug), fold(attribute.slug) + fold(part)):
-                        choices.setdefault(spelling, target)
+            row = type_of(attribute.type)
+            if row.bare:  # a number or an amount says nothing of its owner
+                choices.setdefault(fold(attribute.type or ""), attribute.slug)
+            for part, others in row.parts.items():
+                target = f"{attribute.slug}.{part}"
+                alone = () if row.bare else (fold(part), *others)
+                for spelling in (*alone, fold(part) + fold(attribute.slug), fold(attribute.slug) + fold(part)):
+                    choices.setdefault(spelling, target)
         choices.pop("", None)
         folded = fold(name)
-        contained = [key for key in choices if len(key) > 3 and (key in folded or (len(folded) > 3 and folded in key))]
-        close = difflib.get_close_matches(folded, list(choices), n=count, cutoff=0.7)
-        return list(dict.fromkeys(choices[key] for key in [*close, *contained]))[:count]
+        likeness = {key: _likeness(folded, key) for key in choices}
+        near = sorted((key for key in choices if likeness[key] >= LEAST_LIKENESS), key=lambda key: -likeness[key])
+        return list(dict.fromkeys(choices[key] for key in near))[:count]
+
+
+def _likeness(name: str, key: str) -> float:
+    """Return how similar two folded names are, up to 1. A name that contains the key, begins it or is most of it, is similar."""
+    short, long = sorted((name, key), key=len)
+    ratio = difflib.SequenceMatcher(None, name, key).ratio()
+    if len(short) <= 3 or short not in long or (2 * len(name) <= len(key) and not key.startswith(name)):
+        return ratio
+    return max(ratio, LEAST_LIKENESS + 0.2 * len(short) / len(long) + 0.05 * long.startswith(short))
 
 
 def _has_parts(attribute: Attribute) -> bool:

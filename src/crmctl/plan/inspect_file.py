@@ -223,11 +223,11 @@ class InspectReport:
 
     @property
     def map_arguments(self) -> list[str]:
-        """`COLUMN=SLUG` for each unknown column with a suggestion. Each target is used at most once."""
-        used = {column.target for column in self.columns}
+        """`COLUMN=SLUG` for each unknown column with a suggestion. Each target is used at most once, whole or by its parts."""
+        used = {column.target for column in self.columns if column.target}
         pairs = []
         for column in self.unknown:
-            best = next((slug for slug in column.suggestions if slug not in used), None)
+            best = next((slug for slug in column.suggestions if not any(_overlap(slug, other) for other in used)), None)
             if best is not None:
                 used.add(best)
                 pairs.append(f"{column.header}={best}")
@@ -361,6 +361,11 @@ def _finished(tally: _Tally, names: Names | None, mode: Mode) -> ColumnReport:
     if column.attribute is not None and column.attribute.type == AttributeType.SELECT:
         report.values = _near_options(column.attribute, tally.texts)
     return report
+
+
+def _overlap(target: str, other: str) -> bool:
+    """Whether two targets are equal, or one is a part of the other."""
+    return target == other or target.startswith(f"{other}.") or other.startswith(f"{target}.")
 
 
 def _near_options(attribute: Attribute, texts: Iterable[str]) -> dict[str, str]:
