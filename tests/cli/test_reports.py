@@ -47,6 +47,12 @@ def test_a_report_by_name_and_by_id() -> None:
         assert run_crmctl("reports", "runs", "Deals by stage", "-o", "ids", env=fake.env).ok().out.split() == [RUN]
 
 
+def test_a_report_by_an_id_that_is_no_uuid() -> None:
+    reports = [{"id": "rep_2", "name": "rep_1"}, {"id": "rep_1", "name": "Deals"}]
+    with FakeCrm({"GET /reports": lambda _: {"reports": reports}, "GET /reports/rep_1": lambda _: reports[1]}) as fake:
+        assert run_crmctl("reports", "get", "rep_1", "-q", "name", env=fake.env).ok().json() == "Deals"
+
+
 def test_money_in_results_is_shown_as_money() -> None:
     rows = [{"name": "Ada", "amount": {"amount": 3600, "currency": "EUR"}}, {"name": "Bob", "amount": {"amount": 12, "currency": "USD"}}]
     assert results(service(rows), "-o", "table").ok().out.splitlines() == [

@@ -139,8 +139,8 @@ N = TypeVar("N", bound="NamedResource")
 
 
 def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
-    """Return the item of exactly this name. Raises UsageError that lists the ids of several, NotFoundError with similar names."""
-    found = [item for item in items if item.name == name]
+    """Return the item of exactly this id or name. Raises UsageError that lists the ids of several, NotFoundError with similar names."""
+    found = [item for item in items if item.id == name] or [item for item in items if item.name == name]
     if len(found) == 1:
         return found[0]
     noun = kind.removesuffix("s")
