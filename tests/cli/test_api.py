@@ -7,13 +7,19 @@ import json
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.service import RunningService
 
 
 @pytest.mark.parametrize("path", ["objects", "/objects", "/api/v1/objects", "api/v1/objects"])
 def test_one_path_in_every_spelling(crm: RunningService, path: str) -> None:
     assert run_crmctl("api", path).ok().json() == crm.client.get("/api/v1/objects").json()
+
+
+def test_an_answer_is_json_on_a_terminal_too(crm: RunningService) -> None:
+    code, printed = expect_exit(spawn("api", "objects"))
+    assert (code, json.loads(printed)) == (0, crm.client.get("/api/v1/objects").json())
+    assert expect_exit(spawn("api", "objects", "-q", "objects[0].slug", "-o", "table"))[1] == "people\n"
 
 
 def test_status_and_headers(crm: RunningService) -> None:

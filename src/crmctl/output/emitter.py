@@ -124,10 +124,8 @@ class Emitter:
         remember: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`remember` receives the ids that a table shortens; without it tables show whole ids."""
-        row = OUTPUT_FORMATS.get(format)
-        if row is None:
+        if format not in OUTPUT_FORMATS:
             raise UsageError(f"unknown output format {format!r}", hint=f"valid formats: {', '.join(OUTPUT_FORMATS)}")
-        self._writer = _writer(row)
         self.streams = streams
         self.format = format
         self.fields = list(fields) if fields is not None else None
@@ -141,6 +139,10 @@ class Emitter:
         self.is_after_write = False
         """Whether the results to print are those of a change."""
         self._remarks: list[str] = []
+
+    @property
+    def _writer(self) -> formats.FormatWriter:
+        return _writer(OUTPUT_FORMATS[self.format])
 
     def check_fields(self, view: View) -> None:
         """Raise UsageError for an unknown field, for commands that must not write first."""
