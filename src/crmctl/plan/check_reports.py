@@ -211,7 +211,7 @@ def write_reports(targets: Sequence[tuple[str, str]], outcomes: Sequence[Outcome
         try:
             write_out(text) if file == "-" else Path(file).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise storage_error(error, Path(file)) or UsageError(f"cannot write {file}: {reason(error)}") from error
+            raise storage_error(error, Path(file), UsageError(f"cannot write {file}: {reason(error)}")) from error
 
 
 class CheckHistory:
