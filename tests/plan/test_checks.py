@@ -176,6 +176,7 @@ BAD = {
     "- {name: a, object: people, unique: [email], max: -1}": "max must be a whole number from 0, not -1",
     "- {name: a, object: people, unique: [email], owner: [x]}": "owner must be a text",
     "- {name: a, sql: SELECT 1}\n- {name: a, sql: SELECT 2}": "line 3: the name 'a' is taken by checks/all.yaml, line 2",
+    "- name: a\n  sql: SELECT 1\n- sql: SELECT 2\n  name: a": "line 5: the name 'a' is taken by checks/all.yaml, line 2",
     "- just text": "line 2: a check is an object with a name",
     "- {name: a": "checks/all.yaml: ",
 }
@@ -199,6 +200,9 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
         ("sql: SELECT x FROM nowhere", 2, "line 2: SQL: no such table: nowhere"),
         ("sql: DELETE FROM people", 2, "line 2: only SELECT is answered"),
         ("object: peple, unique: [email]", 3, "line 2: peple is not in the mirror"),
+        ("\n object: peple,\n unique: [email]", 3, "line 3: peple is not in the mirror"),
+        ("object: peple, sql: SELECT id FROM people", 3, "line 2: peple is not in the mirror"),
+        ("object: ../../../people, sql: SELECT id FROM people", 3, "line 2: ../../../people is not in the mirror"),
     ],
 )
 def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, said: str) -> None:
@@ -215,6 +219,8 @@ def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, 
         (("--select", "b"), "there is no check 'b'"),
         (("--report", "junit"), "--report must be KIND=FILE, not 'junit'"),
         (("--report", "junt=x"), "--report must be KIND=FILE, not 'junt=x'"),
+        (("--report", "junit=absent/x"), "cannot write absent/x: no such file or directory"),
+        (("--report", "junit=checks"), "cannot write checks: is a directory"),
         (("--ping", "nowhere"), "--ping 'nowhere' is no web address"),
     ],
 )
@@ -250,6 +256,14 @@ def test_suggestions_hold(service: RunningService) -> None:
         "suggested-code-not-empty", "suggested-code-unique", "suggested-email-not-empty", "suggested-email-unique",
         "suggested-stage-in", "suggested-company-references",
     }  # fmt: skip
+
+
+def test_suggested_names_differ(service: RunningService) -> None:
+    for slug, attribute in (("alike", "by_code"), ("alike_by", "code")):
+        make(service, slug, [{"slug": attribute, "type": "text", "isUnique": True}])
+    Path("checks").mkdir()
+    Path("checks/all.yaml").write_text(run_crmctl("check", "--suggest").ok().out)
+    assert sum(each["name"].startswith("alike-by-code-unique") for each in check("--no-sync").ok().json()) == 2
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True)
 class DataCheck:
-    """One check; `place` is its file and line. `rule` is the value of its kind in the file."""
+    """One check; `places` holds the file and line of its keys. `rule` is the value of its kind in the file."""
 
-    place: str
+    places: Mapping[str, str]
     name: str
     kind: str
     rule: Any
@@ -41,6 +41,10 @@ class DataCheck:
     owner: str | None = None
     message: str | None = None
     max: int = 0
+
+    @property
+    def place(self) -> str:
+        return self.places[self.kind]
 
 
 @dataclass
@@ -67,8 +71,8 @@ def read_checks(folder: Path) -> list[DataCheck]:
     places: dict[str, str] = {}
     for check in checks:
         if check.name in places:
-            raise UsageError(f"{check.place}: the name {check.name!r} is taken by {places[check.name]}")
-        places[check.name] = check.place
+            raise UsageError(f"{check.places['name']}: the name {check.name!r} is taken by {places[check.name]}")
+        places[check.name] = check.places["name"]
     return checks
 
 
@@ -108,7 +112,7 @@ def _read_check(entry: Json, place: str, places: Mapping[str, str]) -> DataCheck
         except re.error as error:
             raise _wrong(places[name], f"{name} has a pattern that is no regular expression: {error}") from error
     fields = {name: value for name, value in entry.items() if name in FIELDS}
-    return DataCheck(places[kinds[0]], kind=kinds[0], rule=entry[kinds[0]], **fields)
+    return DataCheck(places, kind=kinds[0], rule=entry[kinds[0]], **fields)
 
 
 def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
@@ -123,7 +127,7 @@ class MirroredObject:
         states = {name: state for state in copy.states() if state.syncs for name in (state.slug, state.object_id)}
         if check.object not in states:
             hint = suggestion(check.object or "", states, f"crmctl mirror sync {check.object} adds it")
-            raise NotFoundError(f"{check.place}: {check.object} is not in the mirror", hint=hint)
+            raise NotFoundError(f"{check.places['object']}: {check.object} is not in the mirror", hint=hint)
         state = states[check.object]
         self.copy, self.check, self.slug, self.object_id = copy, check, state.slug, state.object_id
         self.attributes = {attribute.slug: attribute for attribute in copy.attributes(state.object_id)}
@@ -325,6 +329,8 @@ def _find(copy: LocalCopy, check: DataCheck, context: BulkContext, seconds: floa
     if check.kind != "sql":
         yield from RULES[check.kind].find(MirroredObject(copy, check), check.rule, context)
         return
+    if check.object:
+        MirroredObject(copy, check)  # the object of the file of failing records
     try:
         for row in ask(copy.path, check.rule, {}, context.clock, seconds):
             record_id = row.get("id")
@@ -339,10 +345,10 @@ LEAST = 20
 
 
 def suggest_checks(copy: LocalCopy) -> list[Json]:
-    """Propose checks that hold now, from the schema and the data."""
-    proposals: list[Json] = []
+    """Propose checks from the schema and the data."""
+    proposals: dict[str, Json] = {}
     for state in copy.states():
-        held = MirroredObject(copy, DataCheck("", "", "", None, object=state.slug))
+        held = MirroredObject(copy, DataCheck({}, "", "", None, object=state.slug))
         records = list(held.records())
         for slug, attribute in held.attributes.items():
             if slug in state.excluded:
@@ -358,8 +364,10 @@ def suggest_checks(copy: LocalCopy) -> list[Json]:
             if attribute.type == AttributeType.SELECT and attribute.options:
                 rules["in"] = {"attribute": slug, "values": list(attribute.options)}
             for kind, rule in rules.items():
-                proposals.append({"name": f"{state.slug}-{slug}-{kind}".replace("_", "-"), "object": state.slug, kind: rule})
-    return proposals
+                name = f"{state.slug}-{slug}-{kind}".replace("_", "-")
+                name += f"-{len(proposals) + 1}" if name in proposals else ""
+                proposals[name] = {"name": name, "object": state.slug, kind: rule}
+    return list(proposals.values())
 
 
 def _is_key(attribute: Attribute, records: Sequence[Record]) -> bool:
