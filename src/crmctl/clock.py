@@ -56,6 +56,10 @@ class Backoff:
         return span * (1 - self.jitter + self.jitter * chance()) if self.jitter else span
 
 
+_LONGEST_WAIT = 1e9
+"""Seconds that a clock can still count; a service that asks for more gets no request in any case."""
+
+
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds of `Retry-After`, given as a number or as an HTTP date, which counts from the service's own `Date`."""
     text = headers.get("retry-after", "").strip()
@@ -68,16 +72,18 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         if until is None:
             return None
         seconds = until - (http_date(headers.get("date", "")) or now)
-    return max(0.0, seconds) if seconds < float("inf") else None
+    return min(max(0.0, seconds), _LONGEST_WAIT) if seconds < float("inf") else None
 
 
 def http_date(text: str) -> float | None:
-    """Return the Unix time of an HTTP date, or None."""
+    """Return the Unix time of an HTTP date, or None. A date without a zone, such as the old form `Fri Nov 27 05:00:00 2026`, is UTC."""
     if not text:
         return None
+    from datetime import UTC
     from email.utils import parsedate_to_datetime
 
     try:
-        return parsedate_to_datetime(text).timestamp()
+        moment = parsedate_to_datetime(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None

@@ -161,6 +161,7 @@ def test_a_body_that_cannot_be_decompressed_is_an_error_of_the_service(encoding:
     with pytest.raises(ServiceError) as caught:
         read([body], encoding)
     assert caught.value.code == "unreadable_answer"
+    assert caught.value.message.endswith(" (status 200, no content type)")
 
 
 def test_an_empty_body_needs_no_decompression() -> None:

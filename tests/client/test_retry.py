@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from email.utils import formatdate
 
 import pytest
 
 from crmctl.client.session import MAX_ATTEMPTS, Failure, is_repeatable, next_wait
 from crmctl.clock import retry_after
+from tests.support.zones import in_zone
 
 NOW = 1_800_000_000.0
 
@@ -83,6 +85,10 @@ def test_a_wish_of_the_service_is_never_shortened(status: int) -> None:
         ({"retry-after": formatdate(NOW - 30, usegmt=True)}, 0.0),
         # The service's clock is an hour ahead; its Date header gives the base.
         ({"retry-after": formatdate(NOW + 3610, usegmt=True), "date": formatdate(NOW + 3600, usegmt=True)}, 10.0),
+        # Dates without a zone are UTC wherever the test runs.
+        ({"retry-after": time.asctime(time.gmtime(NOW + 30))}, 30.0),
+        ({"retry-after": formatdate(NOW + 30).replace("-0000", "")}, 30.0),
+        ({"retry-after": "9" * 30}, 1e9),
         ({}, None),
         ({"retry-after": ""}, None),
         ({"retry-after": "soon"}, None),
@@ -91,5 +97,6 @@ def test_a_wish_of_the_service_is_never_shortened(status: int) -> None:
     ],
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    found = retry_after(headers, NOW)
+    with in_zone("America/New_York"):
+        found = retry_after(headers, NOW)
     assert found == seconds if seconds is None else math.isclose(found or 0.0, seconds)

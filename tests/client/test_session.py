@@ -26,6 +26,7 @@ from crmctl.errors import (
 from tests.client.conftest import KEY, Scene
 from tests.support.clock import FakeClock
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
+from tests.support.zones import in_zone
 
 ID = "6f1c1c3e-8a55-4f59-9d1b-2f6f3c7d9a10"
 EMPTY = Reply(json={"objects": []})
@@ -178,6 +179,13 @@ def test_max_wait_bounds_a_rate_limit(scene: Play) -> None:
     assert "slow down" in error.message
 
 
+@pytest.mark.parametrize(("wait", "says"), [("90", "back 08:01:30"), ("57600", "back 2027-01-16 00:00:00"), ("9" * 20, "back 2058-09-23")])
+def test_a_moment_on_another_day_has_its_date(scene: Play, wait: str, says: str) -> None:
+    slow = Reply(429, headers={"Retry-After": wait}, json={"message": "slow"})
+    with in_zone("UTC"), scene(slow, max_wait=60) as here, pytest.raises(RateLimitedError, match=says):
+        here.crm.list_objects()
+
+
 class _Slow(Budget):
     """A transport whose requests take 40 seconds."""
 
@@ -315,6 +323,12 @@ def test_a_get_follows_within_the_origin_and_a_post_does_not(scene: Play) -> Non
         with pytest.raises(ServiceError) as caught:
             here.crm.create_object({})
         assert (caught.value.code, caught.value.outcome_unknown) == ("redirected", False)
+
+
+@pytest.mark.parametrize("location", ["http://[::1/x", "http://127.0.0.1:99999999/x", "javascript:alert(1)", ""])
+def test_a_redirect_to_no_address_is_an_error_of_the_service(scene: Play, location: str) -> None:
+    with scene(Reply(302, headers={"Location": location})) as here, pytest.raises(ServiceError, match=r"answers 302 and points to"):
+        here.crm.list_objects()
 
 
 def test_a_ring_of_redirects_ends(scene: Play) -> None:

@@ -91,6 +91,7 @@ def test_redirects_are_not_followed(transport: HttpTransport) -> None:
         (Hang(), NetworkError, "timeout"),
         (Reply(json={"a": "b" * 50}, cut=110, hold=True), NetworkError, "timeout"),
         (Reply(raw=b"SSH-2.0-OpenSSH_9.6\r\n\r\n", close=True), ServiceError, "unreadable_answer"),
+        (Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", close=True), ServiceError, "unreadable_answer"),
         (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), ServiceError, "unreadable_answer"),
     ],
 )

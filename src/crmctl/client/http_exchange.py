@@ -131,7 +131,6 @@ class _Progress(threading.local):
     """The progress of this thread's exchange."""
 
     bytes_left: bool = False
-    is_answering: bool = False
 
 
 _progress = _Progress()
@@ -145,7 +144,7 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
 
     Raises NetworkError, ServiceError, UsageError and ConfigError, also for failures inside the context.
     """
-    _progress.bytes_left = _progress.is_answering = False
+    _progress.bytes_left = False
     connect = min(request.timeout, CONNECT_TIMEOUT)
     limits = {"connect": connect, "read": request.timeout, "write": request.timeout, "pool": None}
     try:
@@ -163,7 +162,6 @@ def exchange(client: httpx.Client, request: Request, body: Iterator[bytes] | Non
             )
         )
         try:
-            _progress.is_answering = True
             stream = answer.extensions.get("network_stream")
             if isinstance(stream, _Stream):
                 stream.until = None  # the body has its own deadline
@@ -211,7 +209,7 @@ def _explain(error: Exception, place: str, timeout: float) -> CrmctlError:
     if isinstance(error, httpcore.LocalProtocolError):
         return _unsendable()
     malformed = isinstance(error, httpcore.RemoteProtocolError) and any(type(cause).__module__.startswith("h11") for cause in causes)
-    if malformed and not _progress.is_answering:
+    if malformed and " closed connection" not in str(error):
         return ServiceError(
             f"{place} sent an answer that is not readable HTTP",
             code="unreadable_answer",

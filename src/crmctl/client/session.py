@@ -396,8 +396,12 @@ class Session:
         """Follow redirects of a GET within the origin; no others, so that the key stays with the service."""
         request, hops = call.request, 0
         while request.method == "GET" and response.status in (301, 302, 303, 307, 308) and hops < _MAX_REDIRECTS:
-            target = urljoin(request.url, response.headers.get("location", "")).partition("#")[0]
-            if target == request.url or not _ABSOLUTE.match(target) or _origin_or_none(target) != self.origin:
+            try:
+                target = urljoin(request.url, response.headers.get("location", "")).partition("#")[0]
+                is_elsewhere = not _ABSOLUTE.match(target) or origin_of(target) != self.origin
+            except ValueError:
+                break
+            if target == request.url or is_elsewhere:
                 break
             hops += 1
             self._debug(f"< {response.status}, on to {urlsplit(target).path}")
@@ -411,7 +415,7 @@ class Session:
 
     def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())
-        until = clock_time(self.clock.now() + wait) if wait is not None else None
+        until = clock_time(self.clock.now(), wait) if wait is not None else None
         return self._final(refusal(answer, retry_after=wait, until=until), call)
 
     def _final(self, error: CrmctlError, call: _Call) -> CrmctlError:
@@ -426,7 +430,7 @@ class Session:
             reason = "rate limit"
         else:
             reason = f"the service answered {failure.status}" if failure.status else "the connection failed"
-        text = f"{reason}: waiting {wait:.0f} s until {clock_time(self.clock.now() + wait)}"
+        text = f"{reason}: waiting {wait:.0f} s until {clock_time(self.clock.now(), wait)}"
         (self._note if wait >= NOTED_WAIT else self._debug)(text)
         self.clock.sleep(wait)
 
@@ -463,10 +467,3 @@ def encode_json(value: Any) -> bytes:
         return jsontext.dumps(value).encode()
     except ValueError as error:
         raise RejectedError(f"a value cannot be sent as JSON: {reason(error)}", code="invalid_value") from error
-
-
-def _origin_or_none(url: str) -> str | None:
-    try:
-        return origin_of(url)
-    except ValueError:
-        return None

@@ -85,7 +85,7 @@ def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, stat
     if not encodings and stated.isascii() and stated.isdigit() and len(stated) < 19 and int(stated) > bound:
         raise _too_large(bound, status)
     if encodings not in ([], ["gzip"], ["x-gzip"]):
-        raise _unreadable(f"an answer compressed as {', '.join(encodings)[:80]}, which was not asked for", status)
+        raise _unreadable(f"an answer compressed as {', '.join(encodings)[:80]}, which was not asked for", status, headers)
     body = bytearray()
     try:
         for piece in _unpacked(raw) if encodings else raw:
@@ -93,7 +93,7 @@ def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, stat
                 raise _too_large(bound, status)
             body += piece
     except zlib.error as error:
-        raise _unreadable("an answer that is not gzip, as it says", status) from error
+        raise _unreadable("an answer that is not gzip, as it says", status, headers) from error
     return bytes(body)
 
 
@@ -121,8 +121,9 @@ def _too_large(bound: int, status: int) -> ServiceError:
     )
 
 
-def _unreadable(what: str, status: int) -> ServiceError:
-    return ServiceError(f"the service sent {what}", code="unreadable_answer", status=status, outcome_unknown=True)
+def _unreadable(what: str, status: int, headers: Mapping[str, str]) -> ServiceError:
+    kind = headers.get("content-type", "no content type")
+    return ServiceError(f"the service sent {what} (status {status}, {kind})", code="unreadable_answer", status=status, outcome_unknown=True)
 
 
 @dataclass(frozen=True)

@@ -129,13 +129,13 @@ class SharedBudget(Budget):
         with self._lock:
             is_news, self._said = abs(until - self._said) >= 1.0, until
         if is_news:
-            self._note(f"rate limit: waiting {until - now:.0f} s until {clock_time(self._clock.now() + until - now)}")
+            self._note(f"rate limit: waiting {until - now:.0f} s until {clock_time(self._clock.now(), until - now)}")
 
     def _check_patience(self, needed: float, patience: float, left: float) -> None:
         if needed <= patience:
             return
         raise RateLimitedError(
-            f"the rate limit leaves no request before {clock_time(self._clock.now() + left)}, which is longer than --max-wait",
+            f"the rate limit leaves no request before {clock_time(self._clock.now(), left)}, which is longer than --max-wait",
             hint="--max-wait SECONDS waits longer",
             retryable=True,
             retry_after=left,
@@ -177,6 +177,7 @@ def ledger_path(state_dir: Path, origin: str, key: str) -> Path:
     return state_dir / "rate" / f"{hmac.new(key.encode(), origin.encode(), hashlib.sha256).hexdigest()[:32]}.sqlite"
 
 
-def clock_time(moment: float) -> str:
-    """Return a Unix time as local time: `10:42:00`."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+def clock_time(now: float, wait: float) -> str:
+    """Return the local time after so many seconds: `10:42:00`, on another day `2026-11-28 10:42:00`."""
+    local = time.localtime(now + wait)
+    return time.strftime("%H:%M:%S" if local[:3] == time.localtime(now)[:3] else "%Y-%m-%d %H:%M:%S", local)
