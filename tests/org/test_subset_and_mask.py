@@ -91,6 +91,22 @@ def test_a_mask_leaves_nothing_and_keeps_shapes(crm: RunningService, other: Runn
     run_crmctl("org", "apply", "masked", env=at(other)).exits(2)
 
 
+def test_equal_values_stay_equal_although_only_one_attribute_is_unique(crm: RunningService) -> None:
+    people, companies = crm.object_id("people"), crm.object_id("companies")
+    for name, kind, is_unique in (("Code", "text", True), ("Hotline", "phone_number", True)):
+        body = {"name": name, "type": kind, "isRequired": False, "isUnique": is_unique}
+        crm.client.post(f"/api/v1/objects/{people}/attributes", json=body)
+    for name, kind in (("Contact", "email"), ("Code", "text"), ("Hotline", "phone_number")):
+        body = {"name": name, "type": kind, "isRequired": False, "isUnique": False}
+        crm.client.post(f"/api/v1/objects/{companies}/attributes", json=body)
+    same = {"code": "Order of 1843", "hotline": "+493012345678"}
+    crm.client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "ada@acme.org", **same}})
+    crm.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme", "contact": "Ada@acme.org", **same}})
+    run_crmctl("org", "pull", "crm", "--mask").ok()
+    [person], [company] = records("crm", "people").values(), records("crm", "companies").values()
+    assert (person["email"], person["code"], person["hotline"]) == (company["contact"], company["code"], company["hotline"])
+
+
 def test_a_mask_fails_closed(crm: RunningService) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     crm.client.post(path, json={"data": {"email": "ada@acme.org", "job_title": "Countess", "notes": "write to ada@acme.org"}})

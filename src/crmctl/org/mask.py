@@ -82,6 +82,7 @@ class Mask:
             self._scanned[kind] = {each.slug for each in attributes if each.type not in HARMLESS or each.type == AttributeType.SELECT}
         self._harmless = {text.lower() for attributes in objects.values() for each in attributes for text in (each.slug, *each.options)}
         self._sources: dict[str, set[str]] = {}
+        self._unique: set[tuple[str, str]] = set()
         self._made: dict[tuple[str, str], str] = {}
         self._used: dict[str, set[str]] = {}
 
@@ -90,8 +91,11 @@ class Mask:
         texts = set[str]()
         for kind, data in rows:
             for name, value in data.items():
-                seen = texts if name in self._masked[kind] else self._harmless
+                masked = self._masked[kind].get(name)
+                seen = self._harmless if masked is None else texts
                 seen.update(text.strip().lower() for text in texts_in(value))
+                if masked is not None and masked.is_unique:
+                    self._unique.update(_folded(masked, text) for text in texts_in(value))
         for text in texts - self._harmless:
             if len(text) >= SHORTEST and text not in VOCABULARY:
                 self._sources.setdefault(text[:SHORTEST], set()).add(text)
@@ -127,9 +131,9 @@ class Mask:
         return value if value is None or isinstance(value, bool) else 0
 
     def _text(self, attribute: Attribute, value: str, part: str) -> str:
-        kind, is_unique = attribute.type or AttributeType.TEXT, bool(attribute.is_unique)
-        folded = value.strip().lower() if kind == AttributeType.EMAIL else value
-        shape = f"{kind}.{part}{'.unique' if is_unique else ''}"
+        kind, folded = _folded(attribute, value)
+        is_unique = (kind, folded) in self._unique
+        shape = f"{kind}.{part}"
         if (known := self._made.get((shape, folded))) is not None:
             return known
         used = self._used.setdefault(shape, set()) if is_unique or kind == AttributeType.EMAIL else set()
@@ -143,6 +147,12 @@ class Mask:
         used.add(made)
         self._made[shape, folded] = made
         return made
+
+
+def _folded(attribute: Attribute, value: str) -> tuple[str, str]:
+    """Return the type of a text and the text that all its spellings share."""
+    kind = attribute.type or AttributeType.TEXT
+    return kind, value.strip().lower() if kind == AttributeType.EMAIL else value
 
 
 def _invent(kind: str, part: str, value: str, digest: bytes, *, is_unique: bool) -> str:
