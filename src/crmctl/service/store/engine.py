@@ -7,6 +7,7 @@ result; a new layout is a new migration at the end.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,157 +123,115 @@ def _open_postgres(address: str) -> PostgresEngine:
     return PostgresEngine(address)
 
 
-TABLES: dict[str, tuple[str, ...]] = {
-    # The primary key admits one row: of two processes that set up the same database at the same time, one fails.
-    "organisation": (
-        """CREATE TABLE organisation (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), id {text} NOT NULL, name {text} NOT NULL,
-            created_at BIGINT NOT NULL)""",
-    ),
-    "service_value": ("CREATE TABLE service_value (name {text} PRIMARY KEY, value {text} NOT NULL)",),
-    "member": (
-        """CREATE TABLE member (id {text} PRIMARY KEY, user_id {text} NOT NULL UNIQUE, name {text} NOT NULL, email {text} NOT NULL,
-            email_key {text} NOT NULL UNIQUE, image {text}, role {text} NOT NULL, created_at BIGINT NOT NULL)""",
-    ),
-    "member_password": (
-        "CREATE TABLE member_password (member_id {text} PRIMARY KEY, hash {text}, link_hash {text} UNIQUE, link_expires_at BIGINT)",
-    ),
-    "page_session": (
-        """CREATE TABLE page_session (token_hash {text} PRIMARY KEY, id {text} NOT NULL UNIQUE, area {text} NOT NULL, member_id {text},
-            key_id {text}, address {text} NOT NULL, agent {text} NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT NOT NULL)""",
-    ),
-    "used_link": ("CREATE TABLE used_link (signature {text} PRIMARY KEY, expires_at BIGINT NOT NULL)",),
-    "api_key": (
-        """CREATE TABLE api_key (id {text} PRIMARY KEY, name {text} NOT NULL, secret_hash {text} NOT NULL UNIQUE,
-            scopes {text}, created_by {text}, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT)""",
-    ),
-    "oidc_trust": (
-        """CREATE TABLE oidc_trust (id {text} PRIMARY KEY, name {text} NOT NULL UNIQUE, issuer {text} NOT NULL, claims {text} NOT NULL,
-            scopes {text} NOT NULL, ttl INTEGER NOT NULL, development INTEGER NOT NULL, created_at BIGINT NOT NULL)""",
-    ),
-    "used_token": ("CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)",),
-    "device_login": (
-        """CREATE TABLE device_login (device_hash {text} PRIMARY KEY, user_code {text} NOT NULL UNIQUE, host {text} NOT NULL,
-            address {text} NOT NULL, state {text} NOT NULL, member_id {text}, expires_at BIGINT NOT NULL, polled_at BIGINT NOT NULL,
-            wait BIGINT NOT NULL)""",
-    ),
-    # On SQLite the windows are counted in memory, and this table stays empty.
-    "rate_window": (
-        """{passing_table} rate_window (key_id {text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL,
-            PRIMARY KEY (key_id, ends_at))""",
-    ),
-    "crm_object": (
-        """CREATE TABLE crm_object (number {identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL,
-            plural_name {text} NOT NULL, singular_name {text} NOT NULL, description {text} NOT NULL, slug {text} NOT NULL UNIQUE,
-            is_active INTEGER NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)""",
-    ),
-    "object_removal": ("CREATE TABLE object_removal (number INTEGER PRIMARY KEY, is_indexed INTEGER NOT NULL)",),
-    "attribute": (
-        """CREATE TABLE attribute (number {identity}, id {text} NOT NULL UNIQUE, object_id {text} NOT NULL, name {text} NOT NULL,
-            slug {text} NOT NULL, type {text} NOT NULL, is_required INTEGER NOT NULL, is_unique INTEGER NOT NULL, is_list INTEGER NOT NULL,
-            is_active INTEGER NOT NULL, display_order INTEGER NOT NULL, config {text}, created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL, UNIQUE (object_id, slug))""",
-    ),
-    "attribute_removal": (
-        """CREATE TABLE attribute_removal (number INTEGER PRIMARY KEY, object_id {text} NOT NULL, object_number INTEGER NOT NULL,
-            slug {text} NOT NULL, is_indexed INTEGER NOT NULL, is_unique INTEGER NOT NULL, done BIGINT NOT NULL, last BIGINT NOT NULL,
-            is_vacant INTEGER NOT NULL)""",
-    ),
-    # Beside crm_object and not in it: the total changes with every write, the object almost never.
-    "record_total": ("CREATE TABLE record_total (object_id {text} PRIMARY KEY, total BIGINT NOT NULL)",),
-    "unique_value": (
-        """CREATE TABLE unique_value (attribute INTEGER NOT NULL, key {text} NOT NULL, record_id {text} NOT NULL,
-            PRIMARY KEY (attribute, key)){keyed_table}""",
-    ),
-    "change_log": (
-        """CREATE TABLE change_log (sequence {sequence}, at BIGINT NOT NULL, type {text} NOT NULL, object_number INTEGER,
-            subject {text}, actor {text}, before {text}, event_id {text}, payload {blob}, waiting INTEGER NOT NULL)""",
-        "CREATE INDEX change_log_at ON change_log (at)",
-        "CREATE INDEX change_log_waiting ON change_log (sequence) WHERE waiting = 1",
-        "CREATE UNIQUE INDEX change_log_event ON change_log (event_id) WHERE event_id IS NOT NULL",
-        # Without the creations: those are found by their time, which the record itself has.
-        "CREATE INDEX change_log_subject ON change_log (subject, sequence) WHERE before IS NOT NULL",
-    ),
-    "activity": (
-        """CREATE TABLE activity (number {identity}, id {text} NOT NULL UNIQUE, title {text} NOT NULL, summary {text} NOT NULL,
-            activity_date BIGINT NOT NULL, linked_records {text} NOT NULL, participants {text} NOT NULL, created_by {text} NOT NULL,
-            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)""",
-    ),
-    "activity_link": (
-        """CREATE TABLE activity_link (record_id {text} NOT NULL, object_id {text} NOT NULL, activity BIGINT NOT NULL,
-            PRIMARY KEY (record_id, object_id, activity)){keyed_table}""",
-        "CREATE INDEX activity_link_object ON activity_link (object_id, activity)",
-        "CREATE INDEX activity_link_activity ON activity_link (activity)",
-    ),
-    "report": (
-        """CREATE TABLE report (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE, description {text} NOT NULL,
-            object_id {text} NOT NULL, question {text} NOT NULL, creator {text} NOT NULL, last_run_at BIGINT, created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL)""",
-    ),
-    # The results come last, so that a list of runs does not read over them; their sizes are in an index for the same reason.
-    "report_run": (
-        """CREATE TABLE report_run (number {identity}, id {text} NOT NULL UNIQUE, report_id {text} NOT NULL, status {text} NOT NULL,
-            result_count BIGINT NOT NULL, error {text}, started_at BIGINT NOT NULL, completed_at BIGINT NOT NULL,
-            truncated INTEGER NOT NULL, columns {text} NOT NULL, size BIGINT NOT NULL DEFAULT 0, results {text} NOT NULL)""",
-        "CREATE INDEX report_run_report ON report_run (report_id, number)",
-        "CREATE INDEX report_run_size ON report_run (number, size, report_id)",
-    ),
-    "webhook_endpoint": (
-        """CREATE TABLE webhook_endpoint (number {identity}, id {text} NOT NULL UNIQUE, url {text} NOT NULL, description {text} NOT NULL,
-            event_types {text}, enabled INTEGER NOT NULL, secret {text} NOT NULL, old_secret {text}, old_secret_until BIGINT,
-            created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, tried_at BIGINT, succeeded_at BIGINT, failing_since BIGINT,
-            problem {text}, disabled_at BIGINT)""",
-    ),
-    "webhook_delivery": (
-        """CREATE TABLE webhook_delivery (number {identity}, id {text} NOT NULL UNIQUE, endpoint_id {text} NOT NULL,
-            event_id {text} NOT NULL, event_type {text} NOT NULL, state {text} NOT NULL, attempts INTEGER NOT NULL, next_try_at BIGINT,
-            lease_until BIGINT NOT NULL, created_at BIGINT NOT NULL, settled_at BIGINT)""",
-        "CREATE INDEX webhook_delivery_endpoint ON webhook_delivery (endpoint_id, number)",
-        "CREATE INDEX webhook_delivery_event ON webhook_delivery (event_id)",
-        "CREATE INDEX webhook_delivery_state ON webhook_delivery (endpoint_id, state, number)",
-        "CREATE INDEX webhook_delivery_waiting ON webhook_delivery (endpoint_id, next_try_at, number) WHERE state = 'pending'",
-        "CREATE INDEX webhook_delivery_leased ON webhook_delivery (endpoint_id) WHERE state = 'pending' AND lease_until > 0",
-        "CREATE INDEX webhook_delivery_failed ON webhook_delivery (settled_at) WHERE state = 'failed'",
-        "CREATE INDEX webhook_delivery_settled ON webhook_delivery (settled_at) WHERE settled_at IS NOT NULL",
-    ),
-    "webhook_attempt": (
-        """CREATE TABLE webhook_attempt (delivery_id {text} NOT NULL, attempt INTEGER NOT NULL, at BIGINT NOT NULL,
-            millis BIGINT NOT NULL, status INTEGER, error {text}, request_headers {text} NOT NULL, response_headers {text} NOT NULL,
-            response_body {text} NOT NULL, PRIMARY KEY (delivery_id, attempt))""",
-    ),
-    "workflow": (
-        """CREATE TABLE workflow (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE,
-            description {text} NOT NULL, trigger_event {text} NOT NULL, object_id {text}, plan {text} NOT NULL, cron {text},
-            timezone {text}, enabled INTEGER NOT NULL, next_due_at BIGINT, created_by {text} NOT NULL, created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL)""",
-        "CREATE INDEX workflow_trigger ON workflow (trigger_event) WHERE enabled = 1",
-    ),
-    # A run that an event or a schedule started names it, so that neither can start it twice.
-    "workflow_run": (
-        """CREATE TABLE workflow_run (number {identity}, id {text} NOT NULL UNIQUE, workflow_id {text} NOT NULL,
-            status {text} NOT NULL, title {text} NOT NULL, trigger_event {text} NOT NULL, error {text}, event_id {text}, due_at BIGINT,
-            chain {text} NOT NULL, actions {text} NOT NULL, input {text} NOT NULL, steps {text} NOT NULL, step INTEGER NOT NULL,
-            is_calling INTEGER NOT NULL, attempts INTEGER NOT NULL, lease_until BIGINT NOT NULL, started_at BIGINT, completed_at BIGINT,
-            created_at BIGINT NOT NULL, UNIQUE (workflow_id, event_id), UNIQUE (workflow_id, due_at))""",
-        "CREATE INDEX workflow_run_workflow ON workflow_run (workflow_id, number)",
-        "CREATE INDEX workflow_run_ended ON workflow_run (completed_at)",
-        "CREATE INDEX workflow_run_waiting ON workflow_run (workflow_id, number) WHERE completed_at IS NULL",
-        "CREATE INDEX workflow_run_leased ON workflow_run (workflow_id) WHERE completed_at IS NULL AND lease_until > 0",
-        "CREATE INDEX workflow_run_failed ON workflow_run (completed_at) WHERE status = 'failed'",
-    ),
-    # Which run made an event, until the event has been handed over.
-    "workflow_origin": ("CREATE TABLE workflow_origin (event_id {text} PRIMARY KEY, run_id {text} NOT NULL){keyed_table}",),
-    "audit_log": (
-        """CREATE TABLE audit_log (sequence {identity}, at BIGINT NOT NULL, actor {text} NOT NULL, action {text} NOT NULL,
-            subject {text} NOT NULL, about {text} NOT NULL)""",
-        "CREATE INDEX audit_log_at ON audit_log (at)",
-    ),
-    "request_log": (
-        """CREATE TABLE request_log (sequence {sequence}, at BIGINT NOT NULL, request_id {text} NOT NULL, key_id {text},
-            method {text} NOT NULL, route {text} NOT NULL, status INTEGER, micros BIGINT NOT NULL, address {text})""",
-        "CREATE INDEX request_log_at ON request_log (at)",
-        "CREATE INDEX request_log_failed ON request_log (at) WHERE status >= 400",
-    ),
-}
+_SCHEMA = """
+-- The primary key admits one row: of two processes that set up the same database at the same time, one fails.
+CREATE TABLE organisation (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), id {text} NOT NULL, name {text} NOT NULL,
+    created_at BIGINT NOT NULL);
+CREATE TABLE service_value (name {text} PRIMARY KEY, value {text} NOT NULL);
+CREATE TABLE member (id {text} PRIMARY KEY, user_id {text} NOT NULL UNIQUE, name {text} NOT NULL, email {text} NOT NULL,
+    email_key {text} NOT NULL UNIQUE, image {text}, role {text} NOT NULL, created_at BIGINT NOT NULL);
+CREATE TABLE member_password (member_id {text} PRIMARY KEY, hash {text}, link_hash {text} UNIQUE, link_expires_at BIGINT);
+CREATE TABLE page_session (token_hash {text} PRIMARY KEY, id {text} NOT NULL UNIQUE, area {text} NOT NULL, member_id {text},
+    key_id {text}, address {text} NOT NULL, agent {text} NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT NOT NULL);
+CREATE TABLE used_link (signature {text} PRIMARY KEY, expires_at BIGINT NOT NULL);
+CREATE TABLE api_key (id {text} PRIMARY KEY, name {text} NOT NULL, secret_hash {text} NOT NULL UNIQUE,
+    scopes {text}, created_by {text}, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT);
+CREATE TABLE oidc_trust (id {text} PRIMARY KEY, name {text} NOT NULL UNIQUE, issuer {text} NOT NULL, claims {text} NOT NULL,
+    scopes {text} NOT NULL, ttl INTEGER NOT NULL, development INTEGER NOT NULL, created_at BIGINT NOT NULL);
+CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL);
+CREATE TABLE device_login (device_hash {text} PRIMARY KEY, user_code {text} NOT NULL UNIQUE, host {text} NOT NULL,
+    address {text} NOT NULL, state {text} NOT NULL, member_id {text}, expires_at BIGINT NOT NULL, polled_at BIGINT NOT NULL,
+    wait BIGINT NOT NULL);
+-- On SQLite the windows are counted in memory, and this table stays empty.
+{passing_table} rate_window (key_id {text} NOT NULL, ends_at BIGINT NOT NULL, taken BIGINT NOT NULL,
+    PRIMARY KEY (key_id, ends_at));
+CREATE TABLE crm_object (number {identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL,
+    plural_name {text} NOT NULL, singular_name {text} NOT NULL, description {text} NOT NULL, slug {text} NOT NULL UNIQUE,
+    is_active INTEGER NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL);
+CREATE TABLE object_removal (number INTEGER PRIMARY KEY, is_indexed INTEGER NOT NULL);
+CREATE TABLE attribute (number {identity}, id {text} NOT NULL UNIQUE, object_id {text} NOT NULL, name {text} NOT NULL,
+    slug {text} NOT NULL, type {text} NOT NULL, is_required INTEGER NOT NULL, is_unique INTEGER NOT NULL, is_list INTEGER NOT NULL,
+    is_active INTEGER NOT NULL, display_order INTEGER NOT NULL, config {text}, created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL, UNIQUE (object_id, slug));
+CREATE TABLE attribute_removal (number INTEGER PRIMARY KEY, object_id {text} NOT NULL, object_number INTEGER NOT NULL,
+    slug {text} NOT NULL, is_indexed INTEGER NOT NULL, is_unique INTEGER NOT NULL, done BIGINT NOT NULL, last BIGINT NOT NULL,
+    is_vacant INTEGER NOT NULL);
+-- Beside crm_object and not in it: the total changes with every write, the object almost never.
+CREATE TABLE record_total (object_id {text} PRIMARY KEY, total BIGINT NOT NULL);
+CREATE TABLE unique_value (attribute INTEGER NOT NULL, key {text} NOT NULL, record_id {text} NOT NULL,
+    PRIMARY KEY (attribute, key)){keyed_table};
+CREATE TABLE change_log (sequence {sequence}, at BIGINT NOT NULL, type {text} NOT NULL, object_number INTEGER,
+    subject {text}, actor {text}, before {text}, event_id {text}, payload {blob}, waiting INTEGER NOT NULL);
+CREATE INDEX change_log_at ON change_log (at);
+CREATE INDEX change_log_waiting ON change_log (sequence) WHERE waiting = 1;
+CREATE UNIQUE INDEX change_log_event ON change_log (event_id) WHERE event_id IS NOT NULL;
+-- Without the creations: those are found by their time, which the record itself has.
+CREATE INDEX change_log_subject ON change_log (subject, sequence) WHERE before IS NOT NULL;
+CREATE TABLE activity (number {identity}, id {text} NOT NULL UNIQUE, title {text} NOT NULL, summary {text} NOT NULL,
+    activity_date BIGINT NOT NULL, linked_records {text} NOT NULL, participants {text} NOT NULL, created_by {text} NOT NULL,
+    created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL);
+CREATE TABLE activity_link (record_id {text} NOT NULL, object_id {text} NOT NULL, activity BIGINT NOT NULL,
+    PRIMARY KEY (record_id, object_id, activity)){keyed_table};
+CREATE INDEX activity_link_object ON activity_link (object_id, activity);
+CREATE INDEX activity_link_activity ON activity_link (activity);
+CREATE TABLE report (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE, description {text} NOT NULL,
+    object_id {text} NOT NULL, question {text} NOT NULL, creator {text} NOT NULL, last_run_at BIGINT, created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL);
+-- The results come last, so that a list of runs does not read over them; their sizes are in an index for the same reason.
+CREATE TABLE report_run (number {identity}, id {text} NOT NULL UNIQUE, report_id {text} NOT NULL, status {text} NOT NULL,
+    result_count BIGINT NOT NULL, error {text}, started_at BIGINT NOT NULL, completed_at BIGINT NOT NULL,
+    truncated INTEGER NOT NULL, columns {text} NOT NULL, size BIGINT NOT NULL DEFAULT 0, results {text} NOT NULL);
+CREATE INDEX report_run_report ON report_run (report_id, number);
+CREATE INDEX report_run_size ON report_run (number, size, report_id);
+CREATE TABLE webhook_endpoint (number {identity}, id {text} NOT NULL UNIQUE, url {text} NOT NULL, description {text} NOT NULL,
+    event_types {text}, enabled INTEGER NOT NULL, secret {text} NOT NULL, old_secret {text}, old_secret_until BIGINT,
+    created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, tried_at BIGINT, succeeded_at BIGINT, failing_since BIGINT,
+    problem {text}, disabled_at BIGINT);
+CREATE TABLE webhook_delivery (number {identity}, id {text} NOT NULL UNIQUE, endpoint_id {text} NOT NULL,
+    event_id {text} NOT NULL, event_type {text} NOT NULL, state {text} NOT NULL, attempts INTEGER NOT NULL, next_try_at BIGINT,
+    lease_until BIGINT NOT NULL, created_at BIGINT NOT NULL, settled_at BIGINT);
+CREATE INDEX webhook_delivery_endpoint ON webhook_delivery (endpoint_id, number);
+CREATE INDEX webhook_delivery_event ON webhook_delivery (event_id);
+CREATE INDEX webhook_delivery_state ON webhook_delivery (endpoint_id, state, number);
+CREATE INDEX webhook_delivery_waiting ON webhook_delivery (endpoint_id, next_try_at, number) WHERE state = 'pending';
+CREATE INDEX webhook_delivery_leased ON webhook_delivery (endpoint_id) WHERE state = 'pending' AND lease_until > 0;
+CREATE INDEX webhook_delivery_failed ON webhook_delivery (settled_at) WHERE state = 'failed';
+CREATE INDEX webhook_delivery_settled ON webhook_delivery (settled_at) WHERE settled_at IS NOT NULL;
+CREATE TABLE webhook_attempt (delivery_id {text} NOT NULL, attempt INTEGER NOT NULL, at BIGINT NOT NULL,
+    millis BIGINT NOT NULL, status INTEGER, error {text}, request_headers {text} NOT NULL, response_headers {text} NOT NULL,
+    response_body {text} NOT NULL, PRIMARY KEY (delivery_id, attempt));
+CREATE TABLE workflow (number {identity}, id {text} NOT NULL UNIQUE, name {text} NOT NULL UNIQUE,
+    description {text} NOT NULL, trigger_event {text} NOT NULL, object_id {text}, plan {text} NOT NULL, cron {text},
+    timezone {text}, enabled INTEGER NOT NULL, next_due_at BIGINT, created_by {text} NOT NULL, created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL);
+CREATE INDEX workflow_trigger ON workflow (trigger_event) WHERE enabled = 1;
+-- A run that an event or a schedule started names it, so that neither can start it twice.
+CREATE TABLE workflow_run (number {identity}, id {text} NOT NULL UNIQUE, workflow_id {text} NOT NULL,
+    status {text} NOT NULL, title {text} NOT NULL, trigger_event {text} NOT NULL, error {text}, event_id {text}, due_at BIGINT,
+    chain {text} NOT NULL, actions {text} NOT NULL, input {text} NOT NULL, steps {text} NOT NULL, step INTEGER NOT NULL,
+    is_calling INTEGER NOT NULL, attempts INTEGER NOT NULL, lease_until BIGINT NOT NULL, started_at BIGINT, completed_at BIGINT,
+    created_at BIGINT NOT NULL, UNIQUE (workflow_id, event_id), UNIQUE (workflow_id, due_at));
+CREATE INDEX workflow_run_workflow ON workflow_run (workflow_id, number);
+CREATE INDEX workflow_run_ended ON workflow_run (completed_at);
+CREATE INDEX workflow_run_waiting ON workflow_run (workflow_id, number) WHERE completed_at IS NULL;
+CREATE INDEX workflow_run_leased ON workflow_run (workflow_id) WHERE completed_at IS NULL AND lease_until > 0;
+CREATE INDEX workflow_run_failed ON workflow_run (completed_at) WHERE status = 'failed';
+-- Which run made an event, until the event has been handed over.
+CREATE TABLE workflow_origin (event_id {text} PRIMARY KEY, run_id {text} NOT NULL){keyed_table};
+CREATE TABLE audit_log (sequence {identity}, at BIGINT NOT NULL, actor {text} NOT NULL, action {text} NOT NULL,
+    subject {text} NOT NULL, about {text} NOT NULL);
+CREATE INDEX audit_log_at ON audit_log (at);
+CREATE TABLE request_log (sequence {sequence}, at BIGINT NOT NULL, request_id {text} NOT NULL, key_id {text},
+    method {text} NOT NULL, route {text} NOT NULL, status INTEGER, micros BIGINT NOT NULL, address {text});
+CREATE INDEX request_log_at ON request_log (at);
+CREATE INDEX request_log_failed ON request_log (at) WHERE status >= 400;
+"""
+
+TABLES: dict[str, list[str]] = {}
+"""The statements that make each table and its indexes."""
+
+for _statement in filter(str.strip, _SCHEMA.split(";\n")):
+    TABLES.setdefault(re.findall(r"(?:TABLE|table}|ON) (\w+) \(", _statement)[0], []).append(_statement)
 
 
 def create(tx: Tx, *names: str) -> None:
