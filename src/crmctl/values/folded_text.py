@@ -7,43 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
 _NAME = (
-    "title",
-    "prefix",
-    "full",
-    "fullName",
-    "full_name",
-    "first",
-    "firstName",
-    "first_name",
-    "given",
-    "middle",
-    "middleName",
-    "middle_name",
-    "last",
-    "lastName",
-    "last_name",
-    "family",
-    "suffix",
+    "title prefix full fullName full_name first firstName first_name given "
+    "middle middleName middle_name last lastName last_name family suffix"
 )
-_ADDRESS = (
-    "name",
-    "line1",
-    "street",
-    "address",
-    "line2",
-    "street2",
-    "city",
-    "state",
-    "region",
-    "postalCode",
-    "postal_code",
-    "zip",
-    "country",
-    "countryCode",
-    "country_code",
-)
-_NAME_RANK = {part: rank for rank, part in enumerate(_NAME)}
-_ADDRESS_RANK = {part: rank for rank, part in enumerate(_ADDRESS)}
+_ADDRESS = "name line1 street address line2 street2 city state region postalCode postal_code zip country countryCode country_code"
+"""Parts in the order people write them."""
 
 
 def fold(text: str) -> str:
@@ -86,24 +54,20 @@ def word_patterns(text: str, quote: Callable[[str], str]) -> list[tuple[str, str
 
 def name_text(parts: Mapping[str, str | None]) -> str:
     """Return a name as one text, its parts in the order people write them."""
-    return _joined(parts, _name_order, " ")
+    return _joined(parts, _NAME, " ")
 
 
 def address_text(parts: Mapping[str, str | None]) -> str:
     """Return an address as one text, its parts in the order people write them."""
-    return _joined(parts, _address_order, ", ")
+    return _joined(parts, _ADDRESS, ", ")
 
 
-def _joined(parts: Mapping[str, str | None], order: Callable[[tuple[str, ...]], tuple[str, ...]], separator: str) -> str:
-    return separator.join([text for part in order(tuple(parts)) if (text := parts[part])])
+def _joined(parts: Mapping[str, str | None], order: str, separator: str) -> str:
+    return separator.join([text for part in _in_order(tuple(parts), order) if (text := parts[part])])
 
 
-@lru_cache(1024)
-def _name_order(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parts in order, cached because nearly all names have the same parts."""
-    return tuple(sorted(parts, key=lambda part: _NAME_RANK.get(part, len(_NAME_RANK))))
-
-
-@lru_cache(1024)
-def _address_order(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(parts, key=lambda part: _ADDRESS_RANK.get(part, len(_ADDRESS_RANK))))
+@lru_cache(2048)
+def _in_order(parts: tuple[str, ...], order: str) -> list[str]:
+    """Return the parts in order, cached because nearly all values have the same parts."""
+    ranks = {part: rank for rank, part in enumerate(order.split())}
+    return sorted(parts, key=lambda part: ranks.get(part, len(ranks)))
