@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crmctl.service.oidc.token_check import IssuerKeys, TokenRefused
+from crmctl.service.oidc.token_endpoint import IssuerKeys, TokenRefused
 from tests.support.cli import run_crmctl
 from tests.support.issuer import EC_KEY, ED_KEY, OTHER_RSA, RSA_KEY, Issuer, encoded, public
 from tests.support.service import RunningService, running_service
