@@ -77,7 +77,7 @@ class ValueType:
     traits: Trait
     shown: str = "text"
     read: Callable[[Attribute, TextRules], Reader] = lambda *_: str
-    check: Callable[[Any], str] | None = value_readers.read_text
+    check: Callable[[Any], str] | None = value_readers.require_text
     check_all: Callable[[Sequence[Any]], Sequence[str]] | None = None
     parts: Parts = field(default_factory=dict)
     bare: str | None = None

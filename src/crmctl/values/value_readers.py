@@ -52,10 +52,6 @@ def plain_texts(values: Sequence[Any], limit: int = MAX_TEXT) -> bool:
     return joined.count("\0") == len(values) - 1 and max(map(len, values)) <= limit
 
 
-def read_text(value: Any) -> str:
-    return require_text(value)
-
-
 def read_email(value: Any) -> str:
     text = require_text(value, MAX_EMAIL)
     if text and not _EMAIL.fullmatch(text):
@@ -68,15 +64,15 @@ def read_phone(value: Any) -> str:
 
 
 def read_texts(values: Sequence[Any]) -> Sequence[str]:
-    return values if plain_texts(values) else [read_text(value) for value in values]
+    return values if plain_texts(values) else list(map(require_text, values))
 
 
 def read_emails(values: Sequence[Any]) -> Sequence[str]:
-    return values if plain_texts(values, MAX_EMAIL) and all(map(_EMAIL.fullmatch, values)) else [read_email(value) for value in values]
+    return values if plain_texts(values, MAX_EMAIL) and all(map(_EMAIL.fullmatch, values)) else list(map(read_email, values))
 
 
 def read_phones(values: Sequence[Any]) -> Sequence[str]:
-    return values if plain_texts(values, MAX_PHONE) else [read_phone(value) for value in values]
+    return values if plain_texts(values, MAX_PHONE) else list(map(read_phone, values))
 
 
 MAX_DIGITS = 1000
