@@ -234,9 +234,9 @@ for _statement in filter(str.strip, _SCHEMA.split(";\n")):
     TABLES.setdefault(re.findall(r"(?:TABLE|table}|ON) (\w+) \(", _statement)[0], []).append(_statement)
 
 
-def create(tx: Tx, *names: str) -> None:
-    for name in names:
-        run(tx, *TABLES[name])
+def tables(*names: str) -> list[str]:
+    """Return the statements of tables that no later migration changes. Whoever changes one writes its old form in its migration."""
+    return [statement for name in names for statement in TABLES[name]]
 
 
 def run(tx: Tx, *statements: str) -> None:
@@ -280,7 +280,7 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
         )
     is_new = current == 0 and len(migrations) >= len(MIGRATIONS)
     if is_new:
-        create(tx, *TABLES)
+        run(tx, *tables(*TABLES))
         keys.make_signing_keys(tx)
     for version, migration in enumerate(migrations, start=FIRST):
         if version > current:
@@ -292,26 +292,18 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
             tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, migration.name))
 
 
-def _tables(*names: str) -> Callable[[Tx], None]:
-    """Create tables that no later migration changes. Whoever changes one writes its old form here."""
-    return lambda tx: create(tx, *names)
-
-
 _HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
     attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
-_LINKS = ("used_link",)
-_TRUSTS = ("oidc_trust", "used_token")
-_DEVICES = ("device_login",)
-_LATER = (*_LINKS, *_TRUSTS, *_DEVICES)
+_LATER = ("used_link", "oidc_trust", "used_token", "device_login")
 
 FIRST = 24
 """The version of the first migration: databases with lower ones were made before any release."""
 
 MIGRATIONS: tuple[Migration, ...] = (
-    Migration("first release", (_tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys)),
-    Migration("links that work once", [_tables(*_LINKS)]),
-    Migration("trust in issuers of tokens", [_tables(*_TRUSTS)]),
-    Migration("logins of devices", [_tables(*_DEVICES)]),
+    Migration("first release", [*tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys]),
+    Migration("links that work once", tables("used_link")),
+    Migration("trust in issuers of tokens", tables("oidc_trust", "used_token")),
+    Migration("logins of devices", tables("device_login")),
     Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
 )
 
