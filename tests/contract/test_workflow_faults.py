@@ -98,7 +98,7 @@ def test_a_process_that_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     assert [each["title"] for each in work.activities()] == ["once"]
     assert len(work.events("workflow.")) == 1
     with pytest.raises(LeaseLostError):
-        work.crm.engine.write(lambda tx: workflows.fail_run(tx, slow, "late", ids=new_id, now=work.crm.clock.now()))
+        work.crm.engine.write(lambda tx: workflows.finish_run(tx, slow, workflows.FAILED, "late", ids=new_id, now=work.crm.clock.now()))
 
 
 def test_a_repeatedly_interrupted_run_fails(work: Machinery) -> None:

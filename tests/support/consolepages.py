@@ -18,7 +18,7 @@ from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
 from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflows
-from crmctl.service.store.deliveries import UNPROVEN, Attempt, EndedTry
+from crmctl.service.store.deliveries import UNPROVEN, Attempt
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
 from crmctl.service.workflows.run_executor import start_by_hand
@@ -330,7 +330,7 @@ def ran(service: RunningService, workflow: str, error: str | None) -> str:
         start_by_hand(tx, workflow, {"email": "ada@example.com"}, **stamp)
         for claimed in workflows.claim_runs(tx, 9, 9, 60.0, now=stamp["now"]):
             if error:
-                workflows.fail_run(tx, claimed, error, **stamp)
+                workflows.finish_run(tx, claimed, workflows.FAILED, error, **stamp)
             else:
                 workflows.advance_run(tx, claimed, {"activityId": new_id()}, 60.0, **stamp)
         return str(workflows.list_runs(tx, workflow, 1)[0]["id"])
@@ -383,9 +383,9 @@ def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     error = None if status else "connection refused"
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
-    attempt = Attempt(now, 0.25, status, error, sent, {"server": "nginx"} if status else {}, body)
+    answered = {"server": "nginx"} if status else {}
     for due in deliveries.claim(tx, UNPROVEN, 9, now=now):
-        deliveries.settle(tx, [EndedTry(due, attempt, None)], new_id)
+        deliveries.settle(tx, [Attempt(due, now, 0.25, status, error, sent, answered, body)], new_id)
     tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL WHERE id = ?", (endpoint,))
     return delivery
 

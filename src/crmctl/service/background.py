@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import zip_longest
 
 from crmctl.service.context import Context
@@ -15,7 +16,7 @@ from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, R
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import deliveries, logs
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, WINDOW, Due, EndedTry, Lane, read_figures
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN, WINDOW, Attempt, Due, Lane, read_figures
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
@@ -72,16 +73,16 @@ class Settlement:
         self._context = context
         self._lane = lane
         self._changed = threading.Condition()
-        self._waiting: list[tuple[EndedTry, Future[Due | None]]] = []
+        self._waiting: list[tuple[Attempt, Future[Due | None]]] = []
         self._is_writing = False
         self._is_closing = False
 
-    def settle(self, ended: EndedTry) -> Due | None:
+    def settle(self, attempt: Attempt) -> Due | None:
         """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
         database's errors; the leases of unwritten tries end by themselves."""
         following: Future[Due | None] = Future()
         with self._changed:
-            self._waiting.append((ended, following))
+            self._waiting.append((attempt, following))
             # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
             self._changed.wait_for(lambda: following.done() or not self._is_writing)
             if following.done():
@@ -102,7 +103,7 @@ class Settlement:
     def close(self) -> None:
         self._is_closing = True
 
-    def _write(self, tx: Tx, tries: list[EndedTry]) -> list[Due]:
+    def _write(self, tx: Tx, tries: list[Attempt]) -> list[Due]:
         deliveries.settle(tx, tries, self._context.ids)
         return [] if self._is_closing else deliveries.claim(tx, self._lane, len(tries), now=self._context.clock.now())
 
@@ -132,7 +133,7 @@ class Deliveries(ClaimingJob[Due]):
         while due is not None:
             attempt = self._caller.send(due, self._context.clock.now())
             again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-            due = self._settlement.settle(EndedTry(due, attempt, again))
+            due = self._settlement.settle(replace(attempt, again=again))
 
 
 class Figures:

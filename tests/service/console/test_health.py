@@ -11,7 +11,7 @@ import httpx
 from crmctl.service.backup.backup import restore_backup
 from crmctl.service.context import new_id
 from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, Attempt, EndedTry
+from crmctl.service.store.deliveries import PROVEN, UNPROVEN, Attempt
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import add_endpoint, advance
@@ -22,14 +22,14 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
     """Make a test event and one try of it that got this status, or no answer."""
     advance(service, 60)
     now = service.clock.now()
-    attempt = Attempt(now, 0.1, status, None if status else "ConnectError: <b>refused</b>", {}, {}, "")
+    error = None if status else "ConnectError: <b>refused</b>"
 
     def send(tx: Tx) -> None:
         deliveries.send_test(tx, endpoint, ids=new_id, now=now)
         for lane in (PROVEN, UNPROVEN):
             for due in deliveries.claim(tx, lane, 9, now=now):
-                again = None if attempt.succeeded else now + 24 * 3600
-                deliveries.settle(tx, [EndedTry(due, attempt, again)], new_id)
+                again = None if status == 200 else now + 24 * 3600
+                deliveries.settle(tx, [Attempt(due, now, 0.1, status, error, {}, {}, "", again)], new_id)
 
     service.engine.write(send)
 

@@ -8,7 +8,7 @@ import pytest
 
 from crmctl.service.context import new_id
 from crmctl.service.store import deliveries
-from crmctl.service.store.deliveries import UNPROVEN, Attempt, EndedTry, recent_attempts
+from crmctl.service.store.deliveries import UNPROVEN, Attempt, recent_attempts
 from tests.support.deliveries import Bench
 
 
@@ -19,7 +19,7 @@ def attempt(bench: Bench, endpoint: str, outcomes: list[tuple[int | None, float]
             deliveries.send_test(tx, endpoint, ids=new_id, now=now)
             tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL")
             [due] = deliveries.claim(tx, UNPROVEN, 9, now=now)
-            deliveries.settle(tx, [EndedTry(due, Attempt(now, seconds, status, None, {}, {}, ""), None)], new_id)
+            deliveries.settle(tx, [Attempt(due, now, seconds, status, None, {}, {}, "")], new_id)
 
     bench.engine.write(run)
 

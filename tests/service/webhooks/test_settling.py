@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.service.context import new_id
 from crmctl.service.store import change_log, deliveries, webhooks
-from crmctl.service.store.deliveries import Attempt, Due, EndedTry, Lane
+from crmctl.service.store.deliveries import Attempt, Due, Lane
 from tests.support.deliveries import Bench
 
 ALL = Lane("all", 100, False, 100)
@@ -67,12 +67,12 @@ def claim(bench: Bench, most: int = 100) -> list[Due]:
     return bench.engine.write(lambda tx: deliveries.claim(tx, ALL, most, now=bench.clock.now()))
 
 
-def ended_try(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> EndedTry:
+def ended_try(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> Attempt:
     error = None if status else "ConnectError: refused"
-    return EndedTry(due, Attempt(bench.clock.now() + after, 0.01, status, error, {"a": "1"}, {}, "ok"), again)
+    return Attempt(due, bench.clock.now() + after, 0.01, status, error, {"a": "1"}, {}, "ok", again)
 
 
-def settle(bench: Bench, tries: list[EndedTry]) -> None:
+def settle(bench: Bench, tries: list[Attempt]) -> None:
     bench.engine.write(lambda tx: deliveries.settle(tx, tries, new_id))
 
 

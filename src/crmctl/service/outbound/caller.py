@@ -146,7 +146,7 @@ class Caller:
         except CallFailedError as problem:
             error = str(problem)
         answer = (reply.status, error, headers, reply.headers, reply.body) if reply else (None, error, headers, {}, "")
-        return Attempt(at, time.monotonic() - started, *answer)
+        return Attempt(due, at, time.monotonic() - started, *answer)
 
     def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers, and the first bytes of the body. Raises CallFailedError."""

@@ -285,8 +285,9 @@ class Due:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The outcome of one try. `status` is None without an answer; `error` then says why."""
+    """A try of a delivery. `status` is None without an answer; `error` then says why. `again` is the Unix time of the next try, if any."""
 
+    due: Due
     at: float
     seconds: float
     status: int | None
@@ -294,6 +295,7 @@ class Attempt:
     request_headers: Mapping[str, str]
     response_headers: Mapping[str, str]
     response_body: str
+    again: float | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -303,22 +305,13 @@ class Attempt:
     def problem(self) -> str:
         return self.error or f"answered with status {self.status}"
 
-
-@dataclass(frozen=True)
-class EndedTry:
-    """A finished try; `again` is the Unix time of the next one, if any."""
-
-    due: Due
-    attempt: Attempt
-    again: float | None
-
     @property
     def ended_at(self) -> int:
-        return to_micros(self.attempt.at + self.attempt.seconds)
+        return to_micros(self.at + self.seconds)
 
     @property
     def well_at(self) -> tuple[str, str] | None:
-        return (self.due.endpoint, self.due.url) if self.attempt.succeeded else None
+        return (self.due.endpoint, self.due.url) if self.succeeded else None
 
 
 def is_claimable(tx: Tx, lane: Lane, *, now: float) -> bool:
@@ -349,17 +342,17 @@ def claim(tx: Tx, lane: Lane, most: int, *, now: float) -> list[Due]:
     return [Due.of(row, at) for row in claimed]
 
 
-def settle(tx: Tx, tries: Sequence[EndedTry], ids: Ids) -> None:
+def settle(tx: Tx, tries: Sequence[Attempt], ids: Ids) -> None:
     """Store tries and their consequences: success, another try, or failure. An endpoint that has failed for days is disabled; its
     deliveries wait until it is enabled again or their window ends."""
     # In one order, so that two processes do not wait for each other.
-    tries = sorted(tries, key=lambda one: (one.due.endpoint, one.ended_at, one.due.delivery))
+    tries = sorted(tries, key=lambda each: (each.due.endpoint, each.ended_at, each.due.delivery))
     _insert_attempts(tx, tries)
     # A try leaves a time for the next one or a final state, so that the other column is 0.
     ended: dict[str, Sequence[int | str]] = {
         "delivery_id": [each.due.delivery for each in tries],
         "attempt": [each.due.attempt for each in tries],
-        "state": [SUCCEEDED if each.attempt.succeeded else FAILED if each.again is None else PENDING for each in tries],
+        "state": [SUCCEEDED if each.succeeded else FAILED if each.again is None else PENDING for each in tries],
         "again": [0 if each.again is None else to_micros(each.again) for each in tries],
         "settled": [each.ended_at if each.again is None else 0 for each in tries],
     }
@@ -376,17 +369,17 @@ def settle(tx: Tx, tries: Sequence[EndedTry], ids: Ids) -> None:
             _note_health(tx, each, ids)
 
 
-def _insert_attempts(tx: Tx, tries: Sequence[EndedTry]) -> None:
+def _insert_attempts(tx: Tx, tries: Sequence[Attempt]) -> None:
     columns: dict[str, list[Any]] = {
-        "delivery_id": [ended.due.delivery for ended in tries],
-        "attempt": [ended.due.attempt for ended in tries],
-        "at": [to_micros(ended.attempt.at) for ended in tries],
-        "millis": [round(ended.attempt.seconds * 1000) for ended in tries],
-        "status": [ended.attempt.status for ended in tries],
-        "error": [ended.attempt.error for ended in tries],
-        "request_headers": [jsontext.dumps(dict(ended.attempt.request_headers)) for ended in tries],
-        "response_headers": [jsontext.dumps(dict(ended.attempt.response_headers)) for ended in tries],
-        "response_body": [ended.attempt.response_body.replace("\x00", "�") for ended in tries],
+        "delivery_id": [each.due.delivery for each in tries],
+        "attempt": [each.due.attempt for each in tries],
+        "at": [to_micros(each.at) for each in tries],
+        "millis": [round(each.seconds * 1000) for each in tries],
+        "status": [each.status for each in tries],
+        "error": [each.error for each in tries],
+        "request_headers": [jsontext.dumps(dict(each.request_headers)) for each in tries],
+        "response_headers": [jsontext.dumps(dict(each.response_headers)) for each in tries],
+        "response_body": [each.response_body.replace("\x00", "�") for each in tries],
     }
     filled = {name: values for name, values in columns.items() if values.count(None) < len(values)}
     table, values = table_of("tried", filled)
@@ -441,8 +434,8 @@ def _give_up(tx: Tx, due: Due, at: int, ids: Ids) -> None:
         change_log.append_event(tx, DISABLED_EVENT, about, ids=ids, now=at / 1_000_000)
 
 
-def _note_health(tx: Tx, ended: EndedTry, ids: Ids) -> None:
-    due, attempt, at = ended.due, ended.attempt, ended.ended_at
+def _note_health(tx: Tx, attempt: Attempt, ids: Ids) -> None:
+    due, at = attempt.due, attempt.ended_at
     if not attempt.succeeded:
         tx.execute(
             "UPDATE webhook_endpoint SET tried_at = ?, failing_since = coalesce(failing_since, ?), problem = ? WHERE id = ? AND url = ?",

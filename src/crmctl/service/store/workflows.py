@@ -280,19 +280,15 @@ def advance_run(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: 
     until = to_micros(stamp["now"] + lease_seconds)
     _update(tx, run, "steps = ?, step = ?, is_calling = 0, lease_until = ?", jsontext.dumps(steps), after.step, until)
     if after.step == len(run.actions):
-        _finish(tx, after, COMPLETED, None, **stamp)
+        finish_run(tx, after, COMPLETED, None, **stamp)
     return after
-
-
-def fail_run(tx: Tx, run: Claimed, error: str, **stamp: Unpack[Stamp]) -> None:
-    _finish(tx, run, FAILED, error, **stamp)
 
 
 def settle_unstarted_run(tx: Tx, run_id: str, status: str, error: str, **stamp: Unpack[Stamp]) -> None:
     """End a run that was just added and must not be executed: `failed`, with its event, or `skipped`."""
     run = Claimed.of(required(tx.one(f"{_CLAIMED} WHERE r.id = ?", (run_id,))))
     tx.execute("UPDATE workflow_run SET started_at = ? WHERE id = ?", (to_micros(stamp["now"]), run_id))
-    _finish(tx, replace(run, attempt=run.attempt - 1), status, error, **stamp)
+    finish_run(tx, replace(run, attempt=run.attempt - 1), status, error, **stamp)
 
 
 def note_origin(tx: Tx, run: Claimed, made_ids: Iterable[str]) -> None:
@@ -331,7 +327,7 @@ def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]
     return [(workflow_id, per_workflow - under_way) for workflow_id, under_way in rows]
 
 
-def _finish(tx: Tx, run: Claimed, status: str, error: str | None, **stamp: Unpack[Stamp]) -> None:
+def finish_run(tx: Tx, run: Claimed, status: str, error: str | None, **stamp: Unpack[Stamp]) -> None:
     at = to_micros(stamp["now"])
     _update(tx, run, "status = ?, error = ?, is_calling = 0, completed_at = ?", status, error, at)
     if status == SKIPPED:

@@ -58,7 +58,7 @@ class Runs(ClaimingJob[Claimed]):
         except (BadRequest, NotFound, Conflict, Forbidden) as fault:
             error, ids = f"action {run.step + 1} ({run.actions[run.step]['type']}): {fault.message}", self._context.ids
             with contextlib.suppress(LeaseLostError):
-                self._context.engine.write(lambda tx: workflows.fail_run(tx, run, error, ids=ids, now=self._context.clock.now()))
+                self._context.engine.write(lambda tx: workflows.finish_run(tx, run, FAILED, error, ids=ids, now=self._context.clock.now()))
 
     def _change(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         """Do a step in the database. Its effects, its events and the note that it is done commit together."""
