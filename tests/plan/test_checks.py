@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
+import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from crmctl.values.attribute_types import TYPES
-from tests.support.cli import Result, run_crmctl
+from tests.support.cli import CRMCTL, Result, environment, run_crmctl
+from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
 GOOD: dict[str, Any] = {
@@ -297,6 +301,27 @@ def test_a_monitor_learns_of_start_and_exit_code(monitor: tuple[str, list[str]])
     run_crmctl("bulk", "import", "people", "people.csv", "--ping", f"{url}/").exits(9)
     words = [path.removeprefix("/ping/1/") for path in paths]
     assert words == ["start", "11", *["start", "0"] * 3, "start", "9"]
+    paths.clear()
+    check("absent", "--ping", url).exits(2)
+    write("- {name: a}\n")
+    check("--ping", url).exits(2)
+    assert [path.removeprefix("/ping/1/") for path in paths] == ["start", "2"] * 2
+
+
+def test_a_monitor_learns_that_sigterm_ended_a_command(monitor: tuple[str, list[str]]) -> None:
+    url, paths = monitor
+    ended = Event()
+
+    def end(_: Asked) -> Answer:
+        process.send_signal(signal.SIGTERM)
+        ended.wait(PATIENCE)
+        return Answer(cut=True)
+
+    with FakeCrm({"GET /objects": end}) as fake:
+        process = subprocess.Popen([CRMCTL, "mirror", "sync", "--ping", url], env=environment(fake.env), stderr=subprocess.DEVNULL)
+        assert process.wait(PATIENCE) == 130
+        ended.set()
+    assert paths == ["/ping/1/start", "/ping/1/130"]
 
 
 def test_a_monitor_that_is_away_changes_nothing() -> None:

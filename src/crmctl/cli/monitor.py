@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from crmctl.config.settings import is_web_address
@@ -14,10 +16,12 @@ SECONDS = 10.0
 
 
 def start_ping(runtime: Runtime, url: str) -> None:
-    """Tell the monitor that the command starts; `run` tells it the exit code. Raises UsageError for a bad URL."""
+    """Tell the monitor that the command starts; `run` tells it the exit code, also after SIGTERM. Raises UsageError for a bad URL."""
     if not is_web_address(url):
         raise UsageError(f"--ping {url!r} is no web address", hint="for example --ping https://hc.example.com/ping/UUID")
     runtime.ping_url = url.rstrip("/")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     send_ping(runtime, "start")
 
 

@@ -52,6 +52,7 @@ def check_data(
     from crmctl.values.yaml_text import dumps
 
     runtime: Runtime = ctx.obj
+    runtime.start_ping(ping)
     context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:
         with open_mirror(context, sync=not no_sync) as copy:
@@ -62,7 +63,6 @@ def check_data(
     if unknown := next((name for name in select or () if name not in names), None):
         raise UsageError(f"there is no check {unknown!r}", hint=suggestion(unknown, names, f"checks: {', '.join(names)}"))
     runtime.emitter.check_fields(CHECKS)
-    runtime.start_ping(ping)
     chosen = [check for check in checks if not select or check.name in select]
     with open_mirror(context, sync=not no_sync) as copy:
         outcomes = run_checks(copy, context, chosen, runtime.settings.timeout.value)
