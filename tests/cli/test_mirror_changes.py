@@ -91,6 +91,13 @@ def test_changes_older_than_the_mirrors_history_are_refused(crm: RunningService,
     assert run_crmctl("mirror", "changes", "people", "--since", token).exits(11).error()["code"] == "too_old"
 
 
+@pytest.mark.parametrize("number", ["9", "999999", "9" * 30])
+def test_a_token_that_the_mirror_has_not_given_out_yet_is_refused(mirrored: list[str], number: str) -> None:
+    assert mirrored
+    identity = emitted()[1].partition("-")[0]
+    assert run_crmctl("mirror", "changes", "--since", f"{identity}-{number}").exits(11).error()["code"] == "unknown_token"
+
+
 def test_files(crm: RunningService, mirrored: list[str]) -> None:
     done = run_crmctl("mirror", "changes", "-O", "people.jsonl").ok().json()
     lines = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]

@@ -90,8 +90,12 @@ def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: C
         for state in states if since is None else ():
             for record_id, wire in file.db.execute(f"SELECT id, _data FROM {quoted(state.table_name)} ORDER BY _created, _no"):
                 yield _change(("insert", state.slug, record_id, None, wire, state.as_of), {})
-        last = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
-        yield {"token": f"{file.noted(IDENTITY)}-{last[0] if last is not None else 0}"}
+        yield {"token": f"{file.noted(IDENTITY)}-{_last(file)}"}
+
+
+def _last(file: MirrorFile) -> int:
+    row = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 def _logged(file: MirrorFile, states: Sequence[SyncState], since: str, now: float, survivors: Mapping[str, str]) -> Iterator[Json]:
@@ -105,6 +109,8 @@ def _logged(file: MirrorFile, states: Sequence[SyncState], since: str, now: floa
         condition, first = "no > ?", int(token[2])
         if token[1] != file.noted(IDENTITY):
             raise _forgotten("the token belongs to another mirror", code="unknown_token")
+        if first > _last(file):
+            raise _forgotten("the token is newer than the mirror, as after an older mirror was put back", code="unknown_token")
         if first < trimmed:
             raise _forgotten("the mirror remembers 30 days, and the token is older")
         if later := sorted(slug for slug, (number, _) in begun.items() if first < number):
