@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,15 @@ def test_a_deleted_activity_is_not_found_and_has_an_event(service: RunningServic
         ({"participants": [{"type": "user", "id": str(uuid4())}]}, "participants"),
         ({"participants": [{"type": "person", "id": str(uuid4())}]}, "participants"),
         ({"participants": [{"type": "robot", "id": str(uuid4())}]}, "participants"),
+        ({"linkedRecords": [{"objectId": "\0", "recordId": str(uuid4())}]}, "linkedRecords[0]"),
+        ({"linkedRecords": [{"objectId": str(uuid4()), "recordId": "\ud800"}]}, "linkedRecords[0]"),
+        ({"participants": [{"type": "user", "id": "\ud800"}]}, "participants[0]"),
+        ({"participants": [{"type": "person", "id": "a\0b"}]}, "participants[0]"),
         ({"colour": "red"}, "colour"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(service: RunningService, fields: dict[str, Any], field: str) -> None:
-    answer = service.client.post("/api/v1/activities", json={"title": "Call"} | fields)
+    answer = service.client.post("/api/v1/activities", content=json.dumps({"title": "Call"} | fields))
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
     assert field in answer.json()["message"]
     assert service.client.get("/api/v1/activities").json() == {"activities": []}

@@ -130,7 +130,9 @@ def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
     for position, item in enumerate(value):
         if not isinstance(item, dict) or set(item) != set(keys) or not all(isinstance(item[key], str) for key in keys):
             raise invalid(f"{field}[{position}]", f"must be an object {{{', '.join(keys)}}}")
-        pair = {key: canonical_uuid(item[key]) or item[key] for key in keys}
+        if not all(key == "type" or canonical_uuid(item[key]) for key in keys):
+            raise invalid(f"{field}[{position}]", "must name things by their ids (UUIDs)")
+        pair = {key: item[key] if key == "type" else item[key].lower() for key in keys}
         if pair not in pairs:
             pairs.append(pair)
     return pairs
