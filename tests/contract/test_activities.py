@@ -62,6 +62,12 @@ def test_links_and_participants_are_stored_and_in_the_event(service: RunningServ
     assert set(payload) == {"organizationId", "activityId", "title", "linkedRecords"}
 
 
+def test_a_person_is_a_record_of_any_object(service: RunningService) -> None:
+    companies = record(service, "companies", {"name": "Acme"})
+    participants = [{"type": "person", "id": companies["recordId"]}, {"type": "person", "id": record(service, "people", {})["recordId"]}]
+    assert create(service, participants=participants)["participants"] == participants
+
+
 def test_a_list_is_filtered_by_record_and_by_object(service: RunningService) -> None:
     person, company = record(service, "people", {}), record(service, "companies", {"name": "Acme"})
     both, one, none = create(service, linkedRecords=[person, company]), create(service, linkedRecords=[company]), create(service)

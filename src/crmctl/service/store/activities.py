@@ -15,9 +15,6 @@ from crmctl.service.store.record_tables import existing_ids, invalid, require_de
 from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
-PEOPLE = "people"
-"""The standard object whose records can take part in an activity."""
-
 MOST_LINKS = 100
 
 
@@ -146,10 +143,13 @@ def _check_participants(tx: Tx, participants: Pairs) -> None:
     user_ids = {user for (user,) in all_in(tx, "SELECT user_id FROM member WHERE user_id IN {}", users)}
     if users - user_ids:
         raise BadRequest(f"participants: there is no member with the user id {min(users - user_ids)}", {"field": "participants"})
-    people = {participant["id"] for participant in participants if participant["type"] == "person"}
-    if people:
-        row = tx.one("SELECT id FROM crm_object WHERE slug = ?", (PEOPLE,))
-        _require_records(tx, "participants", row[0] if row else "", people)
+    missing = {participant["id"] for participant in participants if participant["type"] == "person"}
+    # A person may be a record of any object. Most are records of people, the first object.
+    for (object_id,) in tx.all("SELECT id FROM crm_object ORDER BY number"):
+        if missing:
+            missing -= existing_ids(tx, object_id, missing) or set()
+    if missing:
+        raise BadRequest(f"participants: there is no record with the id {min(missing)}", {"field": "participants"})
 
 
 def _require_records(tx: Tx, field: str, object_id: str, record_ids: set[str]) -> None:
