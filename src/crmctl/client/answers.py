@@ -182,7 +182,7 @@ def text_of(value: Any) -> str | None:
 def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
     """Return the message with the reasons for single fields that it lacks."""
     said = (message or "").casefold()
-    found = dict.fromkeys(reason for name in ("message", *REASONS) for reason in _reasons(body.get(name), sure=name != "details"))
+    found = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
     new = [f"{field}: {why}" if field else why for field, why in found if why.casefold() not in said or field.casefold() not in said]
     if len(new) == 1 and new[0].endswith(f": {message}"):
         return new[0]
