@@ -249,6 +249,12 @@ def test_the_count_of_a_bulk_delete(document: Any, expected: int | None) -> None
     assert read_deleted(Answer(204)) is None
 
 
+def test_a_bulk_delete_answered_by_a_text_gives_no_count_and_by_a_page_none_is_believed() -> None:
+    assert read_deleted(Answer(200, {"content-type": "text/plain"}, b"Deleted")) is None
+    with pytest.raises(ServiceError):
+        read_deleted(Answer(200, {"content-type": "text/html"}, b"<h1>Sign in</h1>", wrote=True))
+
+
 @pytest.mark.parametrize(
     ("model", "sent"),
     [

@@ -15,13 +15,13 @@ from crmctl.client.answers import Page
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, SystemClock
-from crmctl.errors import NotFoundError, PartialError, RejectedError, StorageError, UsageError
+from crmctl.errors import NotFoundError, PartialError, RejectedError, ServiceError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
-from crmctl.write import effect
+from crmctl.write import effect, in_flight
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
 from tests.support.inprocess import run_here
@@ -165,6 +165,41 @@ def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monke
     assert isinstance(error_of(done), PartialError)
     monkeypatch.setattr(Crm, "bulk_delete", delete)
     client.bulk.delete("people", filter="score>=0").raise_for_error()
+
+
+def confirm_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let the service carry out each deletion and answer 500."""
+    delete = Crm.bulk_delete
+
+    def bulk_delete(*words: Any, **options: Any) -> int:
+        delete(*words, **options)
+        raise ServiceError("boom", status=500, outcome_unknown=True)
+
+    patch.setattr(in_flight, "PATIENCE", Backoff(first=0.0, jitter=0.0))
+    patch.setattr(Crm, "bulk_delete", bulk_delete)
+
+
+def test_a_deletion_that_is_never_confirmed_counts_the_records_that_are_gone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = people(client, 12)
+    with monkeypatch.context() as unconfirmed:
+        confirm_nothing(unconfirmed)
+        done = client.bulk.delete("people", filter="score>=0")
+    done.raise_for_error()
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.unsent, held(client)) == (12, 0, [])
+    undone(client, done.summary.job)
+    assert held(client) == before
+
+
+def test_a_deletion_that_can_be_neither_confirmed_nor_read_stays_in_doubt(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    people(client, 12)
+    with monkeypatch.context() as unconfirmed:
+        confirm_nothing(unconfirmed)
+        unconfirmed.setattr(effect, "read_one", lambda *_: (_ for _ in ()).throw(ServiceError("boom", status=500)))
+        done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+    assert (done.summary.deleted, done.summary.in_doubt, done.summary.unsent) == (0, 12, 0)
+    assert "12 in doubt" in error_of(done).message
 
 
 def test_records_silently_kept_are_not_called_undone(client: Client, stubborn: set[str]) -> None:

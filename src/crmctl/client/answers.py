@@ -315,10 +315,13 @@ def read_bulk(answer: Answer) -> BulkResult:
 
 
 def read_deleted(answer: Answer) -> int | None:
-    """Return how many records a bulk delete reports, or None."""
-    if answer.is_empty:
+    """Return how many records a bulk delete reports, or None, also for a text. Raises ServiceError for a web page."""
+    try:
+        document = None if answer.is_empty else answer.json()
+    except ServiceError:
+        if _plain_text(answer) is None:
+            raise
         return None
-    document = answer.json()
     for _ in range(_DEPTH):
         if not isinstance(document, dict):
             return None

@@ -30,7 +30,6 @@ from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, 
 from crmctl.plan.job_hooks import (
     BACKUP_NAME,
     PLACE,
-    SEEN,
     Approve,
     ChangeForecast,
     Changing,
@@ -51,7 +50,7 @@ from crmctl.write.database import JobKind, RowState
 from crmctl.write.deletion import DeleteSummary, read_ids
 from crmctl.write.in_flight import DeliveryOptions, write_requests
 from crmctl.write.jobs import JobInfo, Summary, effort
-from crmctl.write.journal import DOUBTED, Journal
+from crmctl.write.journal import DOUBTED, SEEN, Journal
 
 
 @dataclass

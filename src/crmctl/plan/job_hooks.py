@@ -30,7 +30,7 @@ from crmctl.plan.job_start import PLAN_NAME, ImportJob, ImportRun
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
-from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, RowEntry, entries_of
+from crmctl.write.journal import BEFORE, SEEN, TARGET, WHOLE, Journal, RowEntry, entries_of
 
 if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
@@ -184,9 +184,6 @@ PLACE = "backup to"
 
 BACKUP = "backup"
 """Journal fact: the path of the backup and its SHA-256."""
-
-SEEN = "records seen"
-"""Journal fact: crmctl saw every record just before it deleted them."""
 
 
 class KeptRecords(NamedTuple):

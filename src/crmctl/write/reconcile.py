@@ -15,7 +15,7 @@ from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.evidence import LAGS, Evidence, Sent
 from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, Gate, SendContext, Stopped
-from crmctl.write.journal import BEFORE, DOUBTED
+from crmctl.write.journal import BEFORE, DOUBTED, SEEN
 from crmctl.write.methods import CONTROL_SECONDS
 
 PARKED_LIMIT = 16
@@ -29,6 +29,8 @@ LONG_WAIT = 5.0
 
 ALIKE = "other rows are just like them"
 TAKEN = "records that have their key hold something else, and another client may have created them"
+
+UNREAD = "the service did not confirm the deletion, and the records cannot be read"
 
 MOST_ROUNDS = 2
 """Number of rounds in doubt and absent after which a single row stays unsent."""
@@ -232,8 +234,13 @@ class Reconciler:
         """Record the outcome of each row and return the rows to send again."""
         found = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
-        if not updates or self._journal.header.mode == "delete":  # deleting twice is harmless
+        if not updates or (self._journal.header.mode == "delete" and not parked.round):  # deleting twice is harmless
             gone = {*absent, *(entry.ordinal for entry in updates)}
+        elif self._journal.header.mode == "delete":
+            there = self._there(updates)
+            found.update(dict.fromkeys(entry.ordinal for entry in updates if there is not None and entry.ordinal not in there))
+            gone = there or set()
+            why = UNREAD
         else:
             from crmctl.write.effect import compare
 
@@ -267,6 +274,18 @@ class Reconciler:
         # Send rows absent twice in halves: a single bad row may make the service fail.
         parts = free.halves() if parked.round and len(free) > 1 else (free,)
         return [Freed(part, parked.round + 1) for part in parts]
+
+    def _there(self, entries: Sequence[Entry]) -> set[int] | None:
+        """Return the rows of a deletion whose records exist; None if that cannot be read, or they may have been missing before."""
+        from crmctl.write.effect import current_records
+
+        try:
+            records = current_records(self._reader, [str(entry.id) for entry in entries], None) if self._journal.recall(SEEN) else None
+            return (
+                None if records is None else {entry.ordinal for entry, record in zip(entries, records, strict=True) if record is not None}
+            )
+        except CrmctlError:
+            return None
 
     def _give_up(self, parked: Parked, why: str) -> None:
         """Leave a batch in doubt, for a later run."""
