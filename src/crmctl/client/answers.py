@@ -85,7 +85,11 @@ def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> Se
     )
 
 
-def refusal(answer: Answer, *, retry_after: float | None = None, until: str | None = None) -> CrmctlError:
+OVER_STORED_KEYS = ("CRMCTL_API_KEY", "key_command", "oidc")
+"""Sources of keys that crmctl prefers to the one that `auth login` stores."""
+
+
+def refusal(answer: Answer, *, retry_after: float | None = None, until: str | None = None, key_source: str = "") -> CrmctlError:
     """Return the error for an answer outside 2xx, with the service's message, code and details."""
     code, message, details = explanation(answer)
     status = answer.status
@@ -93,7 +97,8 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
     page = "html" in answer.headers.get("content-type", "").lower()
     shown, web_page = (_shown(answer), WEB_PAGE) if page else ("", None)
     if status == 401:
-        hint = web_page or "crmctl auth login stores a valid key"
+        where = f"the key comes from {key_source}" if key_source in OVER_STORED_KEYS else "crmctl auth login stores a valid key"
+        hint = web_page or where
         return DeniedError(message or f"the service does not accept the API key{shown}", hint=hint, **facts)
     if status == 403:
         scope = _required_scope(message, details)

@@ -159,6 +159,7 @@ class _CurrentKey:
         self._clock = clock
         self._lock = threading.Lock()
         self.redactor = Redactor(credential.key)
+        self.source = credential.source
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Return the headers of every request. A key that cannot be renewed in time is used until the service refuses it."""
@@ -416,7 +417,7 @@ class Session:
     def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())
         until = clock_time(self.clock.now(), wait) if wait is not None else None
-        return self._final(refusal(answer, retry_after=wait, until=until), call)
+        return self._final(refusal(answer, retry_after=wait, until=until, key_source=self._keys.source), call)
 
     def _final(self, error: CrmctlError, call: _Call) -> CrmctlError:
         """Complete an error for the caller: an unrepeatable request with an unknown outcome must not be retried blindly."""
