@@ -81,6 +81,22 @@ def test_another_address_does_not_get_the_key(service: RunningService) -> None:
     assert not Path("called").exists()
 
 
+def test_a_profile_without_an_address_is_named(service: RunningService) -> None:
+    command = [*script("open('called', 'w'); print('crs_secret')")]
+    run_crmctl("config", "set", "key_command", json.dumps(command), "--global").ok()
+    refused = run_crmctl("records", "count", "people", env={"CRMCTL_BASE_URL": service.base_url}).exits(4).error()
+    assert (refused["code"], refused["hint"]) == ("no_api_key", f"crmctl config set base_url {service.base_url}")
+    assert refused["message"] == "key_command is not run: profile 'default' has no base_url that its key belongs to"
+    assert not Path("called").exists()
+
+
+def test_a_refused_key_has_a_hint_at_its_source(service: RunningService) -> None:
+    use(service, *script("print('crs_secret')"))
+    assert count().exits(4).error()["hint"] == "the key comes from key_command"
+    env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": "crs_secret"}
+    assert run_crmctl("records", "count", "people", env=env).exits(4).error()["hint"] == "the key comes from CRMCTL_API_KEY"
+
+
 @pytest.mark.parametrize("value", ["[]", '["op", 1]', "'unclosed", '[""]'])
 def test_a_malformed_command_is_refused(value: str) -> None:
     refused = run_crmctl("config", "set", "key_command", value, "--profile", "work", "-o", "json")

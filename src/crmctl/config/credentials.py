@@ -149,6 +149,9 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
     name = _entry(settings.profile.value, origin)
     if key := _read_file(paths).get(name):
         return Credential(check_key(key), str(paths.credentials_file), origin)
+    if settings.key_command.value and not own:
+        said = f"key_command is not run: profile {settings.profile.value!r} has no base_url that its key belongs to"
+        raise DeniedError(said, hint=f"crmctl config set base_url {settings.base_url.value}", code="no_api_key")
     try:
         key = get(name)
     except DeniedError as unavailable:
