@@ -58,6 +58,31 @@ def test_a_new_attribute_and_a_full_reading_lose_no_change(crm: RunningService, 
     assert [change["id"] for change in emitted("--since", token)[0]] == [mirrored[0], mirrored[1]]
 
 
+def test_values_that_go_with_their_attribute_are_updates(crm: RunningService, mirrored: list[str]) -> None:
+    attributes = f"/api/v1/objects/{crm.object_id('people')}/attributes"
+    made = crm.client.post(attributes, json={"name": "Shoe size", "type": "number"}).json()["id"]
+    crm.client.patch(f"/api/v1/objects/{crm.object_id('people')}/records/{mirrored[0]}", json={"data": {"shoe_size": 41}})
+    _, token = emitted()
+    crm.client.delete(f"{attributes}/{made}")
+    [change] = emitted("--since", token)[0]
+    assert (change["op"], change["id"], change["before"]["shoe_size"]) == ("update", mirrored[0], 41)
+    assert "shoe_size" not in change["after"]
+
+
+def test_the_records_of_a_deleted_object_are_deletions(crm: RunningService, mirrored: list[str]) -> None:
+    assert mirrored
+    names = {"pluralName": "Cars", "singularName": "Car", "slug": "cars"}
+    cars = crm.client.post("/api/v1/objects", json=names).json()["id"]
+    crm.client.post(f"/api/v1/objects/{cars}/attributes", json={"name": "Color", "type": "text"})
+    made = crm.client.post(f"/api/v1/objects/{cars}/records", json={"data": {"color": "red"}}).json()["id"]
+    run_crmctl("mirror", "sync", "cars").ok()
+    _, token = emitted()
+    crm.client.delete(f"/api/v1/objects/{cars}")
+    [change] = emitted("--since", token)[0]
+    assert (change["op"], change["object"], change["id"], change["before"]) == ("delete", "cars", made, {"color": "red"})
+    assert emitted("people", "--since", token)[0] == []
+
+
 def test_merges_name_the_survivor(crm: RunningService) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     for email in ("a@example.org", "b@example.org"):

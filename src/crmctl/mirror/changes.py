@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,17 @@ def begin_log(file: MirrorFile, state: SyncState, now: float) -> None:
         db.execute(f"DELETE FROM _changes WHERE {old}", (oldest,))
 
 
+_NOTICED = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
+
+
+def log_updates(db: sqlite3.Connection, table: str, updates: Iterable[tuple[str, str, str]]) -> None:
+    """Log changes that no trigger sees: id, JSON before, and JSON after."""
+    statement = f"INSERT INTO _changes (noticed, op, table_name, record_id, before, after) VALUES ({_NOTICED}, 'update', ?, ?, ?, ?)"
+    db.executemany(statement, ((table, *update) for update in updates))
+
+
 def create_triggers(db: sqlite3.Connection, table: str) -> None:
-    noticed, name = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)", "'" + table.replace("'", "''") + "'"
+    name = "'" + table.replace("'", "''") + "'"
     columns = "INSERT INTO _changes (noticed, op, table_name, record_id, before, after)"
     for op, condition, values in (
         ("insert", "", "NEW.id, NULL, NEW._data"),
@@ -61,7 +70,7 @@ def create_triggers(db: sqlite3.Connection, table: str) -> None:
         ("delete", "", "OLD.id, OLD._data, NULL"),
     ):
         trigger = quoted(f"_log_{table}_{op}")
-        body = f"{columns} VALUES ({noticed}, '{op}', {name}, {values});"
+        body = f"{columns} VALUES ({_NOTICED}, '{op}', {name}, {values});"
         db.execute(f"CREATE TRIGGER IF NOT EXISTS {trigger} AFTER {op.upper()} ON {quoted(table)} {condition} BEGIN {body} END")
 
 
@@ -86,7 +95,8 @@ def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: C
         if file.noted(IDENTITY) is None:
             raise _forgotten("the mirror has not begun to remember changes", "crmctl mirror sync begins it")
         if since is not None:
-            yield from _logged(file, states, since, clock.now(), survivors)
+            tables = None if name is None else {state.table_name for state in states}
+            yield from _logged(file, states, since, clock.now(), survivors, tables)
         for state in states if since is None else ():
             for record_id, wire in file.db.execute(f"SELECT id, _data FROM {quoted(state.table_name)} ORDER BY _created, _no"):
                 yield _change(("insert", state.slug, record_id, None, wire, state.as_of), {})
@@ -98,8 +108,13 @@ def _last(file: MirrorFile) -> int:
     return int(row[0]) if row is not None else 0
 
 
-def _logged(file: MirrorFile, states: Sequence[SyncState], since: str, now: float, survivors: Mapping[str, str]) -> Iterator[Json]:
-    """Yield the logged changes after a token or a moment. Raises UsageError for a malformed moment and DifferenceError."""
+def _logged(
+    file: MirrorFile, states: Sequence[SyncState], since: str, now: float, survivors: Mapping[str, str], tables: Collection[str] | None
+) -> Iterator[Json]:
+    """Yield the logged changes of these tables, or of all, also of deleted objects, after a token or a moment.
+
+    Raises UsageError for a malformed moment and DifferenceError.
+    """
     begins = dict(file.db.execute("SELECT table_name, json_array(no, noticed) FROM _changes WHERE op = 'begin'"))
     if lacking := sorted(state.slug for state in states if state.table_name not in begins):
         raise _forgotten(f"the mirror has not begun to remember changes of {lacking[0]}", "crmctl mirror sync begins it")
@@ -124,8 +139,8 @@ def _logged(file: MirrorFile, states: Sequence[SyncState], since: str, now: floa
     slugs = {state.table_name: state.slug for state in states}
     query = f"SELECT op, table_name, record_id, before, after, noticed FROM _changes WHERE op <> 'begin' AND {condition} ORDER BY no"
     for op, table, *facts in file.db.execute(query, (first,)):
-        if table in slugs:
-            yield _change((op, slugs[table], *facts), survivors)
+        if tables is None or table in tables:
+            yield _change((op, slugs.get(table, table), *facts), survivors)
 
 
 def _change(row: tuple[Any, ...], survivors: Mapping[str, str]) -> Json:

@@ -387,7 +387,9 @@ class MirrorFile:
         self.db.execute(f"INSERT OR REPLACE INTO _sync VALUES ({', '.join('?' * len(row))})", row)
 
     def forget(self, state: SyncState) -> None:
-        """Drop an object's table and state."""
+        """Drop an object's table and state; its log then holds the deletion of every record."""
+        if self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (state.table_name,)).fetchone():
+            self.db.execute(f"DELETE FROM {quoted(state.table_name)}")
         for name in (state.table_name, search_table(state.table_name)):
             self.db.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
         for table, column in (("_sync", "object_id"), ("_reread", "object_id"), ("attributes", "object_id"), ("objects", "id")):

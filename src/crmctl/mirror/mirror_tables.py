@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.clock import Clock
-from crmctl.mirror.changes import create_triggers
+from crmctl.mirror.changes import create_triggers, log_updates
 from crmctl.mirror.file import (
     FIXED_TABLES,
     MirrorFile,
@@ -111,7 +111,11 @@ class ObjectTable:
         last = 0
         while rows := self._db.execute(f"SELECT _no, _data FROM {old} WHERE _no > ? ORDER BY _no LIMIT ?", (last, CHUNK)).fetchall():
             last = rows[-1][0]
-            self.write(without_values(Record.parse(jsontext.loads(row[1])), without) for row in rows)
+            records = [without_values(Record.parse(jsontext.loads(row[1])), without) for row in rows]
+            self.write(records)
+            if is_logged and without:
+                pairs = ((record.id, row[1], wire_text(record.wire)) for row, record in zip(rows, records, strict=True))
+                log_updates(self._db, self.name, (pair for pair in pairs if pair[1] != pair[2]))
         self._db.execute(f"DROP TABLE {old}")
         if is_logged:
             create_triggers(self._db, self.name)
