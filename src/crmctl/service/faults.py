@@ -145,6 +145,11 @@ _SAYINGS = {
     "list_type": "must be an array",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
+    "literal_error": "must be {expected}",
+    "too_long": "must have at most {max_length} items",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "string_unicode": "must not contain half of a surrogate pair",
 }
 
 
@@ -162,10 +167,10 @@ def check_shape(model: type[T], document: Any) -> T:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = _path(problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        saying = _SAYINGS.get(problem["type"], message[:1].lower() + message[1:])
+        problem = error.errors(include_url=False, include_input=False)[0]
+        field = _path(problem["loc"]) or "the name of a field"
+        message, template = problem["msg"].removeprefix("Value error, "), _SAYINGS.get(problem["type"])
+        saying = template.format(**problem.get("ctx", {})) if template else message[:1].lower() + message[1:]
         raise BadRequest(f"{field} {saying}", {"field": field}) from None
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crmctl.models import jsontext
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, Body, check_shape
 from crmctl.service.http.bodies import DEEPEST, parse_json
+from crmctl.service.http.schemas import BulkWrite, RecordSearch
 
 _NAMES = st.sampled_from(['"a"', '"b"', '":"', '"\\":"', '"c :"'])
 _BLANK = st.sampled_from(["", "", "", " ", "\n"])
@@ -41,3 +44,20 @@ def test_nesting_is_limited(opening: str, closing: str) -> None:
     parse_json((opening * DEEPEST + "1" + closing * DEEPEST).encode())
     with pytest.raises(BadRequest, match="nested deeper"):
         parse_json((opening * (DEEPEST + 1) + "1" + closing * (DEEPEST + 1)).encode())
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "message"),
+    [
+        (BulkWrite, {"mode": "replace", "records": []}, "mode must be 'create' or 'upsert'"),
+        (BulkWrite, {"records": [{}] * 101}, "records must have at most 100 items"),
+        (RecordSearch, {"limit": 0}, "limit must be at least 1"),
+        (RecordSearch, {"limit": 101}, "limit must be at most 100"),
+        (RecordSearch, {"sort": {"order": "ASC"}}, "sort.order must be 'asc' or 'desc'"),
+        (RecordSearch, {"\ud800": 1}, "the name of a field must not contain half of a surrogate pair"),
+    ],
+)
+def test_a_wrong_shape_is_named_with_its_rule(model: type[Body], document: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        check_shape(model, document)
+    assert refusal.value.message == message
