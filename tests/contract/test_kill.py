@@ -1,4 +1,4 @@
-"""kill -9 during writes: acknowledged writes survive, and each write under way happened completely or not at all, including its events."""
+"""kill -9 during writes: acknowledged writes survive, and each write under way happened completely or never began, including its events."""
 
 from __future__ import annotations
 

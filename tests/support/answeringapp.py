@@ -1,6 +1,6 @@
-"""The service without a socket or a thread: its application answers the caller, on a folder in memory where the machine has one.
+"""The service without a socket or a thread: its application answers the caller directly, on a folder in memory if possible.
 
-For depth only: thousands of runs whose time would otherwise go to sockets, threads and disks.
+For thousands of runs that would otherwise spend their time on sockets, threads and disks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MEMORY = Path("/dev/shm")
 
 
 def quick_folder() -> tempfile.TemporaryDirectory[str]:
-    """A scratch folder; in memory where there is such a place, since nothing in it has to outlive the process."""
+    """Return a scratch folder, in memory if possible, because its contents need not outlive the process."""
     return tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
 
 
 @dataclass
 class AppTransport:
-    """Hands requests to an application. One thread at a time."""
+    """Passes requests to an application, one at a time."""
 
     app: Any
     loop: asyncio.AbstractEventLoop
@@ -47,7 +47,7 @@ class AppTransport:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
     async def _answer(self, request: Request) -> Response:
         parts = urlsplit(request.url)
@@ -85,7 +85,7 @@ async def _admit_at_once(_: Work, admit: Callable[[float | None], Any]) -> Any:
 
 @contextlib.contextmanager
 def answering_app(data_dir: Path, database_url: str | None = None) -> Iterator[Crm]:
-    """A client whose requests the application answers at once."""
+    """A client whose requests the application answers in the same thread."""
     clock = SystemClock()
     settings = ServiceSettings(data_dir=data_dir, database_url=database_url, port=8, rate_limit=0)
     engine = open_data(settings, clock, new_id)

@@ -1,6 +1,7 @@
-"""One import against a service that alters values, answers wrongly, lists late and has another writer; then the ground truth of every row.
+"""One import against a service that alters values, answers wrongly, shows lists late and has another writer, compared with the ground truth
+of every row.
 
-A play is data; `play` runs it in process on an injected clock, resumes it until nothing changes, and counts.
+A play is data; `play` runs it in process on an injected clock, resumes the job until nothing changes, and counts.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ RECOGNITIONS = ("content", "unique", "capitals")
 
 @dataclass(frozen=True)
 class AnswerPlay:
-    """`altered`: the alteration, and the rows it applies to (None: all). `answers`: by number of the write. `refused`: a row the service
-    refuses by itself."""
+    """One import and its faults. `altered`: the row to alter (None: all). `answers`: by number of the write. `refused`: a row the service
+    refuses.
+    """
 
     recognition: str = "content"
     alteration: str | None = None
@@ -95,7 +97,9 @@ class AnswerPlay:
 
 @dataclass(frozen=True)
 class AnswerOutcome:
-    """`lost`, `doubled` and `misnamed` rows that the job does not name; `exit` as the command line has it."""
+    """The result of a play. `lost`, `doubled` and `misnamed` count rows the job does not report; `false_success` is exit 0 in spite of
+    them.
+    """
 
     lost: int
     doubled: int
@@ -115,7 +119,7 @@ class AnswerOutcome:
 
 
 class AnsweringService(FaultService):
-    """Stores what the play says it stores; every stored record keeps the row it came from as `truth`."""
+    """A service that alters records as the play says; every stored record keeps the row it came from as `truth`."""
 
     def __init__(self, clock: MovingClock, told: AnswerPlay) -> None:
         faults = {number: ANSWERS[name] for number, name in told.answers}
@@ -202,7 +206,7 @@ def rows_of_play(told: AnswerPlay) -> list[Prepared]:
 
 
 def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
-    """Make the service keep the row of each record it is sent."""
+    """Make the service remember the row of each record it receives."""
     original = {json.dumps(row.data, sort_keys=True): row.ordinal for row in rows}
     write = service._write
 
@@ -260,7 +264,7 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
 
 
 def _contents(service: AnsweringService) -> dict[str, str]:
-    """What every record holds, by id."""
+    """Return the content of every record by id."""
     return {record["wire"]["id"]: _content(record["wire"]["data"]) for record in service.records}
 
 
@@ -269,7 +273,7 @@ def _content(data: Data) -> str:
 
 
 def _stored(service: AnsweringService, rows: list[Prepared]) -> dict[int, str]:
-    """What the service makes of every row."""
+    """Return the content the service stores for every row."""
     return {row.ordinal: _content(service._stored(row.data | {"_truth": row.ordinal})) for row in rows}
 
 
@@ -303,13 +307,13 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
 
 
 def some_answers(chance: random.Random, rows: int, batch: int) -> tuple[tuple[int, str], ...]:
-    """Up to four wrong answers, to any of the writes of a job."""
+    """Return up to four wrong answers to random writes of a job."""
     writes = chance.sample(range(rows // batch + 2), chance.choice((0, 0, 1, 1, 1, 1, 2, 2, 3, 4)))
     return tuple((at, chance.choice([*ANSWERS])) for at in sorted(writes))
 
 
 def plays(count: int, seed: int, rows: int = AnswerPlay.rows) -> Iterator[AnswerPlay]:
-    """Random plays, the same for the same seed."""
+    """Yield random plays, reproducible by seed."""
     chance = random.Random(seed)
     for number in range(count):
         batch = chance.choice(BATCHES if rows == AnswerPlay.rows else LARGE_BATCHES)

@@ -1,4 +1,4 @@
-"""A certificate authority of the test's own, and servers' certificates of it: right, expired, for another name, or signed by nobody."""
+"""A test certificate authority and its server certificates: valid, expired, for another name, or self-signed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class Authority:
-    """Keeps its files in `folder`; `bundle` is its own certificate, for those who trust it."""
+    """A certificate authority with its files in `folder`; clients that trust it load its own certificate from `bundle`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,11 +37,11 @@ class Authority:
         self.bundle.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def trusted(self) -> ssl.SSLContext:
-        """A client's context that trusts this authority and no other."""
+        """Return a client context that trusts only this authority."""
         return ssl.create_default_context(cafile=str(self.bundle))
 
     def server(self, *names: str, is_expired: bool = False, is_self_signed: bool = False) -> ssl.SSLContext:
-        """A server's context with a certificate for these names or addresses."""
+        """Return a server context with a certificate for these names or addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         end = datetime.now(UTC) + timedelta(days=-1 if is_expired else 30)
         subject, issuer = _name(names[0]), _name(names[0]) if is_self_signed else self._name

@@ -50,12 +50,12 @@ const isNext = each => document.activeElement.compareDocumentPosition(each) & No
 const from = Math.max(0, stops.findIndex(isNext));
 return [...stops.slice(from), ...stops.slice(0, from)].findIndex(each => text(each).startsWith(arguments[0])) + 1 || 1;
 """
-"""How often Tab is pressed to reach a name; at most as often as it takes, because dates and times have several stops."""
+"""Returns how often to press Tab to reach a name, or fewer, because dates and times have several stops."""
 T = TypeVar("T")
 
 
 class Browser:
-    """What a person does: looks for words, fills in what has a label, presses what has a name."""
+    """Acts like a user: looks for words, fills in labelled fields, presses named buttons."""
 
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
@@ -68,11 +68,11 @@ class Browser:
         return self._wait(lambda: self.driver.find_element(By.TAG_NAME, "body").text, "the page has no text")
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Until the page's text matches."""
+        """Wait until the page's text matches."""
         return self._wait(lambda: re.search(pattern, self.text), f"no {pattern!r} on the page")
 
     def wait_for_focus(self, pattern: str) -> None:
-        """Until the name or the text of what has the focus begins with this."""
+        """Wait until the name or the text of the focused element begins with this."""
 
         def is_focused() -> bool:
             element = self.focused()
@@ -82,15 +82,15 @@ class Browser:
         self._wait(is_focused, f"{pattern!r} does not get the focus")
 
     def press(self, name: str) -> None:
-        """The first button or link whose text begins with this. If it opens another page, wait for that page."""
+        """Press the first button or link whose text begins with this. If it opens another page, wait for that page."""
         self.click(f"//main//*[(self::button or self::a) and not(@aria-hidden)][starts-with(normalize-space(), '{name}')]")
 
     def visit(self, name: str) -> None:
-        """A link of the header."""
+        """Follow a link of the header."""
         self.click(f"//header//a[normalize-space()='{name}']")
 
     def click(self, path: str) -> None:
-        """The element at an XPath. If the click opens another page, wait until that page is complete."""
+        """Click the element at an XPath. If the click opens another page, wait until that page is complete."""
 
         def find() -> tuple[WebElement, bool]:
             element = self.driver.find_element(By.XPATH, path)
@@ -100,23 +100,23 @@ class Browser:
             return element, leaves
 
         while True:
-            element, leaves = self._wait(find, f"nothing on the page is {path}")
+            element, leaves = self._wait(find, f"there is no {path} on the page")
             try:
                 element.click()
                 break
             except StaleElementReferenceException:
-                continue  # the page has changed by itself, and nothing is pressed
+                continue  # the page has changed meanwhile, and nothing was pressed
         self._wait(lambda: not leaves or self.script(IS_OPEN), f"{path} opens no page")
 
     def field(self, label: str) -> WebElement:
-        """What the label beginning with this text belongs to."""
+        """Return the field whose label begins with this text."""
 
         def labelled() -> WebElement:
             found = self.driver.find_element(By.XPATH, f"//label[starts-with(normalize-space(), '{label}')]")
             own = found.find_elements(By.TAG_NAME, "input")
             return own[0] if own else self.driver.find_element(By.ID, found.get_attribute("for") or "")
 
-        return self._wait(labelled, f"no field is called {label!r}")
+        return self._wait(labelled, f"there is no field {label!r}")
 
     def fill(self, label: str, text: str) -> None:
         field = self.field(label)
@@ -124,7 +124,7 @@ class Browser:
         field.send_keys(text)
 
     def choose(self, label: str, option: str, *, by_text: bool = False) -> None:
-        """An option of a select, by its value or by the beginning of its text."""
+        """Choose an option of a select, by its value or by the beginning of its text."""
         test = f"starts-with(normalize-space(), '{option}')" if by_text else f"@value='{option}'"
         self.field(label).find_element(By.XPATH, f".//option[{test}]").click()
 
@@ -132,11 +132,11 @@ class Browser:
         self.field(label).click()
 
     def type(self, *keys: str) -> None:
-        """On whatever has the focus."""
+        """Type into the focused element."""
         self.focused().send_keys(*keys)
 
     def tab_to(self, name: str) -> WebElement:
-        """Press Tab until something with this text, label or name has the focus."""
+        """Press Tab until an element with this text, label or name has the focus."""
         self.type(Keys.TAB * self.script(TABS, name))
         for _ in range(200):
             if (element := self.focused()).accessible_name.startswith(name):
@@ -148,7 +148,7 @@ class Browser:
         return self.driver.switch_to.active_element
 
     def scheme(self, name: str) -> None:
-        """`light` or `dark`, as the system would prefer it."""
+        """Set the preferred colour scheme, `light` or `dark`."""
         features = [{"name": "prefers-color-scheme", "value": name}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -160,17 +160,17 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def complaints(self) -> list[str]:
-        """What the browser logged since the last call: blocked by the policy, not found, script errors."""
+        """Return what the browser logged since the last call: blocked by the policy, not found, script errors."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def _wait(self, read: Callable[[], T | None], problem: str) -> T:
-        """Until `read` returns something, however often the page changes meanwhile: the driver then raises errors of many kinds."""
+        """Call `read` until it returns something; the driver raises many kinds of errors while the page changes."""
         return WebDriverWait(self.driver, PATIENCE, 0.05, [WebDriverException]).until(lambda _: read(), problem)
 
 
 @contextlib.contextmanager
 def open_browser(folder: Path) -> Iterator[Browser]:
-    """A browser that knows nothing yet; its profile goes into `folder`."""
+    """Open a browser with a fresh profile in `folder`."""
     chromium, chromedriver = find_program("chromium"), find_program("chromedriver")
     options = ChromeOptions()
     options.binary_location = str(chromium)

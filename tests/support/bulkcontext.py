@@ -1,4 +1,4 @@
-"""A context for bulk use cases whose every part a test decides; nobody sees notes or progress, `findings` keeps what is reported."""
+"""A context for bulk use cases that tests control completely; it shows no notes or progress, and `findings` keeps the reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QuietListener:
 
 @dataclass
 class QuietContext:
-    """What is not given is not needed."""
+    """The parts of a context that bulk use cases need."""
 
     service: Any
     clock: Any

@@ -1,4 +1,4 @@
-"""Attributes and sources for bulk tests, made from a line of text instead of a page of set-up."""
+"""Attributes and sources for bulk tests in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crmctl.models.resources import Attribute
 
 
 def attribute(slug: str, type: str = "text", **fields: Any) -> Attribute:
-    """An attribute as the service would send it; fields by their wire names (isRequired, isUnique, isList, config, name, isActive)."""
+    """Return an attribute as the service sends it; fields by their wire names (isRequired, isUnique, isList, config, name, isActive)."""
     return Attribute.parse({"id": f"attr-{slug}", "slug": slug, "name": slug.replace("_", " ").title(), "type": type, **fields})
 
 
@@ -20,14 +20,14 @@ def select(slug: str, *options: str, **fields: Any) -> Attribute:
 
 
 def source_of(directory: Path, content: bytes | str, name: str = "data.csv", **options: Any) -> Source:
-    """A source over a fresh file with this content; options are those of SourceOptions."""
+    """Return a source over a fresh file with this content; options are those of SourceOptions."""
     path = directory / "content.bin"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return open_source(path, SourceOptions(**options), name=name)
 
 
 def read(directory: Path, content: bytes | str, name: str = "data.csv", **options: Any) -> list[Any]:
-    """What every row holds: cells, a value, or the code of its problem."""
+    """Return the content of every row: cells, a value, or the code of its problem."""
     return [
         row.problem.code if row.problem else (row.cells if row.value is None else row.value)
         for row in source_of(directory, content, name, **options).rows()

@@ -30,7 +30,7 @@ class Prepared:
 
 @dataclass
 class Silent:
-    """Progress that nobody sees; `notes` and `done` keep what was said."""
+    """Progress that is not shown; `notes` and `done` keep it."""
 
     notes: list[str] = field(default_factory=list)
     done: int = 0
@@ -52,7 +52,7 @@ class Silent:
 
 
 class NoHooks:
-    """The steps of a job that has none besides sending its rows."""
+    """Hooks of a job that only sends its rows."""
 
     changes_rows = False
 
@@ -64,7 +64,7 @@ NO_HOOKS: Any = NoHooks()
 
 
 def prepared(count: int, *, bad: Sequence[int] = ()) -> list[Prepared]:
-    """Rows 1..count with a distinct `n`; those in `bad` are locally invalid."""
+    """Return rows 1..count with a distinct `n`; those in `bad` are locally invalid."""
     finding = Finding("bad_value", "not a number", column="n")
     return [Prepared(n, {"n": n}, findings=(finding,) if n in bad else ()) for n in range(1, count + 1)]
 
@@ -90,7 +90,7 @@ def run(
     stop_on_error: bool = True,
     progress: Progress | None = None,
 ) -> RunResult:
-    """One run of an import job over prepared rows."""
+    """Run an import job over prepared rows."""
     shown = progress or Silent()
     context = ImportRun(
         service, journal, options or DeliveryOptions(), clock or FakeClock(), shown, rows=lambda: rows, hooks=NO_HOOKS,

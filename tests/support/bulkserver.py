@@ -1,4 +1,4 @@
-"""A small records service that keeps what it is given and misbehaves when told to: the ground truth for bulk tests. Its client `crm` calls
+"""A small records service that stores what it receives and misbehaves on request: the ground truth for bulk tests. Its client `crm` calls
 it without a socket.
 
 server = BulkServer()
@@ -30,9 +30,9 @@ OBJECT_ID = "0b7ecf00-0000-4000-8000-000000000001"
 
 @dataclass
 class Fault:
-    """What becomes of one write request: `applies` says whether its rows are written. `drop` gives no answer at all.
+    """The effect of one write request. `applies`: whether its rows are written. `drop`: no answer.
 
-    `hold` is waited for before answering. Otherwise `status` and `body` (JSON value or raw bytes) replace the answer.
+    The answer waits for `hold`. Otherwise `status` and `body` (JSON value or raw bytes) replace the answer.
     """
 
     applies: bool = False
@@ -44,11 +44,11 @@ class Fault:
 
 
 class BulkServer:
-    """`records` are the rows, in order of creation. `faults` is by number of the write request, from 0.
+    """`records` are the rows in order of creation. `faults` are by number of the write request, from 0.
 
-    `refuse_row(data)` gives the message of a row's failure, `refuse_batch(records)` a `(status, message)` for a whole request.
-    `before_page(n)` runs before the n-th list answer (from 0) is made, `before_record(id)` before one
-    record is shown; `visible(record)` says whether lists show it.
+    `refuse_row(data)` returns the message of a row's failure, `refuse_batch(records)` a `(status, message)` for a whole request.
+    `before_page(n)` runs before the n-th list answer (from 0), `before_record(id)` before one record is shown; `visible(record)` decides
+    whether lists show it.
     """
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ class BulkServer:
         self.origin = "http://127.0.0.1:9"
 
     def crm(self, clock: Clock | None = None, *, timeout: float = 5.0, max_wait: float = 300.0) -> Crm:
-        """A client of this server."""
+        """Return a client of this server."""
         credential = Credential("key-that-must-not-leak", "test", self.origin)
         return Crm(Session(self.origin, credential, _Direct(self), clock=clock or FakeClock(), timeout=timeout, max_wait=max_wait))
 
     def seed(self, rows: list[dict[str, Any]], created_at: Callable[[int], str] | None = None) -> list[str]:
-        """Put records there directly; returns their ids."""
+        """Add records directly and return their ids."""
         return [self.add(data, created_at(n) if created_at else None)["id"] for n, data in enumerate(rows)]
 
     def add(self, data: dict[str, Any], created_at: str | None = None) -> dict[str, Any]:
@@ -92,14 +92,14 @@ class BulkServer:
             return record
 
     def values(self, slug: str) -> Counter[Any]:
-        """How often each value of an attribute is there."""
+        """Count the values of an attribute."""
         with self.lock:
             return Counter(record["data"].get(slug) for record in self.records)
 
-    # -- what the service does -------------------------------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------------------------------------------
 
     def answer(self, method: str, target: str, body: bytes, within: float) -> Response | None:
-        """The answer to one request; None where the connection is cut. Raises NetworkError where it takes longer than `within` seconds."""
+        """Return the answer to one request, None if the connection breaks. Raises NetworkError after `within` seconds."""
         if method == "GET":
             return self._shown_by(urlsplit(target))
         document = json.loads(body) if method == "POST" else json.loads(body)["ids"]
@@ -119,7 +119,7 @@ class BulkServer:
         return _answer(fault.status, told, fault.headers)
 
     def _shown_by(self, url: SplitResult) -> Response:
-        """A list, or one record."""
+        """Return a list or one record."""
         if not self.readable:
             return _answer(403, {"error": "insufficient_scope", "message": "records:read is missing"})
         record_id = url.path.split("/records")[-1].strip("/")
@@ -195,7 +195,7 @@ FILTER = re.compile(r"filter\[(?P<slug>[^]]+)\]\[(?P<operator>[^]]+)\]")
 
 @dataclass(frozen=True)
 class _Direct:
-    """Hands the requests of a session to a server in the same thread."""
+    """Passes the requests of a session to a server in the same thread."""
 
     server: BulkServer
 
@@ -206,4 +206,4 @@ class _Direct:
         return answer
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""

@@ -1,7 +1,8 @@
-"""Changes by key, deletions, feeds, undos and parents against a service that answers wrongly; then the ground truth of every record.
+"""Changes by key, deletions, feeds, undos and parents against a service that answers wrongly, compared with the ground truth of every
+record.
 
-A play is data; `play_change` runs it through the use cases on an injected clock. Rows lost, doubled or misnamed, values of people that were
-overwritten, and exit 0 for work that is not done are faults of crmctl.
+A play is data; `play_change` runs it through the use cases on an injected clock. Lost, doubled or misnamed rows, overwritten values of
+people, and exit 0 for unfinished work are faults of crmctl.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KILLS = (None, None, None, ("after begin", 1), ("after begin", 2), ("before sett
 
 @dataclass
 class ChangeOutcome:
-    """Faults of crmctl, in words, and what it left in doubt."""
+    """Faults of crmctl, in words, and the number of rows it left in doubt."""
 
     faults: list[str] = field(default_factory=list)
     in_doubt: int = 0
@@ -89,7 +90,7 @@ def error_of(result: Any) -> CrmctlError | None:
 
 
 class Stage:
-    """One play: the service, the state of crmctl, and what went wrong."""
+    """One play: the service, the state of crmctl, and the faults found."""
 
     def __init__(self, told: ChangePlay, folder: Path) -> None:
         self.told, self.folder = told, folder
@@ -100,11 +101,11 @@ class Stage:
 
     @property
     def bulk(self) -> Bulk:
-        """A new process."""
+        """Bulk commands of a new process."""
         return Bulk(PlayContext(client_of(self.service, self.clock, self.told.senders), self.clock, self.folder))  # type: ignore[arg-type]
 
     def begin(self) -> None:
-        """From now on the service misbehaves."""
+        """Let the service misbehave from now on."""
         service, told = self.service, self.told
         service.answers = {service.writes + at: ANSWERS[name] for at, name in told.answers}
         service.alters = service.is_late = True
@@ -121,14 +122,14 @@ class Stage:
             return Refused(error)
 
     def run(self, work: Callable[[Bulk], Any]) -> Any:
-        """Run a job, kill it if told, and resume it until nothing changes. None if it was killed and nobody resumed it."""
+        """Run a job, kill it if the play says so, and resume it until nothing changes. Return None if it was killed and not resumed."""
         if self.told.kill is None:
             result = self.attempt(work)
         else:
             try:
                 with deadly(*self.told.kill):
                     result = self.attempt(work)
-            except BaseException as error:  # pytest's word for a process that ended before its death
+            except BaseException as error:  # pytest's exception for a process that ended before its death
                 if type(error).__name__ != "Failed":
                     raise
             else:
@@ -155,7 +156,7 @@ class Stage:
             self.outcome.faults.append(text)
 
     def count_rows(self, result: Any, sent: Mapping[int, Data], what: str) -> None:
-        """Compare what the newest job says of each row with what exists."""
+        """Compare the newest job's report of each row with the stored records."""
         jobs = self.store.list()
         with closing(self.store.open(jobs[0])) as journal:
             rows, extra, rivals = journal.rows(1, ROWS), surplus_records(journal), journal.kept(RIVALS)
@@ -181,7 +182,8 @@ class Stage:
             mine = [record for record in records if record.versions[0][2] == "job"]
             spare = len(extra.get(n, ())) + len(rivals.get(n, ((), ()))[1]) + doubtful + (state is RowState.REJECTED)  # as ambiguous
             self.fault(f"{what}: row {n} is doubled ({len(mine)})", when=len(mine) > 1 + spare)
-            # A row found by its key speaks of its own record. One that a rival adds at that moment is ambiguous for the next import by key.
+            # A row found by its key refers to its own record. A record that a rival adds at that moment is ambiguous for the next import by
+            # key.
             is_claimed = bool(mine) and state not in (RowState.UPDATED, RowState.UNCHANGED)
             self.fault(f"{what}: exit 0 and row {n} exists {len(records)} times", when=succeeded and is_claimed and len(records) > 1)
             record_id = rows[n].record_id if n in rows else None
@@ -190,12 +192,12 @@ class Stage:
                 self.fault(f"{what}: row {n} is misnamed", when=record is None or record.row != n)
 
     def is_back(self, record: Kept, before: Data) -> bool:
-        """Whether a record has its old values, or what the service makes of them when they are written again."""
+        """Whether a record has its old values, or what the service stores when they are written again."""
         again = self.service.stored(record.row, before)
         return record.data is not None and all(record.data.get(slug) in (value, again.get(slug)) for slug, value in before.items())
 
     def _holds(self, record: Kept, n: int, data: Data) -> bool:
-        """Whether some version of the record has the row's values, apart from those that people changed since."""
+        """Whether some version of the record has the row's values, except those that people changed since."""
         stored = {slug: value for slug, value in self.service.stored(n, data).items() if slug in data and slug not in record.edits}
         return any(
             version is not None and all(version.get(slug) == value for slug, value in stored.items()) for _, version, _ in record.versions
@@ -207,15 +209,15 @@ def _keyed(stage: Stage) -> None:
     stage.begin()
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
     result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.told.senders))
-    # A killed job that nobody resumes has compared nothing yet, and looks unfinished; the next import by key judges its rows.
+    # A killed job that is not resumed has compared nothing yet and looks unfinished; the next import by key judges its rows.
     stage.count_rows(result, {} if result is None else sent, "first import")
     stage.fault(
         "a killed job looks finished", when=result is None and stage.store.list()[:1] != [] and not stage.store.list()[0].is_resumable
     )
     stage.end()
     if stage.told.alteration == "alters the unique attribute":
-        return  # nobody could find these keys again
-    stage.service.watches = False  # what people changed after an import, the next one by key may change again
+        return  # these keys cannot be found again
+    stage.service.watches = False  # the next import by key may change what people changed after an import
     again = {n: data_of(n, 2) for n in range(1, ROWS + 1)}
     second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=stage.told.senders)
     mine = Counter(record.row for record in stage.service.of() if record.versions[0][2] == "job")
@@ -237,14 +239,14 @@ def _delete(stage: Stage) -> None:
     if result is not None:
         summary = getattr(result.summary, "to_document", dict)()
         told = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
-        stage.fault("records are gone and there is no job", when=len(left) < len(ids) and not stage.store.list())
+        stage.fault("records were deleted without a job", when=len(left) < len(ids) and not stage.store.list())
         stage.fault(f"{told} of {len(ids)} are reported gone, {len(left)} exist", when=told is not None and told > len(ids) - len(left))
         stage.fault(f"exit 0 and {len(left)} exist", when=error_of(result) is None and bool(left))
     stage.outcome.rows += len(ids)
 
 
 def _feed(stage: Stage) -> None:
-    """Three nights; people edit records after the first and during the second."""
+    """Import on three nights; people edit records after the first and during the second."""
     nights = [{n: data_of(n, night) for n in range(1, ROWS + 1)} for night in (1, 2)]
 
     def play_night(bulk: Bulk, night: int) -> Any:
@@ -261,7 +263,7 @@ def _feed(stage: Stage) -> None:
     stage.begin()
     result = stage.run(lambda bulk: play_night(bulk, 2))
     if stage.told.alteration == "alters the unique attribute":
-        return  # nobody could find these keys again
+        return  # these keys cannot be found again
     stage.count_rows(result, {}, "second night")
     stage.end()
     stage.clock.advance(NIGHT)
@@ -276,7 +278,7 @@ def _feed(stage: Stage) -> None:
 
 
 def _undo(stage: Stage) -> None:
-    """An import by key is undone after people edited some of its records; the lists are late, or show an old state for ever."""
+    """Undo an import by key after people edited some of its records; the lists are late, or show an old state for ever."""
     before = {record.id: dict(record.data or {}) for record in stage.service.of()}
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
     stage.service.alters = True
@@ -374,7 +376,7 @@ def play_change(told: ChangePlay) -> ChangeOutcome:
 
 
 def change_plays(count: int, seed: int) -> Iterator[ChangePlay]:
-    """Random plays, the same for the same seed."""
+    """Yield random plays, reproducible by seed."""
     chance = random.Random(seed)
     for number in range(count):
         batch = chance.choice(BATCHES)

@@ -1,6 +1,7 @@
-"""A service that keeps every version of its records, alters values, answers wrongly and lists late, beside people who edit and create.
+"""A service that keeps every version of its records, alters values, answers wrongly and shows lists late, while people edit and create
+records.
 
-A play says what it does; `overwritten` names the values of people that a job replaced although it could have known them.
+A play describes its behaviour; `overwritten` names the values of people that a job replaced although it could have known them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ TYPES = {
 
 @dataclass(frozen=True)
 class ChangePlay:
-    """`answers` by number of the write since the first import began. `writer`: `edits` records, or creates `rivals` with the same key.
-    `kill`: the step at which the process ends; `resumes`: whether somebody resumes it."""
+    """One job and its faults. `answers` by number of the write since the first import began. `writer`: `edits` records, or creates `rivals`
+    with the same key. `kill`: the step at which the process ends; `resumes`: whether the user resumes it.
+    """
 
     kind: str
     alteration: str | None = None
@@ -98,7 +100,7 @@ class ChangingService:
             self.clock.advance(2)
             self._meddle()
         fault = self.answers.pop(self.writes, Fault("none", "all"))
-        if fault.reply.startswith("429"):  # it is believed: a person's value written since is repeated over
+        if fault.reply.startswith("429"):  # crmctl believes it, so it may repeat over a person's newer value
             self.repeated |= {row.get("id") for row in body.get("records", ())}
         self.writes += 1
         return self._answer(fault, self._work(request.method, path, body))
@@ -228,11 +230,11 @@ class ChangingService:
             edit = record.edits.get(slug)
             if edit is not None and record.data.get(slug) == edit[0] != value:
                 self._note(record, slug, *edit)
-        kept = {slug: value for slug, value in stored.items() if slug in data or slug not in record.data}  # a default fills what is empty
+        kept = {slug: value for slug, value in stored.items() if slug in data or slug not in record.data}  # a default fills empty values
         record.versions.append((self.clock.now(), record.data | kept, "job"))
 
     def _note(self, record: Kept, slug: str, value: Any, moment: float) -> None:
-        """A person's value is gone: crmctl could have known that if it wrote this record before, or read it after the edit."""
+        """Note a person's lost value if crmctl could have known it: it wrote this record before the edit, or read it after the edit."""
         written = any(writer == "job" and self.began <= at < moment for at, _, writer in record.versions)
         slowest = {"current": 0.0, "5 s late": 5.0}.get(self.told.lists, 25.0)
         if self.watches and record.id not in self.repeated and (written or moment + slowest < self.began):
@@ -253,7 +255,7 @@ class ChangingService:
         record.versions.append((moment, record.data | {slug: value}, "person"))
 
     def stored(self, row: int | str | None, data: Data) -> Data:
-        """What the service makes of these values."""
+        """Return these values as the service stores them."""
         applies = self.alters and self.told.alteration is not None and self.told.altered in (None, row)
         if not applies or not isinstance(row, int):
             return data
@@ -269,7 +271,7 @@ class ChangingService:
         return self.told.unique and any(record.data.get(slug) == value for record in self.of(object_id) if record.data is not None)
 
     def of(self, object_id: str = PEOPLE) -> list[Kept]:
-        """The records that exist."""
+        """Return the records that exist."""
         return [record for record in self.records.values() if record.object_id == object_id and record.data is not None]
 
     def _meddle(self) -> None:

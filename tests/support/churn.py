@@ -1,6 +1,6 @@
-"""A service in memory whose records come, change and go between any two requests: the ground truth for reading completely.
+"""A service in memory whose records are created, changed and deleted between any two requests: the ground truth for complete reading.
 
-Nothing is mocked but the wire: the reader gets the pages a real service would give at that moment.
+Only the wire is mocked: the reader gets the pages a real service would send at that moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIES: dict[str, Callable[[Sequence[Row], random.Random], list[Any]]] = {
     "arrival": lambda rows, _: [row.number for row in rows],
     "random": lambda rows, chance: [chance.random() for _ in rows],
 }
-"""How records of one timestamp are ordered: by id up or down, by arrival (stable, but ids do not show it), or anew for every request."""
+"""Order of records with one timestamp: by id up or down, by arrival (stable, but ids do not show it), or different for every request."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Churn:
-    """Mean number of events between two requests. `late`: share of writes that are visible only some requests after their timestamp."""
+    """Mean number of events between two requests. `late`: share of writes that become visible some requests after their timestamp."""
 
     inserts: float = 0.0
     updates: float = 0.0
@@ -60,7 +60,7 @@ class Churn:
 
 @dataclass
 class ChurningService:
-    """Ask it by `list_records`. `group` records share a timestamp at the beginning; `cap` is the deepest offset it lists."""
+    """Read it with `list_records`. `group` records share a timestamp at the beginning; `cap` is the deepest offset it lists."""
 
     seed: int
     count: int
@@ -103,7 +103,7 @@ class ChurningService:
         return whole + (self.chance.random() < mean - whole)
 
     def _churn(self) -> None:
-        """What others do before the next request is answered."""
+        """Make the changes of other clients before the next request is answered."""
         self.now += self.chance.randrange(50_000, 900_000)
         due = [act for when, act in self.late if when <= self.requests]
         self.late = [entry for entry in self.late if entry[0] > self.requests]
@@ -168,7 +168,7 @@ def _wire(record_id: str, version: int, created: int, updated: int, *, timed: bo
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an export under churn came to. `lost`, `stale` and `doubled` must be empty."""
+    """The result of an export under churn. `lost`, `stale` and `invented` must be empty."""
 
     lost: set[str]
     stale: set[str]
@@ -179,7 +179,7 @@ class Outcome:
 
 
 def export_under_churn(service: ChurningService, *, prune: bool = False, mark: GatherMark | None = None) -> Outcome:
-    """Gather everything from the service, or what changed since a mark, and compare with what it knows."""
+    """Export everything, or the changes since a mark, and compare the result with the service."""
     from crmctl.models import jsontext
 
     with Staging() as staging:

@@ -1,4 +1,4 @@
-"""The one way tests run the installed `crmctl`: as a process of its own, with the isolated environment of the test."""
+"""Run the installed `crmctl` as a process in the isolated environment of the test. Tests use no other way."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ CRMCTL = Path(sys.executable).with_name("crmctl")
 
 
 STARTS = ("PYTHON", "LC_", "LANG", "COVERAGE")
-"""Variables that Python reads when it starts begin with these."""
+"""Prefixes of variables that Python reads at its start."""
 
 APART = (["demo"], ["--version"], ["completion"])
-"""Commands that start processes of their own, or import hardly anything."""
+"""Commands that start processes, or import hardly anything."""
 
 OF_THE_SERVICE = (["serve"], ["service"])
 """Commands that import the service."""
 
 
 def uncounted(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment whose processes do nothing for `make coverage`: their files may not grow, or what they import is looked at."""
+    """Return an environment without `make coverage`, for processes whose files must not grow or whose imports are checked."""
     return {name: value for name, value in env.items() if not name.startswith("COVERAGE")}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one finished run left behind."""
+    """The result of a finished run."""
 
     arguments: tuple[str, ...]
     code: int
@@ -44,29 +44,29 @@ class Result:
     err: str
 
     def json(self) -> Any:
-        """The one JSON document on stdout."""
+        """Return the one JSON document on stdout."""
         return loads(self.out)
 
     def lines(self) -> list[Any]:
-        """The JSON documents on stdout, one a line (`-o jsonl`)."""
+        """Return the JSON documents on stdout, one per line (`-o jsonl`)."""
         return [loads(line) for line in self.out.splitlines()]
 
     def error(self) -> dict[str, Any]:
-        """The error object of a machine format: the last line of stderr."""
+        """Return the error object of a machine format: the last line of stderr."""
         return loads(self.err.strip().splitlines()[-1])["error"]
 
     def ok(self) -> Result:
-        """Itself; fails with everything that was printed unless the run ended with 0."""
+        """Return itself, or fail with the whole output unless the run ended with 0."""
         return self.exits(0)
 
     def exits(self, code: int) -> Result:
-        """Itself; fails with everything that was printed unless the run ended with `code`."""
+        """Return itself, or fail with the whole output unless the run ended with `code`."""
         assert self.code == code, f"{self.arguments} ended with {self.code}, not {code}\nstdout: {self.out}\nstderr: {self.err}"
         return self
 
 
 def environment(env: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """The test's environment with `env` laid over it; None removes a variable."""
+    """Return the test's environment with the changes in `env`; None removes a variable."""
     merged: dict[str, str | None] = {**os.environ, **(env or {})}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -78,9 +78,9 @@ def run_crmctl(
     cwd: str | Path | None = None,
     timeout: float = PATIENCE,
 ) -> Result:
-    """Run to the end with pipes for all three streams; stdin is empty unless `input` is given. Text is UTF-8, line ends kept.
+    """Run to the end with pipes for all three streams; stdin is empty unless `input` is given. Text is UTF-8, line ends are kept.
 
-    Where nothing about the start of Python matters, the process comes from one that has imported crmctl already (warm_program.py).
+    Unless the start of Python matters, the process is forked from one that has imported crmctl already (warm_program.py).
     """
     words = [str(argument) for argument in arguments]
     given = input.encode() if isinstance(input, str) else input or b""
@@ -93,7 +93,7 @@ def run_crmctl(
 
 
 def _warm(words: Sequence[str], env: Mapping[str, str | None] | None) -> WarmProgram | None:
-    """The process that this run can come from."""
+    """Return the process to fork this run from, if any."""
     if not hasattr(os, "fork") or any(name.startswith(STARTS) for name in env or {}) or words[:1] in APART:
         return None
     return warm_program(str(CRMCTL), *(["service"] if words[:1] in OF_THE_SERVICE else []))
@@ -102,7 +102,7 @@ def _warm(words: Sequence[str], env: Mapping[str, str | None] | None) -> WarmPro
 def start_crmctl(
     *arguments: str | Path, env: Mapping[str, str | None] | None = None, cwd: str | Path | None = None, **pipes: Any
 ) -> subprocess.Popen[str] | WarmProcess:
-    """Start in the background with pipes for stdin, stdout and stderr; use it as a context manager and end it yourself."""
+    """Start crmctl in the background with pipes for stdin, stdout and stderr; use it as a context manager and end it yourself."""
     words = [str(argument) for argument in arguments]
     if warm := _warm(words, env):
         return warm.open(words, environment(env), Path(cwd or Path.cwd()), **pipes)
@@ -118,7 +118,7 @@ def spawn(
     rows: int = 24,
     timeout: float = PATIENCE,
 ) -> pexpect.spawn:
-    """Run on a real pseudo-terminal of the given size; `expect`, `sendline` and `expect_exit` drive it."""
+    """Run crmctl on a real pseudo-terminal of the given size; `expect`, `sendline` and `expect_exit` drive it."""
     words = [str(argument) for argument in arguments]
     sized = environment({"COLUMNS": None, "LINES": None, **(env or {})})
     return pexpect.spawn(
@@ -135,7 +135,7 @@ def spawn(
 
 
 def expect_exit(terminal: pexpect.spawn) -> tuple[int, str]:
-    """Wait for the end of a spawned run: its exit code and all that it printed since the last `expect`, line ends as `\\n`."""
+    """Wait for the end of a spawned run. Return its exit code and its output since the last `expect`, line ends as `\\n`."""
     terminal.expect(pexpect.EOF)
     printed = terminal.before or ""
     terminal.close()

@@ -34,7 +34,7 @@ class FakeClock:
 
 
 class HastyClock(SystemClock):
-    """The machine's time and all that was slept on it, for waits on what other processes wrote down."""
+    """The machine's time plus all time slept, for waits on what other processes wrote."""
 
     def __init__(self) -> None:
         self._slept = 0.0

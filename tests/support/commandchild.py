@@ -1,7 +1,7 @@
-"""`python -m tests.support.commandchild POINT WORDS...`: crmctl with these words, in a process that kills itself at a step.
+"""`python -m tests.support.commandchild POINT WORDS...` runs crmctl with these words, in a process that kills itself at a step.
 
-POINT is `NAME:N`: at the N-th time, counted from 1 over parents, rows and links, the process kills itself as a power cut would. A `patient`
-one waits for ever for the request in flight after one interrupt.
+POINT is `NAME:N`: at the N-th time, counted from 1 over parents, rows and links, the process kills itself as a power cut would. With
+`patient`, the process waits for ever for the request in flight after one interrupt.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
     "described": (export.Export, "_summary", False),
     "remembered": (Increments, "remember", True),
 }
-"""What the process is about to call at a step, or has just called (True): `begun` is before the first byte of a batch, `answered` with the
-answer in hand and not written down; an export is `written` without a manifest, and `remembered` when it has noted what it gave."""
+"""Each step is the function that the process is about to call, or has just called (True): `begun` is before the first byte of a batch,
+`answered` is with the answer not yet in the journal; at `written` an export has no manifest yet, at `remembered` it has stored its mark.
+"""
 
 
 def kill_at(point: str) -> None:
-    """Let this process kill itself at the step."""
+    """Make this process kill itself at the step."""
     name, _, number = point.partition(":")
     if name not in STEPS:
         return

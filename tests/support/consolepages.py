@@ -1,9 +1,9 @@
-"""Every page of the console and the portal, on data as a small team would have it.
+"""Every page of the console and the portal, with the data of a small team.
 
 furnished = furnish(service)
 furnished.paths["/records/{slug}"]        the addresses of one page of the route table, below /console
 
-A page that is new in the route table and not in `paths` is one that nobody looks at: `unknown_pages` names it.
+`unknown_pages` names pages of the route table that are missing from `paths` and therefore not tested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_PAGES = {
     "/search/lookup",
     "/reports/{id:uuid}/runs/{runId:uuid}/csv",
 }
-"""They answer with a way on or a file."""
+"""Routes that redirect or return a file."""
 
 DEFINITIONS = """
 reports:
@@ -94,8 +94,8 @@ STAGES = ["lead", "qualified", "proposal", "negotiation", "won", "lost"]
 
 @dataclass(frozen=True)
 class FurnishedPages:
-    """`paths`: by the path in the console's route table, where that page is on this data; `portal` and `signed_out` are those
-    of the portal, and those of somebody who has not signed in.
+    """`paths`: addresses of each path in the console's route table, with this data; `portal` and `signed_out`: pages of the portal, and
+    pages without a session.
     """
 
     paths: dict[str, list[str]]
@@ -107,12 +107,12 @@ class FurnishedPages:
 
 
 def page_tables(service: RunningService) -> tuple[Pages, Pages]:
-    """The route tables of the console and the portal."""
+    """Return the route tables of the console and the portal."""
     return areas(Context(service.settings, service.engine, service.clock, new_id), dict)
 
 
 def unknown_pages(service: RunningService, furnished: FurnishedPages) -> set[str]:
-    """Pages of the route tables that nobody has put into `furnish`; and what is there that the tables do not have."""
+    """Return pages of the route tables that `furnish` lacks, and pages that the tables lack."""
     console, portal = page_tables(service)
     shown = {route.path for route in console.routes if route.method == "GET"} - NO_PAGES
     in_portal = {route.path for route in portal.routes if route.method == "GET"} - {""}
@@ -141,7 +141,7 @@ class _Desk:
 
 
 def furnish(service: RunningService) -> FurnishedPages:
-    """Something on every page, and where the pages are."""
+    """Fill every page with data. Return the addresses of the pages."""
     desk = _Desk(service)
     load_document(service.engine, parse_document(DEFINITIONS), clock=service.clock, ids=new_id)
     people, deal = _records(desk)
@@ -323,7 +323,7 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
 
 
 def ran(service: RunningService, workflow: str, error: str | None) -> str:
-    """A run that has ended before any job sees it; its id."""
+    """Add a run that ended before any job saw it. Return its id."""
     stamp: Any = {"ids": new_id, "now": service.clock.now()}
 
     def run(tx: Tx) -> str:
@@ -339,7 +339,7 @@ def ran(service: RunningService, workflow: str, error: str | None) -> str:
 
 
 def _endpoints(service: RunningService) -> dict[str, list[str]]:
-    """One of each health; the deliveries are disabled or of tests, so that no job tries them."""
+    """Add one endpoint of each health; their deliveries are disabled or tests, so that no job tries them."""
     now, stamp = service.clock.now(), {"ids": new_id, "now": service.clock.now()}
     columns = ("tried_at", "failing_since", "succeeded_at", "problem", "disabled_at", "enabled")
     sql = f"UPDATE webhook_endpoint SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?"
@@ -378,7 +378,7 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
 
 
 def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
-    """A delivery with one attempt that was answered with the status, or not at all."""
+    """Add a delivery with one attempt that got this status, or no answer. Return its id."""
     delivery, now = deliveries.send_test(tx, endpoint, **stamp), stamp["now"]
     error = None if status else "connection refused"
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}

@@ -1,4 +1,4 @@
-"""A copy of a template database that was used becomes one again: to put its rows back takes a tenth of what another copy takes."""
+"""Reset a used copy of a template database: restoring its rows takes a tenth of the time of another copy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import psycopg
 CATALOGS = ("pg_attribute a WHERE a.attrelid", "pg_attrdef a WHERE a.oid", "pg_constraint a WHERE a.oid", "pg_index a WHERE a.indexrelid",
             "pg_trigger a WHERE a.oid", "pg_proc a WHERE a.oid", "pg_type a WHERE a.oid", "pg_namespace a WHERE a.oid",
             "pg_extension a WHERE a.oid", "pg_statistic a WHERE a.starelid", "pg_largeobject_metadata a WHERE a.oid")  # fmt: skip
-"""Where PostgreSQL keeps what is in a database besides rows."""
+"""The catalogs in which PostgreSQL stores everything except rows."""
 OWN = 16384
-"""The first number of what PostgreSQL has not made itself."""
+"""The first object id that PostgreSQL does not use itself."""
 STATE = " - '{relfilenode,relpages,reltuples,relallvisible,relfrozenxid,relminmxid}'::text[]"
 STRUCTURE = " UNION ALL ".join(
     [f"SELECT (to_jsonb(a){STATE})::text AS row FROM pg_class a WHERE a.oid >= {OWN}"]
@@ -26,12 +26,12 @@ FOR name IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace = 'pub
   ELSIF pg_relation_size(name) > 0 THEN EXECUTE format('DELETE FROM %s', name); END IF;
 END LOOP; END $$
 """
-"""To delete the rows of a page is quicker than a new file; of more than one page it would leave holes that later rows fill in any order."""
+"""Deleting the rows of one page is faster than a new file; deleting more would leave holes that later rows fill in any order."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a template holds: a digest of everything that is no row, its rows by table, and where its sequences are."""
+    """The contents of a template: a digest of everything except rows, the rows by table, and the positions of the sequences."""
 
     structure: str
     rows: dict[str, bytes]
@@ -39,7 +39,7 @@ class Contents:
 
 
 def read_contents(connection: psycopg.Connection) -> Contents:
-    """Of a copy that nobody has used."""
+    """Read the contents of an unused copy."""
     rows = {table: _rows(connection, table) for (table,) in connection.execute(TABLES).fetchall()}
     names = [name for (name,) in connection.execute("SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S'").fetchall()]
     places = [connection.execute(f"SELECT last_value, is_called FROM {name}").fetchone() for name in names]  # type: ignore[call-overload]
@@ -48,7 +48,7 @@ def read_contents(connection: psycopg.Connection) -> Contents:
 
 
 def put_back(connection: psycopg.Connection, contents: Contents) -> bool:
-    """Make it a fresh copy. False, and nothing done, where more than rows has changed."""
+    """Make the database a fresh copy. Return False, and change nothing, if more than rows changed."""
     if _structure(connection) != contents.structure:
         return False
     connection.execute(EMPTY)

@@ -1,4 +1,4 @@
-"""The storage engines that the same tests hold on, and a fresh database of each.
+"""The storage engines of parametrized tests, and a fresh database of each.
 
 @pytest.fixture(params=ENGINES)
 def store(request, tmp_path):
@@ -20,12 +20,12 @@ from crmctl.service.store import members
 from crmctl.service.store.engine import open_engine
 
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("initdb", "postgres")))
-"""The one place that names the engines. PostgreSQL's server programs may be absent."""
+"""The only list of the engines. PostgreSQL's server programs may be missing."""
 
 
 @contextlib.contextmanager
 def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bool = False) -> Iterator[str]:
-    """The address of a database of the engine `request.param`, gone afterwards. Its organisation may be there already."""
+    """Yield the address of a new database of the engine `request.param`, set up unless `is_empty`. Drop it afterwards."""
     if request.param == "sqlite":
         file = folder / "service.db"
         if not is_empty:
@@ -41,14 +41,14 @@ def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bo
 
 
 def set_up_organisation(url: str) -> None:
-    """Set up an empty database, long before anything that tests do. A copy of it is quicker than another set-up."""
+    """Set up an empty database, at a time long before any test. Copying it is faster than another set-up."""
     with contextlib.closing(open_engine(url)) as engine:
         engine.write(lambda tx: members.initialise(tx, ids=new_id, now=1_577_836_800.0))
 
 
 @cache
 def organised_file() -> bytes:
-    """An SQLite database with its organisation set up."""
+    """Return an SQLite database with its organisation set up."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "organised.db"
         set_up_organisation(f"sqlite:///{file}")

@@ -1,4 +1,4 @@
-"""Webhook deliveries run by hand: a database, a clock, and the jobs, whose rounds a test starts."""
+"""Webhook deliveries run by hand: a database, a clock, and jobs whose rounds a test starts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Bench:
         self.dispatcher.run_once()
 
     def jobs(self) -> list[Deliveries]:
-        """Of one process."""
+        """Return the delivery jobs of one process."""
         return [Deliveries(self.context, self.caller, lambda: 0.5, lane) for lane in (PROVEN, UNPROVEN)]
 
     def deliver(self) -> int:
-        """Try what is due now; returns how many rounds there were."""
+        """Try everything that is due now. Return the number of rounds."""
         rounds = 0
         while True:
             jobs = self.jobs()
@@ -55,7 +55,7 @@ class Bench:
             rounds += 1
 
     def attempts(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of its only delivery."""
+        """Return the attempts of its only delivery."""
         [delivery] = self.history(endpoint)
         return list(self.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))["history"])
 

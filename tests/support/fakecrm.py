@@ -1,4 +1,4 @@
-"""A strict stand-in for the service over real sockets: routes answer with functions, so that state and time can be part of a test.
+"""A strict stand-in for the service over real sockets: functions answer its routes, so that tests control state and time.
 
 with FakeCrm({"GET /reports": lambda request: {"reports": []}}) as fake:
     run_crmctl("reports", "list", env=fake.env)
@@ -21,7 +21,7 @@ API = "/api/v1"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: header names in lower case."""
+    """One request, header names in lower case."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A status with a JSON document, or a body as it is; `date` replaces the Date header, in Unix seconds; `cut` ends the connection."""
+    """A status with a JSON document or a raw `body`; `date` replaces the Date header, in Unix seconds; `cut` closes the connection."""
 
     status: int = 200
     json: Any = None
@@ -47,14 +47,14 @@ class Answer:
 
 
 Route = Callable[[Asked], Any]
-"""Gives an Answer, or the JSON of a 200."""
+"""Returns an Answer, or the JSON of a 200."""
 
 
 class FakeCrm:
-    """Fails at the end when something was asked that no route answers, or came without the key where it belongs.
+    """Fails at the end if a request matched no route, or lacked the key or sent it where it must not.
 
-    Routes are `METHOD /path` below the API; a path outside of it starts with `//`, must come without the key. The last part of
-    a path may be `*`; outside, all of it.
+    Routes are `METHOD /path` below the API; paths outside of it start with `//` and must come without the key. The last part of a path may
+    be `*`; outside the API, the whole path.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
@@ -75,7 +75,7 @@ class FakeCrm:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
             def log_message(self, *arguments: Any) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -96,7 +96,7 @@ class FakeCrm:
         return {"CRMCTL_BASE_URL": self.origin, "CRMCTL_API_KEY": KEY}
 
     def of(self, route: str) -> list[Asked]:
-        """The requests of one route, in order."""
+        """Return the requests of one route, in order."""
         with self._lock:
             return [asked for asked in self.asked if f"{asked.method} {asked.path}" == route]
 
@@ -107,7 +107,7 @@ class FakeCrm:
         length = int(handler.headers.get("content-length") or 0)
         body = handler.rfile.read(length)
         if len(body) < length:
-            handler.close_connection = True  # half a request is none
+            handler.close_connection = True  # half a request does not count
             return
         headers = {name.lower(): value for name, value in handler.headers.items()}
         asked = Asked(handler.command, path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
@@ -127,7 +127,7 @@ class FakeCrm:
 
     def _answer(self, asked: Asked, inside: bool) -> Answer:
         if (asked.headers.get("authorization") == f"Bearer {KEY}") is not inside:
-            self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'where it must not be'}")
+            self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'not allowed here'}")
         every = f"{asked.method} {asked.path.rpartition('/')[0]}/*" if inside else f"{asked.method} //*"
         route = self.routes.get(f"{asked.method} {asked.path}") or self.routes.get(every)
         if route is None:

@@ -1,6 +1,6 @@
-"""One import under faults, resumed until nothing changes any more, and what the service's ground truth says about every row.
+"""One import under faults, resumed until nothing changes, compared with the service's ground truth about every row.
 
-A scenario is data; `play` is the only way to run one. Nothing waits: the clock is injected.
+A scenario is data; only `play` runs it. Nothing waits: the clock is injected.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 MOST_SECONDS = 86_400.0
-"""A job that waits for longer, by its clock, would wait for ever."""
+"""A job that waits longer, by its clock, would wait for ever."""
 
 
 class MovingClock(FakeClock):
-    """No two moments are the same, as in life: what was sent after something else is seen to be. Raises where nobody ever ends waiting."""
+    """A clock whose moments are all different, as in reality, so that the order of requests shows. Raises if a job waits for ever."""
 
     def now(self) -> float:
         self.advance(0.00001)
@@ -57,13 +57,14 @@ class MovingClock(FakeClock):
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        assert super().now() < START + MOST_SECONDS, "the job waits for what never comes"
+        assert super().now() < START + MOST_SECONDS, "the job waits for ever"
 
 
 @contextmanager
 def repeatable_turns(senders: int = 1) -> Iterator[None]:
-    """Let the thread that looks after rows in doubt wait for the thread that sends, so that a play is the same each time. Several
-    senders do not wait."""
+    """Make plays reproducible: the thread that watches rows in doubt waits for the sending thread. Several senders do not
+    wait.
+    """
     if senders > 1:
         yield
         return
@@ -83,11 +84,11 @@ def repeatable_turns(senders: int = 1) -> Iterator[None]:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing is written after this."""
+    """The process is dead: nothing may be written after this."""
 
 
 class MortalJournal(Journal):
-    """Dies at one of its steps (`step`, the `left`-th time), as a process would, and stays dead."""
+    """A journal that dies at one of its steps (`step`, the `left`-th time), as a process would, and stays dead."""
 
     step = ""
     left = 0
@@ -125,7 +126,7 @@ class MortalJournal(Journal):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`faults` by number of the write; `deaths` are step and count for the first runs; `settle` in seconds."""
+    """`faults` are by number of the write; `deaths` are step and count for the first runs; `settle` is in seconds."""
 
     recognition: str
     faults: tuple[tuple[int, Fault], ...] = ()
@@ -135,7 +136,7 @@ class Scenario:
 
     @property
     def is_beyond_promise(self) -> bool:
-        """Whether lists are old while a refusal is carried out, which is believed then, or have stopped while a proxy repeats a request."""
+        """Whether crmctl cannot be right: lists are old while a refused write is applied, or stopped while a proxy repeats a request."""
         has_stopped = self.habits.stopped is not None
         refusals = [fault for _, fault in self.faults if fault.applies != "no" and fault.reply[0] == "4" and fault.reply != "408"]
         repeated = any(fault.applies == "twice" for _, fault in self.faults)
@@ -148,8 +149,9 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows that are not there exactly once. `in_doubt` and `duplicates` are named by the job, `lost` and `doubled` are not. `wronged` are
-    duplicates that are none, and ids that are not those of their rows: who deletes them loses a row."""
+    """Rows that do not exist exactly once. The job names those `in_doubt` and `duplicates`, but not those `lost` and `doubled`. `wronged`
+    are false duplicates and ids of other rows, whose deletion would lose a row.
+    """
 
     lost: int
     doubled: int
@@ -172,7 +174,7 @@ def rows_for(recognition: str) -> list[Prepared]:
 
 
 def play(scenario: Scenario) -> Outcome:
-    """Run the import, and again after every death or stop, until it is finished or does not get on; then audit and count."""
+    """Run the import, again after every death or stop, until it has finished or makes no progress; then audit and count."""
     clock = MovingClock()
     service = FaultService(clock, dict(scenario.faults), scenario.habits)
     rows = rows_for(scenario.recognition)
@@ -202,7 +204,7 @@ def play(scenario: Scenario) -> Outcome:
 
 
 class Crowd:
-    """A service that several senders ask at once: it takes the requests one after the other, in any order."""
+    """A service that several senders call at once; it takes the requests one by one, in any order."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
@@ -228,7 +230,7 @@ def client_of(service: Any, clock: FakeClock, senders: int = 1) -> Crm:
 
 
 def run_once(service: FaultService, journal: Journal, rows: list[Prepared], scenario: Scenario, clock: FakeClock) -> bool:
-    """Whether the process died."""
+    """Run the job once. Return whether the process died."""
     options = DeliveryOptions(concurrency=1, max_rows=BATCH, settle=scenario.settle)
     try:
         run_import(ImportRun(client_of(service, clock), journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS))
@@ -246,7 +248,7 @@ def look_back(service: FaultService, journal: Journal, rows: list[Prepared], clo
 
 
 def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Outcome:
-    """Count every row on the service, rows that are alike together."""
+    """Count every row in the service; equal rows are counted together."""
     there = Counter(one["wire"]["data"]["n"] for one in service.records)
     entries = journal.rows(1, ROWS)
     duplicates = surplus_records(journal)
@@ -269,7 +271,7 @@ def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Out
 def misnamed(
     service: FaultService, numbers: Mapping[int, int], entries: Mapping[int, RowEntry], duplicates: Mapping[int, Sequence[str]]
 ) -> int:
-    """How many ids a job tells of rows that are not those of their records, or tells twice. `numbers`: what rows hold as `n`."""
+    """Count the ids a job reports for the wrong row, or twice. `numbers`: the value of `n` by row."""
     there = {one["wire"]["id"]: one["wire"]["data"]["n"] for one in service.records}
     told = [(row, entry.record_id) for row, entry in entries.items() if entry.record_id is not None]
     told += [(row, record_id) for row, extra in duplicates.items() for record_id in extra]
@@ -277,9 +279,9 @@ def misnamed(
 
 
 def singles() -> list[Scenario]:
-    """Every fault at the first, a middle and the last write, with every way reading behaves; every death.
+    """Return every fault at the first, a middle and the last write with all reading habits, and every death.
 
-    What somebody else doubled cannot be seen in lists that have stopped.
+    Lists that stand still cannot show what another client doubled.
     """
     found = [
         Scenario(recognition, ((at, fault),), habits)
@@ -290,7 +292,7 @@ def singles() -> list[Scenario]:
 
 
 def pairs() -> list[Scenario]:
-    """Every two faults one after the other, every fault with every death, every two deaths."""
+    """Return all sequences of two faults, of a fault and a death, and of two deaths."""
     found = [Scenario(which, ((1, one), (2, two))) for which, one, two in product(RECOGNITIONS, FAULTS, FAULTS)]
     found += [
         Scenario(which, ((1, fault),), deaths=((step, n),)) for which, fault, step, n in product(RECOGNITIONS, FAULTS, POINTS, (1, 2))

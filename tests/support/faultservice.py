@@ -1,7 +1,7 @@
-"""A records service that fails as it is told to, in front of its ground truth, and the same rows counted afterwards.
+"""A records service that fails on request, together with its ground truth.
 
-In process it is a transport on an injected clock (`FaultService`), so that a run with minutes of waiting takes milliseconds; over a socket
-it is served by `FaultServer`, byte by byte. Faults are data: what becomes of the n-th write, and how reading behaves throughout.
+In process it is a transport on an injected clock (`FaultService`), so that minutes of waiting take milliseconds; `FaultServer` serves it
+over a socket, byte by byte. Faults are data: the effect of the n-th write, and how reading behaves throughout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one write. `applies`: no, all, half, late, twice. `reply`: the good answer, or what comes instead of it."""
+    """The effect of one write. `applies`: no, all, half, late, twice. `reply`: the good answer, or what replaces it."""
 
     name: str
     applies: str = "no"
@@ -37,7 +37,7 @@ class Fault:
 
     @property
     def comes_first(self) -> bool:
-        """Whether the answer comes before the handler, by the specification, where it is the first one: then nothing was carried out."""
+        """Whether this answer, as the first one, precedes the handler by the specification, so that the request changed nothing."""
         return self.reply in ("401", "403", "404") and self.applies != "no"
 
 
@@ -45,11 +45,12 @@ class Fault:
 class Habits:
     """How reading behaves.
 
-    `lag`: seconds until a record shows. `ahead`: of the service's clock, seconds. `ties`: how records of one moment come; `still`: every
-    record has the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: so many reads fail. `strangers`:
-    somebody else creates a record before each of our writes. `nodes`: seconds by which the clocks of several machines that take turns are
-    off. `step`: at which write the clock jumps, and by how many seconds. `stopped`: lists stay as they were before this write. `total`:
-    lists say how many records there are. `times`: how times of creation are written: zone, bare, none. `page`: most records of a page.
+    `lag`: seconds until a record shows. `ahead`: seconds by which the service's clock is ahead. `ties`: order of records of one moment;
+    `still`: all records have the same moment. `alters`: text comes back changed. `deaf`: filters are ignored. `broken`: number of reads
+    that fail. `strangers`: another client creates a record before each of our writes. `nodes`: clock errors in seconds of several machines
+    that take turns. `step`: the write at which the clock jumps, and the seconds. `stopped`: lists stay as they were before this write.
+    `total`: lists contain the number of records. `times`: format of creation times: zone, bare, none. `page`: maximum number of records on
+    a page.
     """
 
     name: str = "plain"
@@ -109,7 +110,7 @@ READING: tuple[Habits, ...] = (
 
 
 class Lost(Exception):
-    """No answer, or only `kept` bytes of it."""
+    """No answer, or only its first `kept` bytes."""
 
     def __init__(self, kept: bytes = b"") -> None:
         super().__init__("connection lost")
@@ -117,7 +118,7 @@ class Lost(Exception):
 
 
 class FaultService:
-    """`faults` is by number of the write, from 0. Implements `Transport`."""
+    """`faults` are by number of the write, from 0. Implements `Transport`."""
 
     def __init__(self, clock: Clock, faults: dict[int, Fault] | None = None, habits: Habits | None = None, seed: int = 0) -> None:
         self.clock = clock
@@ -160,7 +161,7 @@ class FaultService:
             return self._page(parse_qs(urlsplit(url).query))
 
     def settle(self) -> None:
-        """Carry out what is still to come."""
+        """Apply writes that are still late."""
         with self.lock:
             self._catch_up(everything=True)
 
@@ -215,7 +216,7 @@ class FaultService:
         if reply == "502 html":
             return Response(502, {"content-type": "text/html"}, b"<html>bad gateway</html>")
         status = int(reply)
-        # Some services say back what they were sent; it must not get anywhere.
+        # Some services echo the request; crmctl must not show it anywhere.
         return json_response(status, {"error": "fault", "message": f"as told, {self._heard}"})
 
     def _delete(self, ids: set[str]) -> Response:
@@ -228,7 +229,7 @@ class FaultService:
         return json_response(200, self._seen(found)) if found else json_response(404, {"error": "not_found", "message": "no such record"})
 
     def create(self, data: dict[str, Any]) -> None:
-        """Somebody else creates a record."""
+        """Create a record as another client."""
         with self.lock:
             self._apply([{"data": data}])
 
@@ -241,7 +242,7 @@ class FaultService:
             self.records.append({"moment": moment, "write": self.writes - 1, "wire": record})
 
     def _time(self, moment: float) -> str | None:
-        """When a record is said to have been created."""
+        """Return the creation time that a record shows."""
         nodes = self.habits.nodes
         said = moment + self.habits.ahead + nodes[self.writes % len(nodes)] + self._stepped
         text = datetime.fromtimestamp(0 if self.habits.still else said, UTC).isoformat()
@@ -286,7 +287,7 @@ def json_response(status: int, document: Any, headers: dict[str, str] | None = N
 class FaultServer:
     """The service on a real socket: an answer may be cut at any byte, and the connection closed or reset.
 
-    `cut` is how many bytes of the answer to the next write leave (None: all); `reset` ends with RST instead of FIN.
+    `cut` is the number of bytes to send of the answer to the next write (None: all); `reset` ends with RST instead of FIN.
     """
 
     service: FaultService

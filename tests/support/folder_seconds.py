@@ -1,7 +1,7 @@
-"""`--folder-seconds`: the processor seconds of each folder of tests, of the tests and of all that they start, from one run.
+"""`--folder-seconds`: processor seconds of each folder of tests, of the tests and all processes they start, from one run.
 
-Every worker is in an accounting group of the kernel, which what it starts inherits; where none can be made (that takes root), the seconds
-are those of the worker and of the processes that it waited for, and the table says so.
+Every worker is in an accounting group of the kernel, which its processes inherit; without root none can be made; then the seconds
+only cover the worker and processes that it waited for, and the table says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 class FolderSeconds:
-    """Of one process; the one that shows the table has those of its workers added."""
+    """Seconds of one process; the process that shows the table adds those of its workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -55,7 +55,7 @@ class FolderSeconds:
             self.config.workeroutput["folder_seconds"] = (dict(self.seconds), dict(self.tests), self._group is not None)
 
     def pytest_unconfigure(self) -> None:
-        """The group goes, unless something that was started is still in it."""
+        """Remove the group, unless a process is still in it."""
         if self._group is not None:
             with contextlib.suppress(OSError):
                 (self._group.parents[1] / "cgroup.procs").write_text(str(os.getpid()))
@@ -69,7 +69,7 @@ class FolderSeconds:
         self._group = self._group if is_whole else None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.section("processor seconds" + ("" if self._group else ", without those of processes that nobody waited for"))
+        terminalreporter.section("processor seconds" + ("" if self._group else ", without processes that no worker waited for"))
         for folder, seconds in self.seconds.most_common():
             terminalreporter.write_line(f"| `{folder}` | {self.tests[folder]:,} | {seconds:,.1f} |")
         terminalreporter.write_line(f"| all | {self.tests.total():,} | {sum(self.seconds.values()):,.1f} |")

@@ -1,4 +1,4 @@
-"""What the application makes and the interface does not: reports and workflows of a service; and a delivery as somebody saved it."""
+"""Reports and workflows, which the interface cannot create, and a saved delivery."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ workflows:
 
 
 def load_definitions(service: RunningService, text: str = DEFINITIONS) -> None:
-    """Give a running service reports and workflows."""
+    """Load reports and workflows into a running service."""
     Path("definitions.yaml").write_text(text, encoding="utf-8")
     run_crmctl("service", "load", "definitions.yaml", "--data", service.data_dir).ok()
 
 
 def saved_delivery() -> tuple[dict[str, str], bytes]:
-    """Headers and body, signed with SECRET, of the example in the help."""
+    """Return headers and body of the help's example, signed with SECRET."""
     headers = {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",

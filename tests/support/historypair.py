@@ -1,4 +1,4 @@
-"""A service in memory with people, the companies they refer to, and activities about both; they share clock, past and backups."""
+"""A service in memory with people, companies they refer to, and activities about both; they share clock, history and backups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HeldActivity(Held):
 
 @dataclass
 class Part(HistoryService):
-    """An object of another service."""
+    """One object of a larger service."""
 
     whole: HistoryService = field(kw_only=True)
 
@@ -59,12 +59,12 @@ class Activities(Part):
         return {"objectId": part.object_id, "recordId": self.chance.choice(list(part.rows))} if part.rows else None
 
     def drop_attribute(self, *, remake: bool) -> None:
-        """They have none."""
+        """Activities have no attributes."""
 
 
 @dataclass
 class PairService(HistoryService):
-    """The people are its own, `companies` and `activities` parts of it."""
+    """A service whose own records are people, with the parts `companies` and `activities`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +112,7 @@ class PairService(HistoryService):
             if row.data["link"] and row.data["link"]["recordId"] not in there:
                 self.activities.overwrite(one, {**row.data, "link": None})
 
-    # -- what is answered ----------------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------------------------
 
     def list_records(self, object_id: str, **asked: Any) -> Page[Record]:
         if object_id == COMPANIES_ID:

@@ -1,4 +1,4 @@
-"""A HistoryService behind a socket, for syncs by the installed program; a chosen request is not answered, so that a kill hits there."""
+"""A HistoryService behind a socket, for syncs by the installed program; it can hold back a chosen request, so that a kill hits there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_SECONDS = 60.0
 
 
 class Barrier:
-    """Counts requests; the one of number `at` waits until it is let go."""
+    """Counts requests and holds back the one with number `at` until `go_on`."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -26,13 +26,13 @@ class Barrier:
         self._lock = threading.Lock()
 
     def arm(self, at: int | None, *, cuts: bool = False) -> None:
-        """`cuts`: the connection ends once the request of this number is let go."""
+        """Choose the request to hold back; with `cuts` its connection closes afterwards."""
         self.at, self.count, self.cuts = at, 0, cuts
         self.reached.clear()
         self.go_on.clear()
 
     def pass_by(self) -> bool:
-        """Whether this one waited."""
+        """Count a request, waiting if it is the chosen one. Return whether it waited."""
         with self._lock:
             self.count += 1
             stops = self.count == self.at
@@ -44,13 +44,13 @@ class Barrier:
 
 @contextmanager
 def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
-    """The service on a free port."""
+    """Serve the service on a free port."""
     turn = threading.Lock()
 
     def route(answer: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
         def answered(asked: Asked) -> Answer:
             if barrier.pass_by() and barrier.cuts:
-                return Answer(cut=True)  # nobody is there any more
+                return Answer(cut=True)  # the client is dead
             with turn:
                 try:
                     return Answer(json=answer(asked), date=service.now / 1_000_000)

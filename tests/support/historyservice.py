@@ -1,5 +1,6 @@
-"""A service in memory with a past: records come, change and go, backups are put back, clocks step, attributes are made anew, others write
-between any two requests. The ground truth for what a mirror may hold."""
+"""A service in memory with a history: records come, change and go, backups are restored, clocks jump, attributes are recreated, and other
+clients write between any two requests. The ground truth for the contents of a mirror.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ OBJECT_ID = "00000000-0000-4000-8000-000000000001"
 
 @dataclass(frozen=True)
 class Manners:
-    """How a service behaves: how many records a page holds at most, in which grain times are kept (microseconds), how equal times are
-    ordered, what it says and what it sorts by. `lag`: how often a list comes from a replica that is behind. `cleans`: references to
-    a record that is deleted leave the others without a sign in their times."""
+    """How a service behaves: maximum records on a page, precision of times (microseconds), order of equal times, which facts it states and
+    sorts it supports. `lag`: how often a list comes from a stale replica. `cleans`: deleting a record silently removes references to it
+    from other records.
+    """
 
     cap: int = 100
     grain: int = 1
@@ -41,12 +43,12 @@ class Manners:
 
 
 class Killed(BaseException):
-    """The process that asked is no more."""
+    """The requesting process is dead."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """One record. It never changes: a change of it is another one."""
+    """One immutable version of a record."""
 
     number: int
     id: str
@@ -76,7 +78,7 @@ Rows = dict[str, Held]
 
 @dataclass
 class Truth:
-    """What was true at any time since a moment: the contents of every id, and the ids that were not there at some time."""
+    """Everything that was true since a moment: all contents of every id, and the ids that were absent at some time."""
 
     seen: dict[str, set[str]]
     absent: set[str] = field(default_factory=set)
@@ -84,8 +86,9 @@ class Truth:
 
 @dataclass
 class HistoryService:
-    """Ask it as the client is asked. `meanwhile` happens before every request; `truths` are of the syncs that go on, the last one's last.
-    `ends_with`: what is raised instead of the answer number `ends_at`."""
+    """Call it like a client. `meanwhile` runs before every request; `truths` belong to unfinished syncs, the newest last. `ends_with`:
+    raised instead of the answer with number `ends_at`.
+    """
 
     seed: int
     manners: Manners = field(default_factory=Manners)
@@ -109,11 +112,11 @@ class HistoryService:
         self._states: list[Rows] = []
         self._orders: dict[tuple[bool, int], list[Held]] = {}
 
-    # -- what happens ------------------------------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
-        """By the service's own clock."""
+        """The time of the service's own clock."""
         return int(self.clock.now() * MICROS) + self.step
 
     @property
@@ -127,7 +130,7 @@ class HistoryService:
         return str(UUID(int=self.chance.getrandbits(128)))
 
     def create(self, count: int, late: int = 0) -> None:
-        """Make records of one time; visible `late` microseconds after it."""
+        """Create records with one time, visible `late` microseconds later."""
         stamp, made = self.stamp, []
         for _ in range(count):
             self.numbers += 1
@@ -158,11 +161,11 @@ class HistoryService:
             self.clean_up()
 
     def clean_up(self) -> None:
-        """What refers to records that are gone is changed without a sign."""
+        """Silently change records that refer to deleted ones."""
 
     @property
     def parts(self) -> Sequence[HistoryService]:
-        """Its objects."""
+        """The objects of the service."""
         return (self,)
 
     def back_up(self) -> None:
@@ -175,7 +178,7 @@ class HistoryService:
                 part._moved({one for one in before.keys() | part.rows.keys() if before.get(one) is not part.rows.get(one)})
 
     def drop_attribute(self, *, remake: bool) -> None:
-        """Its values leave the records without a sign in their times."""
+        """Remove an attribute: its values silently disappear from the records."""
         gone = self.attributes.pop()
         for one, row in list(self.rows.items()):
             self.overwrite(one, {slug: value for slug, value in row.data.items() if slug != gone.slug})
@@ -183,7 +186,7 @@ class HistoryService:
             self.attributes.append(self._attribute(gone.slug))
 
     def overwrite(self, one: str, data: dict[str, Any]) -> None:
-        """Give a record another content without a sign in its times."""
+        """Silently replace the content of a record, without a new time."""
         self._put([replace(self.rows[one], data=data)])
 
     def _put(self, rows: Sequence[Held]) -> None:
@@ -205,14 +208,14 @@ class HistoryService:
         self._come()
 
     def _come(self) -> None:
-        """What was late becomes visible."""
+        """Make late writes visible."""
         due = [entry for entry in self.late if entry[0] <= self.now]
         self.late = [entry for entry in self.late if entry[0] > self.now]
         for _, act in due:
             act()
 
     def some(self, share: float) -> list[str]:
-        """The ids of some records: scattered, or a block."""
+        """Return the ids of some records: scattered, or a block."""
         ids = list(self.rows)
         count = min(len(ids), round(len(ids) * share + self.chance.random()))
         if self.chance.random() < 0.5:
@@ -220,10 +223,10 @@ class HistoryService:
         start = self.chance.randrange(len(ids) - count + 1)
         return ids[start : start + count]
 
-    # -- what is watched -----------------------------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------------------------------
 
     def begin(self, *, again: bool = False) -> Truth:
-        """A sync begins, or `again`, after it was interrupted: from now on, remember what is true between requests."""
+        """Record from now on what is true between requests. `again`: the sync was interrupted before."""
         self._look()
         truth = Truth({one: {row.text} for one, row in self.rows.items()})
         self.truths = [*self.truths, truth] if again else [truth]
@@ -244,7 +247,7 @@ class HistoryService:
         if self.manners.lag:
             self._states.append(dict(self.rows))
 
-    # -- what is answered ----------------------------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------------------------
 
     def _answer(self) -> str | None:
         self.requests += 1

@@ -1,6 +1,6 @@
 """A scriptable HTTP server over real sockets: every request takes the next step of the script.
 
-Strict: an unexpected request and an unused step fail.
+Unexpected requests and unused steps fail.
 
 with ScriptedServer(Reply(json={"objects": []}), Reply(429, headers={"Retry-After": "1"}), Drop()) as server:
     ...
@@ -25,7 +25,7 @@ from tests.support.patience import PATIENCE
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived. `connection` numbers the connections from 0, so that reuse can be seen."""
+    """One received request. `connection` numbers the connections from 0, which shows their reuse."""
 
     method: str
     target: str
@@ -48,10 +48,10 @@ class Received:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. `json`, `text` or `body` is its content; `expect` is the `METHOD /path` that must have asked.
+    """One answer. `json`, `text` or `body` is its content; `expect` is the `METHOD /path` of the expected request.
 
-    `cut` sends only so many bytes of the whole answer and then closes (or resets, with `reset`); `close` closes after the answer without
-    having said so; `hold` keeps the connection open and silent, after `cut` bytes, until the server stops.
+    `cut` sends only this many bytes of the whole answer and then closes the connection (or resets it, with `reset`); `close` closes it
+    unannounced after the answer; `hold` keeps it open and silent, after `cut` bytes, until the server stops.
     """
 
     status: int = 200
@@ -70,7 +70,7 @@ class Reply:
     raw: bytes | None = None
 
     def rendered(self) -> bytes:
-        """The bytes on the wire."""
+        """Return the bytes on the wire."""
         if self.raw is not None:
             return self.raw
         body, kind = self._content()
@@ -98,21 +98,21 @@ class Reply:
 
 @dataclass(frozen=True)
 class Drop(Reply):
-    """Reads the request and closes without a byte of an answer; `reset` sends a RST instead of a FIN."""
+    """Reads the request and closes the connection without an answer; `reset` sends a RST instead of a FIN."""
 
     cut: int | None = 0
 
 
 @dataclass(frozen=True)
 class Hang(Reply):
-    """Reads the request and says nothing."""
+    """Reads the request and does not answer."""
 
     cut: int | None = 0
     hold: bool = True
 
 
 class ScriptedServer:
-    """Listens on a free port of 127.0.0.1 while it is a context manager; `tls` makes it speak https."""
+    """Listens on a free port of 127.0.0.1 while it is a context manager; `tls` enables https."""
 
     def __init__(self, *script: Reply, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Received] = []
@@ -148,7 +148,7 @@ class ScriptedServer:
             assert not self._script, f"steps never used: {self._script}"
 
     def wait_closed(self, connection: int) -> None:
-        """Until the server has closed its side of a connection."""
+        """Wait until the server has closed its side of a connection."""
         assert self._closed[connection].wait(PATIENCE)
 
     def _start(self, work: Any, *arguments: Any) -> None:
@@ -178,18 +178,18 @@ class ScriptedServer:
                     if not self._answer(connection, request):
                         return
         except (OSError, ValueError):
-            return  # the client went away or spoke something else, which some tests want
+            return  # the client disconnected or does not speak HTTP, as some tests intend
         finally:
             self._closed[number].set()
 
     def _answer(self, connection: socket.socket, request: Received) -> bool:
-        """Take the next step; whether the connection stays open."""
+        """Take the next step. Return whether the connection stays open."""
         with self._lock:
             self.requests.append(request)
             step = self._script.pop(0) if self._script else None
         asked = f"{request.method} {request.path}"
         if step is None or (step.expect is not None and step.expect != asked):
-            self.problems.append(f"unexpected request {asked}, wanted {step.expect if step else 'none'}")
+            self.problems.append(f"unexpected request {asked}, expected {step.expect if step else 'none'}")
             connection.sendall(Reply(599, text=self.problems[-1]).rendered())
             return True
         content = step.rendered()

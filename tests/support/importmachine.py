@@ -1,6 +1,6 @@
-"""Imports as a state machine: several jobs against one service, faults, deaths, strangers, repair and undo in any order.
+"""Imports as a state machine: several jobs against one service, with faults, deaths, other clients, repair and undo in any order.
 
-After every step, and after every commit to a journal, what the journal says is compared with what the service has.
+Every step and every commit compares the journal with the service.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DEATH = st.none() | st.tuples(st.sampled_from(POINTS), st.integers(1, 3))
 
 
 class WatchedJournal(MortalJournal):
-    """After every commit the counts are those of the single rows (I4)."""
+    """Checks after every commit that the counts match the rows (I4)."""
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Any:
@@ -72,7 +72,7 @@ class WatchedJournal(MortalJournal):
 
 @dataclass
 class Import:
-    """One file and its job. `numbers` are the values of `n` by row, alike for twins; `edited` the ids of records somebody changed."""
+    """One file and its job. `numbers` are the values of `n` by row, equal for twins; `edited` are ids of records that people changed."""
 
     name: str
     recognition: str
@@ -83,7 +83,7 @@ class Import:
 
 
 class Imports(RuleBasedStateMachine):
-    """The rules say what may happen, the invariants what must be so whenever nothing runs."""
+    """The rules are possible events; the invariants must hold between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Imports(RuleBasedStateMachine):
         self.store = JobStore(self.folder / "state", self.clock)
         self.imports: list[Import] = []
 
-    # -- what may happen -------------------------------------------------------------------------------------------------------------
+    # -- rules -----------------------------------------------------------------------------------------------------------------------
 
     @initialize(habits=st.sampled_from([habits for habits in READING if habits.stopped is None]))
     def meet_a_service(self, habits: Habits) -> None:
@@ -165,16 +165,16 @@ class Imports(RuleBasedStateMachine):
                 written = WrittenRecords(journal, again, ids, updates)
                 undo = plan_undo(written, Reader(self._crm(), OBJECT_ID))
             except ServiceError:
-                assert self.service.habits.broken, "only where reads fail"
+                assert self.service.habits.broken, "reads failed unexpectedly"
                 return
             carry_out(written, undo, self._crm(), Silent())
         left = self._records_of(job)
-        assert {one["id"] for one in left} >= job.edited, "a record that somebody changed was deleted"
-        assert [one["wire"] for one in self.service.records if one["wire"] not in left] == others, "a foreign record was touched"
+        assert {one["id"] for one in left} >= job.edited, "the undo deleted a record that people changed"
+        assert [one["wire"] for one in self.service.records if one["wire"] not in left] == others, "the undo changed a foreign record"
         assert undo.left or not left
         job.undone = True
 
-    # -- what must be so -------------------------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------------------------
 
     @invariant()
     def every_row_is_where_the_journal_says(self) -> None:
@@ -191,7 +191,7 @@ class Imports(RuleBasedStateMachine):
             assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
     def teardown(self) -> None:
-        """The service behaves: every job ends, and every row is there once, or named."""
+        """With a working service every job ends, and every row exists once or is reported."""
         try:
             self.service.settle()
             self.service.habits = dataclasses.replace(self.service.habits, broken=0)
@@ -205,7 +205,7 @@ class Imports(RuleBasedStateMachine):
         finally:
             self.temporary.cleanup()
 
-    # -- how it is done --------------------------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------------------------------
 
     def _run(self, job: Import, death: tuple[str, int] | None) -> None:
         with closing(self._open(job)) as opened:
@@ -220,7 +220,7 @@ class Imports(RuleBasedStateMachine):
             self._rebuild_results(opened)
 
     def _rebuild_results(self, job: ImportJob) -> None:
-        """Result files are projections: deleted, they come back to the byte (I6)."""
+        """Delete the result files and check that crmctl recreates them exactly (I6)."""
         names = [path for path in job.journal.folder.iterdir() if path.suffix == ".csv"]
         before = {path: path.read_bytes() for path in names}
         for path in names:
@@ -248,9 +248,11 @@ class Imports(RuleBasedStateMachine):
             extra[n] += len(duplicates.get(row, ()))
         there = self._there(job)
         for n in wanted:
-            assert wanted[n] - open_rows[n] <= there[n] <= wanted[n] + extra[n], f"{job}: {n} is there {there[n]} times, of {wanted[n]}"
-            assert extra[n] <= max(0, there[n] - wanted[n] + open_rows[n]), f"{job}: of {n}, {extra[n]} are called duplicates"
-        assert not misnamed(self.service, dict(enumerate(job.numbers, 1)), entries, duplicates), f"{job}: a record is not the row's"
+            assert wanted[n] - open_rows[n] <= there[n] <= wanted[n] + extra[n], (
+                f"{job}: {n} exists {there[n]} times instead of {wanted[n]}"
+            )
+            assert extra[n] <= max(0, there[n] - wanted[n] + open_rows[n]), f"{job}: {extra[n]} records of {n} are called duplicates"
+        assert not misnamed(self.service, dict(enumerate(job.numbers, 1)), entries, duplicates), f"{job}: an id belongs to another row"
 
     def _there(self, job: Import) -> Counter[int]:
         return Counter(one["data"]["n"] for one in self._records_of(job))

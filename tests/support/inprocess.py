@@ -1,4 +1,4 @@
-"""The command line in the test's own process: one run with streams in memory. For depth where a process each would take minutes."""
+"""Run the command line in the test's own process, with streams in memory, where many processes would take minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.cli import Result
 
 
 class _Runtime(Runtime):
-    """Remembers its connections: a process that ends closes them by itself."""
+    """A runtime that remembers its connections: processes close them by ending."""
 
     made: list[Crm]
 
@@ -24,7 +24,7 @@ class _Runtime(Runtime):
 
 
 def run_here(*arguments: str, clock: Clock | None = None, env: dict[str, str] | None = None) -> Result:
-    """Run to the end off a terminal, with the test's environment."""
+    """Run a command off a terminal to its end, in the test's environment."""
     out, err = io.StringIO(), io.StringIO()
     environ = {**os.environ, **(env or {})}
     runtime = _Runtime(Streams(io.TextIOWrapper(io.BytesIO()), out, err, environ), environ, list(arguments), clock)

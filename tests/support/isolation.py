@@ -1,4 +1,4 @@
-"""What keeps a test away from the machine: its own home, a known environment, no socket off loopback."""
+"""Isolate tests from the machine: a separate home, a known environment, only loopback sockets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REMOVED = {
     "CI",
     "DBUS_SESSION_BUS_ADDRESS",
     "SSL_CERT_FILE",
-    # It would compile crmctl anew for each of the thousands of processes that the tests start.
+    # It would recompile crmctl for each of the thousands of processes that the tests start.
     "PYTHONDONTWRITEBYTECODE",
 }
 KEPT = "CRMCTL_REQUIRE_PROGRAMS"
@@ -53,13 +53,13 @@ LEAST_MEMORY = 4 << 30
 
 
 def use_memory() -> None:
-    """Put temporary files into memory unless TMPDIR says where: nothing in them outlives the run, and every commit waits for a disk."""
+    """Put temporary files into memory unless TMPDIR is set: they need not outlive the run, and a disk would slow every commit."""
     if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= LEAST_MEMORY:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def clean_environment(patch: pytest.MonkeyPatch) -> None:
-    """Drop what the developer's shell brought (keys, profiles, colour, proxies) and set what output depends on."""
+    """Remove what the developer's shell set (keys, profiles, colour, proxies), and set the variables that output depends on."""
     for name in list(os.environ):
         ours = name.startswith("CRMCTL_") and name != KEPT
         if ours or name in REMOVED or name.lower().endswith("_proxy"):
@@ -70,14 +70,14 @@ def clean_environment(patch: pytest.MonkeyPatch) -> None:
 
 
 def private_folders(patch: pytest.MonkeyPatch, root: Path) -> None:
-    """A home, configuration, state and cache of the test's own below `root`, none of which exists yet but the home."""
+    """Use a home, configuration, state and cache below `root`; only the home exists yet."""
     (root / "home").mkdir(exist_ok=True)
     for name, folder in FOLDERS.items():
         patch.setenv(name, str(root / folder))
 
 
 def heed_interrupts() -> None:
-    """Let children notice Ctrl-C where this process was told to ignore it (`nohup`, `&` in a script): what is ignored is inherited."""
+    """Let children notice Ctrl-C even if this process ignores it (`nohup`, `&` in a script), which they would inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)
 
@@ -91,7 +91,7 @@ def only_loopback(patch: pytest.MonkeyPatch) -> None:
 def _guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
     def guard(self: socket.socket, address: Any) -> Any:
         if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
-            raise RuntimeError(f"a test tried to reach {address[0]}: tests stay on this machine")
+            raise RuntimeError(f"a test tried to connect to {address[0]}: tests stay on this machine")
         return connect(self, address)
 
     return guard

@@ -1,4 +1,4 @@
-"""A local issuer of identity tokens: its metadata, its keys, and tokens with any claims, good or forged."""
+"""A local issuer of identity tokens: its metadata, its keys, and valid or forged tokens with any claims."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encoded(part: Any) -> str:
 
 
 class Issuer:
-    """Serves at `url`; `reads` are the paths asked for. A request to /token answers as GitHub's service for jobs does."""
+    """Serves at `url`; `reads` are the requested paths. /token answers like GitHub's service for jobs."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.now = now
@@ -69,7 +69,7 @@ class Issuer:
         self._server.server_close()
 
     def claims(self, audience: str, **changes: Any) -> dict[str, Any]:
-        """Claims that the test's trust accepts; None removes one."""
+        """Return claims that the test's trust accepts, with changes; None removes a claim."""
         now = int(self.now())
         claims = {
             "iss": self.url, "aud": audience, "iat": now, "nbf": now, "exp": now + 300, "jti": str(uuid.uuid4()),
@@ -88,7 +88,7 @@ class Issuer:
         return f"{encoded({'alg': algorithm, 'kid': 'rsa', 'typ': 'JWT'})}.{encoded(self.claims(audience))}.{encoded(signature)}"
 
     def signed_with_public_key(self, audience: str, algorithm: str = "HS256") -> str:
-        """The confusion of an HMAC secret with the public key."""
+        """Return a token whose HMAC secret is the issuer's public key."""
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         secret = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -1,4 +1,4 @@
-"""Somebody who imports files by key into a small service over a real socket: one call per import, and what it asked of the service."""
+"""Imports by key into a small service: one call per import, with its requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class KeyDesk:
         mode: Mode = Mode.UPSERT,
         **mapping: Any,
     ) -> JobResult:
-        """Import a CSV text by these keys; `feed`: as a feed, and whose values count then."""
+        """Import a CSV text by these keys; with `feed` as a feed, whose value decides conflicts."""
         self.clock.advance(1)
         self.findings.clear()
         path = self.folder / f"{len(self.store.list())}.csv"
@@ -90,7 +90,7 @@ class KeyDesk:
 
 
 def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:
-    """Undo the newest job of a desk's folder."""
+    """Undo the newest job in a desk's folder."""
     store = JobStore(folder / "state", clock)
     job = reopen(store, store.list()[0], origin)
     with closing(job.input), closing(job.journal) as journal, journal.hold(), SeenIds() as ids, Updates(attributes) as updates:
@@ -101,5 +101,5 @@ def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequ
 
 
 def counts(result: JobResult) -> dict[str, int]:
-    """The row counts that are not zero."""
+    """Return the row counts that are not zero."""
     return {str(state): count for state, count in result.summary.counts.items() if count}

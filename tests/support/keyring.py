@@ -1,4 +1,4 @@
-"""A real Secret Service of the test's own: gnome-keyring on a private D-Bus session. Tests that use it are marked NEEDS_KEYRING."""
+"""A private Secret Service: gnome-keyring on a separate D-Bus session. Tests that use it are marked NEEDS_KEYRING."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ exec cat >/dev/null
 
 @dataclass(frozen=True)
 class SecretService:
-    """A running service. `environment` is what a program needs to find it: `run_crmctl(..., env=service.environment)`."""
+    """A running service. `environment` lets a program find it: `run_crmctl(..., env=service.environment)`."""
 
     environment: Mapping[str, str]
     daemon: int
 
     def freeze(self) -> None:
-        """Let every call from now on go unanswered, like a service that waits for a dialog nobody sees."""
+        """Leave every call unanswered from now on, like a service that waits for an invisible dialog."""
         os.kill(self.daemon, signal.SIGSTOP)
 
 
 @contextmanager
 def secret_service() -> Iterator[SecretService]:
-    """Start an unlocked service in the home of the test; at the end stop all it started."""
+    """Start an unlocked service in the home of the test; stop all its processes at the end."""
     command = ["dbus-run-session", "--", "sh", "-c", _SESSION]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True) as session:
         assert session.stdout is not None
@@ -63,7 +63,7 @@ def secret_service() -> Iterator[SecretService]:
 
 
 def _daemon_on(address: str) -> int:
-    """The process that owns the Secret Service's name. Asks until there is one: a call to the service itself would start a second."""
+    """Return the process that owns the Secret Service's name. Polls, because calling the service itself would start a second one."""
     from jeepney.bus_messages import message_bus  # installed where there is a D-Bus
     from jeepney.io.blocking import open_dbus_connection
 

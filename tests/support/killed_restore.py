@@ -1,4 +1,4 @@
-"""A restore that ends itself with SIGKILL at one moment.
+"""A restore that kills itself with SIGKILL at one moment.
 
 `python -m tests.support.killed_restore MOMENT BACKUP DATA [DATABASE_URL]`, MOMENT being one of MOMENTS.
 """
@@ -29,7 +29,7 @@ def main(moment: str, source: str, data: str, database_url: str | None = None) -
     elif moment == "files placed":
         replace_in(backup, "_place_files", then_die)
     elif moment == "in the database":
-        # On SQLite the database comes with one rename; on PostgreSQL its transaction is open here.
+        # On SQLite one rename places the database; on PostgreSQL its transaction is open here.
         replace_in(engine, "place_file", lambda real: die)
         replace_in(postgres, "_make_indexes", lambda real: die)
     elif moment == "database there":

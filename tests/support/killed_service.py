@@ -1,4 +1,4 @@
-"""A service process that ends itself with SIGKILL at one step of a delivery.
+"""A service process that kills itself with SIGKILL at one step of a delivery.
 
 `python -m tests.support.killed_service STEP DATABASE_URL FOLDER`, STEP being one of STEPS.
 """

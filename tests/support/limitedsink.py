@@ -1,6 +1,6 @@
-"""A service on a real socket that limits requests in real time. It counts the records of each object and keeps none of them.
+"""A service on a real socket that limits requests in real time. It counts the records of each object but does not store them.
 
-`asked` is every request that came: when, whether it reads or writes, whether it was let through.
+`asked` lists all requests: their time, whether they write, and whether they were accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = {"email": "email", "score": "number"}
 
 
 class Asked(NamedTuple):
-    """`at` in Unix seconds."""
+    """One request; `at` in Unix seconds."""
 
     at: float
     writes: bool
@@ -69,7 +69,7 @@ class LimitedSink:
         self._loop.close()
 
     async def _leave(self) -> None:
-        """What is open, or is closing and has not come to its end."""
+        """Abort open connections and wait for closing ones."""
         while self.connections:
             for connection in list(self.connections):
                 connection.abort()

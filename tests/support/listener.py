@@ -1,4 +1,4 @@
-"""`crmctl webhooks listen` as a process, the deliveries that are sent to it, and threads that send them."""
+"""`crmctl webhooks listen` as a process, deliveries to it, and threads that send them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Listener:
         return json.loads(self.process.stdout.readline())
 
     def end_without_reader(self) -> str:
-        """Wait until it ends by itself, with success; what it said meanwhile."""
+        """Wait for the successful end of the process. Return its messages."""
         assert self.process.stderr is not None
         said = self.process.stderr.read()
         assert self.process.wait(PATIENCE) == 0, said
@@ -67,10 +67,10 @@ class Listener:
         return said
 
     def stop(self, number: int = signal.SIGINT) -> list[dict[str, Any]]:
-        """End it; the events that were printed and not read yet."""
+        """End the process. Return the printed events that were not read yet."""
         self.process.send_signal(number)
         assert self.process.stdout is not None
-        self.out = self.process.stdout.read()  # `communicate` would pass over what `line` has read ahead
+        self.out = self.process.stdout.read()  # `communicate` would skip what `line` has read ahead
         self.process.stdout.close()
         self.err = self.end_without_reader()
         return [json.loads(line) for line in self.out.splitlines()]
@@ -84,7 +84,7 @@ def signed(
 
 
 class Senders:
-    """Threads that deliver events of their own until nobody listens any more; `taken` lists the ids that were answered 204."""
+    """Threads that deliver events until nothing listens any more; `taken` lists the ids answered with 204."""
 
     def __init__(self, listener: Listener, count: int, body: bytes) -> None:
         self.taken: list[str] = []

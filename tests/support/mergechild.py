@@ -1,6 +1,6 @@
-"""A merge, or its undo, in a process of its own, to be killed: STATE ORIGIN KEY apply|resume|undo AT WHEN PLAN.
+"""A merge, or its undo, in a process to be killed: STATE ORIGIN KEY apply|resume|undo AT WHEN PLAN.
 
-At its AT-th write the process kills itself as a power cut would, `before` the request leaves or `after` it was answered; 0: it does not.
+At its AT-th write (0: never) the process kills itself as a power cut would, `before` the request is sent or `after` its answer.
 """
 
 from __future__ import annotations

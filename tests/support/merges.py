@@ -1,6 +1,6 @@
-"""A small world for merges on a real service: contacts that are one and the same, what refers to them and names them, and random plans.
+"""A small world for merges on a real service: duplicate contacts, records and activities that refer to them, and random plans.
 
-`snapshot` says what there is without ids, so that the world before a merge can be compared with the one after its undo.
+`snapshot` describes the world without ids, so that tests can compare it before a merge and after its undo.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEEPS = ["newest", "oldest", "longest", "survivor"]
 
 @dataclass
 class MergeContext:
-    """What the use cases need, in a process of the test."""
+    """The dependencies of a use case, in the test's process."""
 
     service: Any
     origin: str
@@ -82,7 +82,7 @@ class World:
 
     @classmethod
     def make(cls, crm: Crm, slug: str, *, people: bool = False) -> World:
-        """With `people` contacts are the people of the service, who can take part in activities."""
+        """Create the objects. With `people`, the contacts are the service's people, who can take part in activities."""
 
         def an_object(name: str) -> str:
             return crm.create_object({"pluralName": name, "singularName": name, "description": "", "slug": name}).id
@@ -99,7 +99,7 @@ class World:
         return cls(crm, contacts, tickets, crm.list_attributes(contacts), slug, people)
 
     def fill(self, chance: random.Random, groups: int, alone: int = 2) -> list[list[str]]:
-        """Random contacts with what belongs to them; the groups of ids that are to be merged."""
+        """Create random contacts with related data. Return the groups of ids to merge."""
         sizes = [chance.randint(2, 4) for _ in range(groups)] + [1] * alone
         ids = [[self._contact(chance, f"c{group}.{one}") for one in range(size)] for group, size in enumerate(sizes)]
         everyone = [one for group in ids for one in group]
@@ -135,7 +135,7 @@ class World:
     def plan(
         self, chance: random.Random, groups: Sequence[Sequence[str]], path: Path, origin: str, *, by_hand: bool = False
     ) -> list[PlannedMerge]:
-        """A plan that merges these groups, everything in it by chance; with `by_hand` also values that no record has."""
+        """Write a random plan that merges these groups; with `by_hand`, some values come from no record."""
         known = {record.id: record for record in self.records(self.contacts)}
         merges = []
         for number, ids in enumerate(groups, 1):
@@ -151,7 +151,7 @@ class World:
         return merges
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything by what it is called: contacts and tickets by code, activities by title, references and links by code."""
+        """Return everything by name: contacts and tickets by code, activities by title, references and links by code."""
         contacts = self.records(self.contacts)
         names = {record.id: str(record.data.get("code")) for record in contacts}
 
@@ -166,7 +166,7 @@ class World:
         return found
 
     def remove(self) -> None:
-        """Everything of this world."""
+        """Delete everything of this world."""
         for activity in self.activities():
             self.crm.delete_activity(activity.id)
         self.crm.delete_object(self.tickets)
@@ -179,7 +179,7 @@ class World:
         return [one for one in self.crm.list_activities(limit=100).items if str(one.title).startswith(f"{self.slug} ")]
 
     def check_merged(self, merges: Sequence[PlannedMerge]) -> None:
-        """Losers are gone, nothing names them any more, survivors hold what the plan says."""
+        """Check that losers and references to them are gone and survivors have the planned values."""
         records = {record.id: record for record in self.records(self.contacts)}
         gone = {loser: merge.survivor for merge in merges for loser in merge.losers}
         assert not gone.keys() & records.keys()
@@ -196,7 +196,7 @@ class World:
 
 
 def _by_hand(chance: random.Random, ids: Sequence[str], values: dict[str, MergedValue]) -> dict[str, MergedValue]:
-    """Some values that a person wrote."""
+    """Return some values that a person wrote."""
     written: dict[str, Any] = {
         "email": f"{ids[0]}@hand.com", "title": "By hand", "score": 42, "tags": ["hand"], "code": f"hand {ids[0]}", "phone": None,
     }  # fmt: skip
@@ -223,11 +223,11 @@ WRITES = frozenset({"bulk_write", "bulk_delete", "create_record", "update_activi
 
 
 class Crash(BaseException):
-    """The end of a process, as a test plays it."""
+    """A simulated end of a process."""
 
 
 class CrashingService:
-    """A client that ends everything at its `at`-th write (from 1), `before` it leaves or `after` it was answered; 0 counts only."""
+    """A client that ends the process at its `at`-th write (from 1), `before` it is sent or `after` its answer; 0 only counts."""
 
     def __init__(self, crm: Crm, at: int = 0, when: str = "before", end: Callable[[], None] | None = None) -> None:
         self.writes = 0

@@ -1,4 +1,4 @@
-"""Random histories of a service with syncs of a mirror in between; after each the mirror must hold what the service held."""
+"""Random histories of a service with syncs of a mirror in between; after each sync the mirror must match the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.historyservice import MINUTE, OBJECT_ID, HistoryService, Kill
 
 @dataclass
 class MirrorContext:
-    """What a sync needs, over a service in memory."""
+    """The dependencies of a sync, over a service in memory."""
 
     service: Any
     state: Path
@@ -39,7 +39,7 @@ class MirrorContext:
 
 @dataclass
 class Tally:
-    """What many histories came to. `behind`: what was wrong in those (`lagging`) whose pages come from replicas that are behind."""
+    """The results of many histories. `behind`: errors in the `lagging` histories, whose pages come from stale replicas."""
 
     histories: int = 0
     syncs: int = 0
@@ -70,7 +70,7 @@ def random_manners(chance: random.Random) -> Manners:
 
 
 def play(seed: int, folder: Path, tally: Tally) -> None:
-    """One history: every other one of two objects and activities."""
+    """Play one history; every other one has two objects and activities."""
     chance = random.Random(seed)
     service = (PairService if seed % 2 else HistoryService)(seed, random_manners(chance))
     for _ in range(chance.randrange(0, 8)):
@@ -86,7 +86,7 @@ def play(seed: int, folder: Path, tally: Tally) -> None:
 
 @dataclass
 class History:
-    """One service and its mirror on their way. `stepped`: the clock has been set in this interval."""
+    """One service and its mirror. `stepped`: the clock was set since the last sync."""
 
     seed: int
     chance: random.Random
@@ -100,7 +100,7 @@ class History:
             self.stepped = something_happens(self.service, self.chance, self.stepped)
 
     def sync(self) -> None:
-        """A sync, with or without others who write meanwhile, after others that were interrupted; and whether the mirror is right."""
+        """Sync, perhaps while others write and after interrupted syncs, and check the mirror."""
         chance, service = self.chance, self.service
         busy, pace = chance.random() < 0.35, chance.choice([0.05, 0.3, 1.0])
 
@@ -124,7 +124,7 @@ class History:
         self.judge(report, before)
 
     def request(self, *, full: bool = False) -> SyncRequest:
-        """At times of an object whose attributes were just read, while the service went on."""
+        """Return a request, sometimes with attributes that were read before the service went on."""
         objects = len(self.service.parts) - 1
         if self.chance.random() < 0.85 or full:
             return SyncRequest(full=full, activities=True if objects else None)
@@ -135,7 +135,7 @@ class History:
         return SyncRequest(chosen, just_read=read)
 
     def judge(self, report: SyncReport, before: float) -> None:
-        """Every object by itself. A reading that was gone on with may hold as of when it began, which is what it says."""
+        """Check every object separately. A continued sync may show the moment of its beginning, which it states."""
         self.tally.syncs += 1
         parts = {part.object_id: part for part in self.service.parts}
         for result in report.results:
@@ -154,7 +154,9 @@ class History:
             found.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {told}")
 
     def interrupted(self, meanwhile: Callable[[], None], again: bool) -> bool:
-        """A sync whose process is killed, or whose connection is lost, at some request; whether it was. Others see nothing of it."""
+        """Interrupt a sync at some request by a kill or a lost connection; its changes must stay invisible. Return whether it was
+        interrupted.
+        """
         service, held = self.service, self.held()
         began = service.clock.now()
         service.begin(again=again)
@@ -166,9 +168,9 @@ class History:
         except (Killed, NetworkError):
             self.tally.interrupted += 1
             changed = [part for part in service.parts if contents(self.context, part.object_id) != held[part.object_id]]
-            # One object after the other: those that were done before the end are new.
+            # Objects are synced one after the other: those finished before the interruption are new.
             if any(len(service.parts) == 1 or self.is_wrong(part) for part in changed):
-                self.tally.wrong.append(f"seed {self.seed}: a sync that was interrupted has changed what others see")
+                self.tally.wrong.append(f"seed {self.seed}: an interrupted sync changed the mirror visibly")
             return True
         finally:
             service.ends_at, service.meanwhile = None, nothing
@@ -176,7 +178,7 @@ class History:
         return False
 
     def is_wrong(self, part: HistoryService) -> bool:
-        """Whether the mirror says that it holds a part, and holds what was never true since the first of the syncs that go on."""
+        """Whether the mirror claims to hold a part, but has contents that were never true since the first unfinished sync."""
         with MirrorFile.read(mirror_path(self.context.state, self.context.origin, self.context.key)) as file:  # type: ignore[union-attr]
             state = file.state(part.object_id)
         return state is not None and state.proven and difference(self.context, part.truths[0], part.object_id) is not None
@@ -186,7 +188,7 @@ class History:
 
 
 def nothing() -> None:
-    """Nobody writes."""
+    """Write nothing."""
 
 
 def any_part(service: HistoryService, chance: random.Random) -> HistoryService:
@@ -194,7 +196,7 @@ def any_part(service: HistoryService, chance: random.Random) -> HistoryService:
 
 
 def difference(context: MirrorContext, truth: Truth, object_id: str = OBJECT_ID) -> str | None:
-    """What the mirror holds of an object that was never true during the sync."""
+    """Describe contents of the mirror that were never true during the sync."""
     held = contents(context, object_id)
     for one, wires in truth.seen.items():
         if one not in held:
@@ -207,7 +209,7 @@ def difference(context: MirrorContext, truth: Truth, object_id: str = OBJECT_ID)
 
 
 def contents(context: MirrorContext, object_id: str = OBJECT_ID) -> dict[str, str]:
-    """What the mirror holds of an object; nothing where there is none."""
+    """Return the mirror's contents of an object, nothing if it has none."""
     file = MirrorFile.read(mirror_path(context.state, context.origin, context.key))
     if file is None:
         return {}
@@ -231,8 +233,10 @@ def small_change(service: HistoryService, chance: random.Random) -> None:
 
 
 def something_happens(service: HistoryService, chance: random.Random, stepped: bool) -> bool:
-    """One event between two syncs; whether the clock has been set in this interval. Not played, for no list shows it: a clock that is
-    wrong only between two syncs, or one that goes back where answers have no date."""
+    """Make one change between two syncs. Return whether the clock was set since the last sync.
+
+    Lists cannot show a clock that is wrong only between two syncs, or that goes back where answers have no date, so neither is played.
+    """
     kind = chance.random()
     late, part = chance.choice([0, 0, 0, 30 * 1_000_000, 5 * MINUTE]), any_part(service, chance)
     if kind < 0.2:

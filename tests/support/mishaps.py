@@ -1,7 +1,7 @@
-"""A client whose requests are lost and whose process dies as told: bulk writes of the installed use cases against a real service.
+"""A client that loses requests and whose process dies on request: bulk writes of the use cases against a real service.
 
-`Mishaps(client).lost[2] = "after"` loses the answer to the third bulk request; `deadly(monkeypatch, "after begin", 1)` ends the process
-there. Nothing waits: the clock is injected.
+`Mishaps(client).lost[2] = "after"` loses the answer to the third bulk request; `deadly("after begin", 1)` ends the process there. Nothing
+waits: the clock is injected.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ STEPS = ("before begin", "after begin", "before settle", "after settle")
 
 
 class Killed(BaseException):
-    """The process is gone: nothing is written after this."""
+    """The process is dead: nothing may be written after this."""
 
 
 class Mishaps:
     """The transport of a client's bulk lane. `lost` is by number of the bulk request, from 0: `before` or `after` it is carried out, or a
-    status that comes instead of the answer."""
+    status that replaces the answer.
+    """
 
     def __init__(self, client: Client, lost: dict[int, str | int] | None = None) -> None:
         context = client._context
@@ -60,10 +61,10 @@ class Mishaps:
 
 @contextmanager
 def deadly(step: str, count: int) -> Iterator[None]:
-    """The process dies at the `count`-th time of a step (`before begin`, `after settle`); expects that it does."""
+    """Kill the process at the `count`-th time of a step (`before begin`, `after settle`), and expect it to die there."""
     word, name = step.split(" ")
     left, dead = count, False
-    ghost = replace(lease.Holder.this_process(), started="long ago")  # whom nobody finds alive afterwards
+    ghost = replace(lease.Holder.this_process(), started="long ago")  # a process that is not running afterwards
     real, transaction = getattr(Journal, name), Journal._transaction
 
     def reached() -> None:

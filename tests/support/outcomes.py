@@ -1,4 +1,4 @@
-"""What a finished job says: the error it raises, as a value."""
+"""The error of a finished job as a value."""
 
 from __future__ import annotations
 

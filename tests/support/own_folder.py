@@ -1,4 +1,4 @@
-"""A temporary folder that this process removes when it ends; where one was killed, the next process that makes one of its kind does."""
+"""Temporary folders that a process removes at its end, or the next process if it was killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def own_folder(kind: str) -> Path:
-    """A new folder whose name says whose it is; those of the kind whose process is gone are removed."""
+    """Create a folder named after this process, and remove those of the same kind whose process is dead."""
     for left in Path(tempfile.gettempdir()).glob(f"crmctl-{kind}-[0-9]*-*"):
         if not _is_running(left.name.split("-")[2]):
             shutil.rmtree(left, ignore_errors=True)

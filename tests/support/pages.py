@@ -1,10 +1,10 @@
-"""Pages of the documentation, followed as a reader follows them: their files written, their commands typed into an interactive bash.
+"""Follow pages of the documentation as a reader would: write their files and type their commands into an interactive bash.
 
 with open_shell(folder, env) as shell:
     follow(shell, read_page("docs/guides/first-import.md"))
 
-A block `console` holds commands (`$ ...`) and below each what it prints: every such line must be printed, in this order, `...` standing for
-anything. A command ends with 0 unless it says `# exit 9`. A block with a language and a name (`csv people.csv`) is a file.
+A block `console` contains commands (`$ ...`) and below each its output: crmctl must print every such line, in this order, `...` standing
+for any text. A command exits with 0 unless it says `# exit 9`. A block with a language and a name (`csv people.csv`) is a file.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Step = Command | File
 
 
 def read_page(path: str) -> list[Step]:
-    """The files and commands of a page, in order."""
+    """Return the files and commands of a page, in order."""
     return read_steps((ROOT / path).read_text(encoding="utf-8"))
 
 
 def read_steps(text: str) -> list[Step]:
-    """The files and commands of a text, in order."""
+    """Return the files and commands of a text, in order."""
     steps: list[Step] = []
     for language, name, body in BLOCK.findall(text):
         if name:
@@ -77,7 +77,7 @@ def _commands(body: str) -> Iterator[Command]:
 
 @contextlib.contextmanager
 def open_shell(folder: Path, env: Mapping[str, str | None] | None = None, crmctl: Path = CRMCTL.parent) -> Iterator[pexpect.spawn]:
-    """An interactive bash on a terminal in `folder`, with the `crmctl` of another folder on its PATH."""
+    """Open an interactive bash on a terminal in `folder`, with the `crmctl` of another folder on its PATH."""
     path = {"PATH": f"{crmctl}:/usr/bin:/bin", "PS1": PROMPT, "COLUMNS": None, "LINES": None}
     shell = pexpect.spawn(
         "bash",
@@ -99,7 +99,7 @@ def open_shell(folder: Path, env: Mapping[str, str | None] | None = None, crmctl
 
 
 def type_line(shell: pexpect.spawn, line: str) -> tuple[int, str]:
-    """Type one line and wait for it: its exit code and what it printed. A service started in the background listens afterwards."""
+    """Type one line and wait for it. Return its exit code and output. A service started in the background is listening afterwards."""
     shell.sendline(line)
     shell.expect_exact(PROMPT)
     if line.endswith("&"):
@@ -114,7 +114,7 @@ def type_line(shell: pexpect.spawn, line: str) -> tuple[int, str]:
 
 
 def follow(shell: pexpect.spawn, steps: Iterable[Step], edit: Callable[[str], str] = str) -> dict[str, str]:
-    """Do what the page says, each line of it changed by `edit`; returns what the commands printed. Fails where the page is not true."""
+    """Carry out the steps, each line changed by `edit`. Return the output of each command. Fails if the page is wrong."""
     folder = Path(shell.cwd)
     said: dict[str, str] = {}
     for step in steps:
@@ -132,6 +132,6 @@ def follow(shell: pexpect.spawn, steps: Iterable[Step], edit: Callable[[str], st
 
 
 def _line_pattern(line: str) -> str:
-    """A line, whatever its blanks; `...` is anything."""
+    """Return a pattern for a line with any blanks; `...` matches any text."""
     words = (re.escape(word).replace(re.escape("..."), ".*?") for word in line.split())
     return r"\s+".join(words)

@@ -1,4 +1,4 @@
-"""How long tests wait for what must come: long enough for a busy machine, so that its end means "hangs" and never "is slow"."""
+"""Time limits of tests: long enough for a busy machine, so that reaching one means "hangs", never "slow"."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 180.0
-"""Seconds. Whoever waits this long has found something that does not come, on any machine."""
+"""Seconds. Waiting this long means that the expected event never happens, on any machine."""
 
 
-def wait_until(condition: Callable[[], bool], what: Callable[[], Any] = lambda: "it never came about") -> None:
-    """Look until it holds, less and less often: looking too takes of the machine. `what` says what was found instead."""
+def wait_until(condition: Callable[[], bool], what: Callable[[], Any] = lambda: "the condition never held") -> None:
+    """Poll the condition, less and less often to save processor time. `what` describes the actual state in the error."""
     end, pause, seconds = time.monotonic() + PATIENCE, threading.Event(), 0.01
     while not condition():
         assert time.monotonic() < end, what()

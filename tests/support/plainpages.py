@@ -1,4 +1,4 @@
-"""Pages as a browser without scripts uses them: their forms, filled in by label and sent with what they hold, and nothing else.
+"""Use pages like a browser without scripts: fill in forms by label and send exactly what they contain.
 
 reader = PlainReader(client)
 reader.open("/console/keys/new")
@@ -20,7 +20,7 @@ TICKED = ("checkbox", "radio")
 
 @dataclass
 class PlainField:
-    """A control with a name; `chosen` is whether it is ticked, `options` those of a select by their text."""
+    """A named control; `chosen` is whether it is ticked, `options` are those of a select by their text."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class PlainField:
 
 @dataclass
 class PlainForm:
-    """`buttons` are those that send it: text, name, value."""
+    """A form; `buttons` are those that send it: text, name, value."""
 
     action: str
     method: str
@@ -45,7 +45,7 @@ class PlainForm:
     def fill(self, typed: Mapping[str, Any]) -> None:
         for label, value in typed.items():
             found = [each for each in self.fields if each.label.startswith(label)]
-            assert found, f"no field is called {label!r} but {[each.label for each in self.fields]}"
+            assert found, f"there is no field {label!r}, only {[each.label for each in self.fields]}"
             one = found[0]
             if one.kind in TICKED:
                 for other in self.fields:
@@ -55,12 +55,12 @@ class PlainForm:
                 one.value = one.options[value] if one.kind == "select" else value
 
     def sent(self) -> dict[str, list[str]]:
-        """What a browser sends, once it is content with what is filled in."""
+        """Return the fields a browser sends, after its checks."""
         pairs: dict[str, list[str]] = {}
         for each in self.fields:
             is_ticked = each.kind not in TICKED or each.chosen
             group = [other for other in self.fields if other.name == each.name and other.chosen]
-            assert not each.is_required or (each.value and (each.kind != "radio" or group)), f"a browser wants {each.label!r}"
+            assert not each.is_required or (each.value and (each.kind != "radio" or group)), f"a browser requires {each.label!r}"
             if is_ticked and each.kind != "file":
                 pairs.setdefault(each.name, []).append(each.value)
         return pairs
@@ -79,7 +79,7 @@ class _Page(HTMLParser):
         self._area: PlainField | None = None
         self._proposes = False
         self._text: list[Any] | None = None
-        """What collects the text that follows, in its first place."""
+        """Collects the text that follows, in its first element."""
         self.feed(text)
         for each in (each for form in self.forms for each in form.fields):
             each.label = " ".join((each.label or (self._labels.get(each.id, "") if each.id else "")).split())
@@ -149,7 +149,7 @@ class _Page(HTMLParser):
 
 
 class PlainReader:
-    """Whoever reads with it; `sent` are the methods and paths of the forms that were sent."""
+    """A user of such a browser; `sent` are the methods and paths of the forms sent."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -161,21 +161,21 @@ class PlainReader:
         return self.answer.text
 
     def open(self, path: str) -> PlainReader:
-        """A page, or where it leads at once."""
+        """Open a page, or the page it redirects to."""
         self.answer = self.client.get(path, follow_redirects=True)
         if "refresh" in self.answer.headers and "url=" in self.answer.headers["refresh"]:
             self.answer = self.client.get(self.answer.headers["refresh"].partition("url=")[2], follow_redirects=True)
         return self
 
     def follow(self, text: str) -> PlainReader:
-        """The first link whose text begins with this."""
+        """Follow the first link whose text begins with this."""
         links = _Page(self.text).links
         found = [href for named, href in links if " ".join(named.split()).startswith(text)]
-        assert found, f"no link {text!r} but {[named for named, _ in links]}"
+        assert found, f"there is no link {text!r}, only {[named for named, _ in links]}"
         return self.open(urljoin(str(self.answer.url), found[0]))
 
     def press(self, button: str, typed: Mapping[str, Any] | None = None, upload: tuple[str, bytes] | None = None) -> PlainReader:
-        """The first button whose text begins with this, with its form filled in."""
+        """Press the first button whose text begins with this, with its form filled in."""
         for form in _Page(self.text).forms:
             for text, name, value in form.buttons:
                 if " ".join(text.split()).startswith(button):

@@ -1,4 +1,4 @@
-"""A service of the specification and nothing more, over real sockets: no extensions, nothing of crmctl's own service."""
+"""A service that implements the specification only, over real sockets, without extensions or any code of crmctl's own service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class PlainService(FakeCrm):
-    """Start it as a context manager. It has the attributes of a RunningService that tests of organizations use."""
+    """A context manager with the attributes of a RunningService that tests of organizations use."""
 
     def __init__(self) -> None:
         super().__init__({})

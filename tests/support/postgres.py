@@ -1,7 +1,7 @@
 """One private PostgreSQL for a whole test session, shared by its workers, with a fresh database for every test that asks for one.
 
-The machine's own server programs run in a folder of their own. A supervisor (this file run as a program) stops the server when the last
-process that uses it is gone, however it went.
+The machine's server programs run in a separate folder. A supervisor (this file run as a program) stops the server when the last process
+that uses it has ended, in whatever way.
 
 with shared_server(folder) as server:
     url = server.create_database()
@@ -45,14 +45,14 @@ SETTINGS = {
     "log_min_messages": "fatal",
     "log_min_error_statement": "panic",
 }
-"""Quick because nothing has to outlive the session. A time zone that nobody expects, so that nobody depends on it."""
+"""Fast, because nothing has to outlive the session. The time zone is unusual, so that no test depends on it."""
 
 
 @dataclass
 class Server:
-    """A running cluster. Its default collation is not the one that compares by code point, as on most real machines.
+    """A running cluster. As on most real machines, its default collation does not compare by code point.
 
-    `_contents` is what templates hold; `_copied` the template of each copy, `_spare` those that wait for who asks next.
+    `_contents` are the contents of templates, `_copied` the template of each copy, `_spare` the copies that are free.
     """
 
     port: int
@@ -64,7 +64,7 @@ class Server:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, template: str = EMPTY) -> str:
-        """The address of a new database: empty, or a copy of another one."""
+        """Return the address of a new database: empty, or a copy of a template."""
         if spare := self._spare.get(template):
             return spare.pop()
         url = self.url(f"t{uuid.uuid4().hex}")
@@ -77,7 +77,7 @@ class Server:
         return url
 
     def drop_database(self, url: str) -> None:
-        """Also ends the connections to it. A copy is kept under another name, for who asks for the next one."""
+        """Drop a database and end its connections. A copy is kept under another name for the next test."""
         if (template := self._copied.pop(url, None)) and (renewed := self._renewed(url, self._contents[template])):
             self._copied[renewed] = template
             self._spare.setdefault(template, []).append(renewed)
@@ -85,7 +85,9 @@ class Server:
             self._administer(f"DROP DATABASE IF EXISTS {database_of(url)} WITH (FORCE)")
 
     def _renewed(self, url: str, contents: Contents) -> str | None:
-        """The new address; None where it has to go: somebody changed more than rows, dropped it, or connects to it again and again."""
+        """Return the new address, or None if the database must be dropped: more than rows changed, it is gone, or a client keeps connecting
+        to it.
+        """
         renamed = self.url(f"t{uuid.uuid4().hex}")
         try:
             with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -100,7 +102,7 @@ class Server:
         return None
 
     def end_connections(self, url: str) -> None:
-        """As an administrator, or a failing network, would."""
+        """End its connections, as an administrator or a failing network would."""
         self._administer(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database_of(url)}'")
 
     def _administer(self, statement: str) -> None:
@@ -114,7 +116,7 @@ def database_of(url: str) -> str:
 
 @dataclass
 class PrivateServer(Server):
-    """A cluster that belongs to one test, which may stop it, kill it and start it again. It keeps what is committed."""
+    """A cluster that belongs to one test, which may stop, kill and restart it. It keeps committed data."""
 
     folder: Path
     settings: dict[str, str]
@@ -126,7 +128,7 @@ class PrivateServer(Server):
         )
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """SIGINT ends all connections at once and cleanly; SIGQUIT is a crash, after which the log must be read."""
+        """Stop the server. SIGINT ends all connections at once and cleanly; SIGQUIT is a crash, after which the log must be read."""
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(timeout=START_SECONDS)
@@ -147,11 +149,11 @@ def private_server(**settings: str) -> Iterator[PrivateServer]:
 
 @contextlib.contextmanager
 def shared_server(folder: Path) -> Iterator[Server]:
-    """The server of the session whose workers share this folder; the first one who asks starts it."""
+    """Return the server of the session whose workers share this folder; the first caller starts it."""
     with (folder / "postgres.users").open("w") as users:
         with (folder / "postgres.start").open("w") as starting:
             fcntl.flock(starting, fcntl.LOCK_EX)
-            # Waits while a supervisor is stopping the server of those who were here before.
+            # Waits while a supervisor is stopping the server of earlier processes.
             fcntl.flock(users, fcntl.LOCK_SH)
             ready = folder / "postgres.json"
             if not ready.exists():
@@ -167,12 +169,12 @@ def _start_supervisor(folder: Path) -> None:
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == "ready\n", "PostgreSQL did not start"
-    # Not waited for: it ends after this process. Its object must not complain about that.
+    # Not waited for: it ends after this process. Popen must not complain about that.
     process.returncode = 0
 
 
 def supervise(folder: Path) -> None:
-    """Run a server until nobody holds the folder's lock any more."""
+    """Run a server until no process holds the folder's lock."""
     ready = folder / "postgres.json"
     with private_cluster() as port, (folder / "postgres.users").open("w") as users:
         ready.write_text(json.dumps({"port": port}))
@@ -197,7 +199,7 @@ def private_cluster() -> Iterator[int]:
 
 
 def _make_cluster() -> Path:
-    """A folder whose owner is not root, with an empty cluster in it."""
+    """Return a folder that does not belong to root, with an empty cluster in it."""
     folder = own_folder("postgres")
     if os.geteuid() == 0:
         account = pwd.getpwnam(_account())
@@ -208,7 +210,7 @@ def _make_cluster() -> Path:
 
 
 def _start(folder: Path, port: int, settings: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Returns when the server takes connections."""
+    """Start the server and return once it accepts connections."""
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     command = [_program("postgres"), "-D", folder / "data", "-p", str(port), "-k", folder, *options]
     log: IO[bytes]
@@ -240,7 +242,7 @@ def _program(name: str) -> Path:
 
 
 def _identity() -> dict[str, Any]:
-    """The server refuses to run as root."""
+    """Return the account to run as: the server refuses to run as root."""
     return {"user": _account(), "group": pwd.getpwnam(_account()).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
 
 

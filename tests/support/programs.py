@@ -1,4 +1,4 @@
-"""Programs of the machine that some tests need: where they are, and what happens when one is absent."""
+"""Find programs of the machine that some tests need, and skip those tests without them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 REQUIRED = "CRMCTL_REQUIRE_PROGRAMS"
 ELSEWHERE = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/bin", "/usr/local/bin", "/usr/sbin")
-"""Folders that hold programs without being on everybody's PATH (Debian keeps PostgreSQL's server programs in the first)."""
+"""Folders of programs that are not on every PATH (Debian keeps PostgreSQL's server programs in the first)."""
 
 
 def find_program(name: str) -> Path | None:
-    """Where the program is; the newest version where several are installed side by side."""
+    """Return the path of the program, of its newest version if several are installed."""
     on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
@@ -23,7 +23,7 @@ def find_program(name: str) -> Path | None:
 
 
 def require_programs(item: pytest.Item) -> None:
-    """Skip a test marked `needs(program, ...)` whose program is absent; fail it where the machine promised to have them all."""
+    """Skip a test marked `needs(program, ...)` whose program is missing; fail it if the machine promised to have them all."""
     needed = [str(name) for marker in item.iter_markers("needs") for name in marker.args]
     absent = [name for name in needed if find_program(name) is None]
     if not absent:

@@ -1,4 +1,4 @@
-"""Webhook receivers on real sockets: one keeps what came, answers what it is told, may hang or cut the line; one speaks bytes, not HTTP."""
+"""Webhook receivers on real sockets: one keeps requests, answers as configured, may hang or break the connection; one sends raw bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Received:
-    """One request: header names in lower case."""
+    """One request, header names in lower case."""
 
     path: str
     headers: dict[str, str]
@@ -25,18 +25,18 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Quiet: a client that refuses the certificate ends the connection."""
+        """Log nothing: a client that refuses the certificate closes the connection."""
 
 
 Answer = Callable[[Received, int], int | None]
-"""Status for the request, given how many came before it; None cuts the line."""
+"""Returns the status for the request, given the number of earlier ones; None breaks the connection."""
 
 
 @dataclass
 class Receiver:
-    """`answer` decides the status, `body` follows it; `received` lists the requests in order of arrival. `tls` makes it speak https.
+    """`answer` decides the status, `body` follows it; `received` lists the requests in order of arrival. `tls` enables https.
 
-    `names` lists the host names that were asked for over TLS.
+    `names` lists the host names that clients asked for over TLS.
     """
 
     answer: Answer = lambda request, number: 200
@@ -72,7 +72,7 @@ class Receiver:
                     self.wfile.write(receiver.body)
 
             def log_message(self, *arguments: Any) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -97,14 +97,14 @@ class Receiver:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/hook"
 
     def wait_for(self, number: int, seconds: float = 20) -> list[Received]:
-        """The requests so far, once there are that many."""
+        """Wait until this many requests have arrived, and return them."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: len(self.received) >= number, seconds), f"only {len(self.received)} of {number} arrived"
             return list(self.received)
 
 
 class ByteReceiver:
-    """Accepts connections and hands each to `speak(connection, stopping)` on a thread, until it is left. `accepted` counts them."""
+    """Passes each connection to `speak(connection, stopping)` on a thread. `accepted` counts them."""
 
     def __init__(self, speak: Callable[[socket.socket, threading.Event], None]) -> None:
         self._speak = speak
@@ -141,11 +141,11 @@ class ByteReceiver:
 
 
 SLOW_HANDSHAKE = (b"\x16\x03\x03\x40\x00", b"\x02")
-"""What a TLS server begins with, and drips on with."""
+"""The beginning of a TLS server's handshake, and the byte to repeat."""
 
 
 def drip(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket, threading.Event], None]:
-    """What sends `start` at once and then `drop` after every `pause` seconds, 500 times; whoever is still there then sees the line cut."""
+    """Return a function that sends `start` at once, then `drop` every `pause` seconds, 500 times, and then closes the connection."""
 
     def speak(connection: socket.socket, stopping: threading.Event) -> None:
         connection.sendall(start)

@@ -37,7 +37,7 @@ from tests.support.warm_program import WarmProcess
 def make_key(
     engine: Any, scopes: Iterable[str] | None = None, *, clock: Clock | None = None, expires_in: float | None = None, name: str = "test"
 ) -> str:
-    """The secret of a new key; `scopes` None is full access."""
+    """Return the secret of a new key; `scopes` None means full access."""
     now = (clock or SystemClock()).now()
     allowed = None if scopes is None else frozenset(scopes)
     expires_at = None if expires_in is None else now + expires_in
@@ -45,13 +45,13 @@ def make_key(
 
 
 def listen(engine: Any) -> None:
-    """Make an endpoint that wants all events, at an address where nobody is."""
+    """Create an endpoint for all events, at an address where nothing listens."""
     engine.write(lambda tx: webhooks.create_endpoint(tx, url="http://127.0.0.1:9/", ids=new_id, now=0.0))
 
 
 @dataclass
 class RunningService:
-    """A service in a thread. `client` sends the full-access `key`; `log` holds one entry per finished request."""
+    """A service in a thread. `client` sends the full-access `key`; `log` has one entry per finished request."""
 
     base_url: str
     key: str
@@ -69,15 +69,15 @@ class RunningService:
 
     @property
     def port(self) -> int:
-        """The bound one, for a service whose `base_url` is a proxy's."""
+        """The bound port, for a service whose `base_url` is a proxy's."""
         return self._server.ready.port
 
     def client_with(self, key: str | None) -> httpx.Client:
-        """A client with another key, or none; the caller closes it."""
+        """Return a client with another key, or none; the caller closes it."""
         return make_client(self.base_url, key)
 
     def key_for(self, scopes: Iterable[str] | None = None, *, expires_in: float | None = None) -> str:
-        """The secret of a further key of this service."""
+        """Return the secret of another key of this service."""
         return make_key(self.engine, scopes, clock=self.clock, expires_in=expires_in)
 
     def object_id(self, slug: str) -> str:
@@ -85,16 +85,16 @@ class RunningService:
         return next(one["id"] for one in objects if one["slug"] == slug)
 
     def listen(self) -> None:
-        """Have somebody want all events from here on: those that nobody wants have no body."""
+        """Ask for all events from here on: events without a receiver have no body."""
         listen(self.engine)
 
     def outbox(self) -> list[tuple[str, Any]]:
-        """The events so far: type and, for those that somebody wanted, payload; in order."""
+        """Return the events so far, in order: type, and payload if the event had a receiver."""
         rows = self.engine.read(lambda tx: tx.all("SELECT type, payload FROM change_log ORDER BY sequence"))
         return [(kind, payload and json.loads(payload)) for kind, payload in rows]
 
     def stop(self) -> None:
-        """Finish what is in flight and close everything; again is harmless."""
+        """Finish requests in flight and close everything; calling it again is harmless."""
         self.client.close()
         self._server.stop()
         self._thread.join(timeout=PATIENCE)
@@ -114,7 +114,7 @@ def make_client(base_url: str, key: str | None) -> httpx.Client:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Reading those of the machine takes longer than most requests of a test."""
+    """Loading the machine's certificates takes longer than most requests of a test."""
     return ssl.create_default_context()
 
 
@@ -131,7 +131,7 @@ def running_service(
     database_url: str | None = None,
     **settings: Any,
 ) -> RunningService:
-    """Start a service on a free port, on data that is there or else on a copy of an organisation just set up.
+    """Start a service on a free port, on existing data or else on a copy of a new organisation.
 
     `settings` are further fields of ServiceSettings.
     """
@@ -169,7 +169,7 @@ def running_service(
 
 @dataclass
 class ServiceProcess:
-    """`crmctl serve` as a process. `ready` is its line on stdout; `key` the one of that line, or of the start before."""
+    """`crmctl serve` as a process. `ready` is its line on stdout; `key` is from that line, or from the start before."""
 
     process: subprocess.Popen[str] | WarmProcess
     ready: dict[str, str]
@@ -189,7 +189,7 @@ class ServiceProcess:
         return make_client(self.base_url, self.key)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send the signal and wait; the exit code."""
+        """Send the signal and wait. Return the exit code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -214,14 +214,14 @@ class ServiceProcess:
 
 
 def crmctl_program() -> str:
-    """The installed `crmctl` of this interpreter."""
+    """Return the path of this interpreter's installed `crmctl`."""
     return str(Path(sysconfig.get_path("scripts")) / ("crmctl.exe" if sys.platform == "win32" else "crmctl"))
 
 
 def service_process(
     data_dir: Path, *options: str, key: str = "", env: Mapping[str, str] | None = None, stderr_path: Path | None = None
 ) -> ServiceProcess:
-    """Start `crmctl serve`, on a free port unless `options` name one, and wait for its ready line. Pass `key` of data that has one."""
+    """Start `crmctl serve`, on a free port unless `options` name one, and wait for its ready line. Pass the `key` of existing data."""
     port = () if "--port" in options else ("--port", "0")
     arguments = [crmctl_program(), "serve", "--data", str(data_dir), *port, *options]
     data_dir.parent.mkdir(parents=True, exist_ok=True)

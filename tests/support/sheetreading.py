@@ -1,4 +1,4 @@
-"""Reads a spoiled sheet as an import does and compares the outcome with the truth: every fault found is a sentence."""
+"""Read a spoiled sheet as an import does and compare the result with the truth; every fault is described in a sentence."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from crmctl.values.composites import learn_form
 from tests.support.sheets import ATTRIBUTES, Sheet
 
 DOUBTS = {"quoted_text", "stray_mark"}
-"""Warnings that name a value which is not what it should be."""
+"""Warnings that report a wrong value."""
 
 
 @dataclass
 class Outcome:
-    """What became of a file: rows that came through, rows that were named, the code of a refusal, and what must not have happened."""
+    """The result of a file: exact rows, rows reported by findings, the code of a refusal, and faults."""
 
     exact: int = 0
     named: int = 0
@@ -48,9 +48,9 @@ def read_sheet(sheet: Sheet, path: Path) -> Outcome:
     except (UsageError, RejectedError) as error:
         outcome.refusal = error.code
         if error.code not in sheet.refusals:
-            outcome.faults.append(f"the whole file was refused without a reason: {error.code}: {error}")
+            outcome.faults.append(f"the whole file was refused for no reason: {error.code}: {error}")
         if not str(error):
-            outcome.faults.append("a refusal without words")
+            outcome.faults.append("a refusal without a message")
         return outcome
     _judge(sheet, lines, seen, any("cut off" in note for note in notes), outcome)
     return outcome
@@ -73,7 +73,7 @@ def _judge(sheet: Sheet, lines: dict[str, tuple[int, int]], seen: list[Payload],
             came.add(ref)
             outcome.exact += 1
             if row.lost and not doubted:
-                outcome.faults.append(f"row {ref} came through although it was spoiled beyond reading")
+                outcome.faults.append(f"row {ref} was imported although it is unreadable")
         elif doubted or ("cut off" in sheet.refusals and is_last and may_be_cut):
             came.add(ref)
             outcome.named += 1
@@ -86,9 +86,9 @@ def _judge(sheet: Sheet, lines: dict[str, tuple[int, int]], seen: list[Payload],
         if any(_covers(finding, lines[ref]) for finding in rejected):
             outcome.named += 1
             if not row.lost and not sheet.refusals:
-                outcome.faults.append(f"row {ref} was rejected without a reason: {rejected}")
+                outcome.faults.append(f"row {ref} was rejected for no reason: {rejected}")
         elif not ("cut off" in sheet.refusals and lines[ref][1] >= last_line):
-            outcome.faults.append(f"LOST: row {ref} of lines {lines[ref]} is neither there nor named")
+            outcome.faults.append(f"LOST: row {ref} of lines {lines[ref]} is neither imported nor reported")
 
 
 def _covers(finding: Finding, lines: tuple[int, int]) -> bool:
@@ -97,7 +97,7 @@ def _covers(finding: Finding, lines: tuple[int, int]) -> bool:
 
 
 def same(data: dict[str, Any], truth: dict[str, Any]) -> bool:
-    """Whether data is the truth, to the character; a number is the same however it is held."""
+    """Whether data equals the truth, to the character; numbers are compared by value."""
     return data.keys() == truth.keys() and all(
         _number(data[slug]) == _number(truth[slug]) if slug == "score" else data[slug] == truth[slug] for slug in truth
     )

@@ -1,4 +1,4 @@
-"""A table and the truth it stands for: what an import may make of its file, row by row, is known before the file is written."""
+"""A table and the data it stands for: the correct result of its import, row by row, is known before the file is written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOKEN, NULL = "<clear>", "(null)"
 
 @dataclass
 class Row:
-    """The cells as they are spelled, and the data they stand for. `text` replaces the whole record; a `lost` row must not come through."""
+    """The cells as written, and the data they stand for. `text` replaces the whole record; a `lost` row must not be imported."""
 
     cells: list[str]
     data: dict[str, Any]
@@ -57,7 +57,7 @@ class Row:
 
 @dataclass
 class Sheet:
-    """A file to be, and what is declared about it. `refusals` are the codes with which the whole file may be refused."""
+    """A file to write, and its declarations. `refusals` are the codes with which the whole file may be refused."""
 
     chance: random.Random
     rows: list[Row]
@@ -86,12 +86,12 @@ class Sheet:
         return self.header.index(slug)
 
     def some(self) -> list[Row]:
-        """A few whole rows."""
+        """Return a few intact rows."""
         whole = [row for row in self.rows if row.text is None and not row.lost]
         return self.chance.sample(whole, min(len(whole), self.chance.randint(1, 3)))
 
     def write(self) -> tuple[bytes, dict[str, tuple[int, int]]]:
-        """The bytes, and the first and last line of every row by its `ref`."""
+        """Return the bytes, and the first and last line of every row by its `ref`."""
         text, places = self.preamble, {}
         extra = dict(self.extra)
         for number, row in enumerate([None, *self.rows]):
@@ -127,7 +127,7 @@ def _lines(text: str) -> int:
 
 
 def clean_sheet(chance: random.Random) -> Sheet:
-    """Rows as nobody has touched them."""
+    """Return a sheet without faults."""
     pool = WESTERN if chance.random() < 0.5 else WESTERN + WIDE
     rows = []
     for number in range(chance.randint(1, 12)):

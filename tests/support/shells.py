@@ -1,4 +1,4 @@
-"""Real interactive shells on a pseudo-terminal that have loaded a completion script: what they would insert at the end of a line."""
+"""Real interactive shells on a pseudo-terminal with a loaded completion script, and what they insert at the end of a line."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ PRINT_READY = {"fish": "function print_ready; echo is''set; end"}
 
 
 class Shell:
-    """An interactive bash, zsh or fish. `all_of(line)` inserts every candidate, which fish cannot; `one_of(line)` does what the TAB key
-    does."""
+    """An interactive bash, zsh or fish. `all_of(line)` inserts every candidate, which fish cannot; `one_of(line)` presses TAB."""
 
     def __init__(self, name: str, script: Path, folder: Path) -> None:
-        self.front = r"\n" if name == "fish" else ""  # fish shows what is typed
-        self.closing = "'" if name == "zsh" else ""  # bash closes a quote behind a word that is complete
+        self.front = r"\n" if name == "fish" else ""  # fish shows the typed line
+        self.closing = "'" if name == "zsh" else ""  # bash closes a quote after a complete word
         program = find_program(name)
         assert program is not None
         setup = folder / f"setup.{name}"
@@ -69,25 +68,25 @@ class Shell:
         self.terminal.expect_exact(READY)
 
     def all_of(self, line: str) -> list[str]:
-        """The words that replace the last word of `line` when all candidates are inserted; the word itself where there are none."""
+        """Return the words that replace the last word of `line` when all candidates are inserted, or that word if there are none."""
         words = self._words(line, "\x14")
         return words[len(line.split(" ")) - 1 :]
 
     def one_of(self, line: str) -> str:
-        """The line after the TAB key; it ends with a blank where its last word is complete."""
+        """Return the line after the TAB key; it ends with a blank if its last word is complete."""
         return " ".join(self._words(line, "\t@")).removesuffix("@")
 
     def inserted(self, line: str, front: str) -> list[str]:
-        """What follows `front` in each candidate for a last word that begins with a quote; they may stand in one word or in several."""
+        """Return what follows `front` in each candidate for a last word that begins with a quote; they may share one word."""
         words = " ".join(self._words(line, f"\x14{self.closing}")).partition(front)[2]
         return [word.strip(" '") for word in words.split(front)]
 
     def typed(self, line: str, rest: str) -> str:
-        """The last word of the line after the TAB key and what is typed then."""
+        """Return the last word of the line after the TAB key and further typing."""
         return self._words(line, f"\t{rest}")[-1]
 
     def _words(self, line: str, keys: str) -> list[str]:
-        """Type the line and the keys, then have the shell itself print the words of what is on its command line."""
+        """Type the line and the keys, then let the shell print the words of its command line."""
         self.terminal.send(f"{line}{keys}\x01printf 'word:%s\\n' \r")
         self.terminal.expect(self.front + r"word:([\s\S]*?)" + READY)
         printed = CONTROL.sub("", f"word:{self.terminal.match.group(1)}")
@@ -98,7 +97,7 @@ class Shell:
 
 
 def fish_candidates(script: Path, line: str) -> list[str]:
-    """What fish would offer at the end of `line`, without the descriptions."""
+    """Return fish's candidates at the end of `line`, without descriptions."""
     program = find_program("fish")
     assert program is not None
     command = f"set -gx PATH {CRMCTL.parent} $PATH; source {script}; complete -C {line!r}"

@@ -1,4 +1,4 @@
-"""A file system of its own with as little room as a test wants: a tmpfs, where this process may mount one."""
+"""A small separate file system: a tmpfs, if this process may mount one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def can_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of 8 MB in a new folder; None where none can be mounted."""
+    """Mount a file system of 8 MB in a new folder; yield None if that is impossible."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
     if not can_mount() or subprocess.run(command, capture_output=True, check=False).returncode:
@@ -31,7 +31,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 @contextmanager
 def left(disk: Path, size: int) -> Iterator[None]:
-    """So many bytes are free meanwhile, in steps of 4,096."""
+    """Leave this many bytes free until the block ends, in steps of 4,096."""
     ballast = disk / "ballast"
     room = os.statvfs(disk)
     with ballast.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What the rules look at: the repository's own files."""
+"""The repository's files, for the tests of its rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ GENERATED = (
 
 @cache
 def repository_files() -> tuple[Path, ...]:
-    """Every file of the repository, tracked or new, that git does not ignore; without git every file outside hidden folders and caches."""
+    """Return every file of the repository, tracked or new, that git does not ignore; without git, every file outside hidden folders and
+    caches.
+    """
     names = _names_by_git()
     if names is None:
         names = [str(path) for path in (found.relative_to(ROOT) for found in ROOT.rglob("*")) if not _is_by_product(path)]
@@ -31,7 +33,7 @@ def repository_files() -> tuple[Path, ...]:
 
 
 def _names_by_git() -> list[str] | None:
-    """None where there is no git, or the folder is not a checkout that it trusts."""
+    """Return None without git, or if git does not trust the folder as a checkout."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -45,7 +47,7 @@ def _is_by_product(path: Path) -> bool:
 
 
 def text_files() -> list[tuple[str, str]]:
-    """Name and content of every text file of the repository."""
+    """Return name and content of every text file of the repository."""
     texts = []
     for path in repository_files():
         content = path.read_bytes()
@@ -63,7 +65,7 @@ def package_files() -> list[Path]:
 
 
 def imported_modules(program: Sequence[str | Path], env: Mapping[str, str | None] | None = None) -> set[str]:
-    """Every module that a fresh Python imports while it runs `program` (a script and its arguments); fails unless it ends with 0."""
+    """Return every module that a fresh Python imports while it runs `program` (a script and its arguments); fail unless it ends with 0."""
     command = [sys.executable, "-v", *map(str, program)]  # -X importtime would leave out what importlib.import_module imports
     run = subprocess.run(command, env=environment(env), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, f"{program} ended with {run.returncode}: {run.stderr[-2000:]}"

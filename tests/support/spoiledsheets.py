@@ -1,4 +1,4 @@
-"""What goes wrong with tables on their way, as functions on a sheet: oddities that must not matter, damages that must be named."""
+"""Faults of tables as functions on a sheet: oddities that must not matter, and damage that must be reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.sheets import NULL, SLUGS, TOKEN, Sheet, clean_sheet
 
 
 def spoiled_sheet(seed: int) -> Sheet:
-    """A clean sheet with harmless oddities, and in two of three cases one that is not."""
+    """Return a sheet with harmless oddities and, in two of three cases, one kind of damage."""
     chance = random.Random(seed)
     sheet = clean_sheet(chance)
     oddities = chance.sample(ODDITIES, chance.randint(0, 5))
@@ -21,7 +21,7 @@ def spoiled_sheet(seed: int) -> Sheet:
     return sheet
 
 
-# Oddities: the truth must come through whole.
+# Oddities: all data must be imported unchanged.
 
 
 def another_delimiter(sheet: Sheet) -> None:
@@ -129,7 +129,7 @@ def guarded_formulas(sheet: Sheet) -> None:
         ]
 
 
-# Damages: what is not the truth any more is named, or the whole file is refused.
+# Damage: changed data must be reported, or the whole file refused.
 
 
 def short_row(sheet: Sheet) -> None:
@@ -166,7 +166,7 @@ def unclosed_quote(sheet: Sheet) -> None:
 
 
 def undeclared_spelling(sheet: Sheet) -> bool:
-    """One cell in a way that only a declaration would explain, or that nothing would."""
+    """Spell one cell so that only a declaration, or nothing, could explain it."""
     slug, text = sheet.chance.choice(UNREADABLE)
     declared = {"born": "date_formats", "score": "decimal_marks", "phone": "default_region"}.get(slug)
     if declared in sheet.values:
@@ -228,7 +228,7 @@ def broken_byte(sheet: Sheet) -> bool:
 
 
 def cut_off(sheet: Sheet) -> bool:
-    """The end is missing: of the last row that is there something may be gone, which the note about the last line is for."""
+    """Cut off the end: the last remaining row may be incomplete, which the note about the last line reports."""
     if sheet.compressed:
         sheet.spoil_bytes = lambda data: data[: sheet.chance.randint(len(data) // 2, len(data) - 1)]
         sheet.refusals |= {"unreadable_file"}
@@ -250,7 +250,7 @@ def undeclared_quote(sheet: Sheet) -> bool:
 
 
 def _encode(sheet: Sheet, encoding: str) -> bool:
-    """Use an encoding where the text has all its characters there."""
+    """Use an encoding if it has all characters of the text."""
     try:
         for row in sheet.rows:
             "".join(row.cells).encode(encoding)

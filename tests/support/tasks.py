@@ -1,4 +1,4 @@
-"""The tasks of docs/guides/everyday-tasks.md, followed one by one, with the requests and seconds of each."""
+"""Follow the tasks of docs/guides/everyday-tasks.md one by one, with the requests and seconds of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURE = re.compile(r"^\*(\d+) requests?, (\d+\.\d) s\*\n\n?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Task:
-    """One task of the page. `requests` is what its measure says; None if it has none yet."""
+    """One task of the page. `requests` is the number in its measure, None if it has none yet."""
 
     number: int
     text: str
@@ -41,7 +41,7 @@ class Task:
 
 
 def read_tasks() -> tuple[str, list[Task]]:
-    """The text before the first task, and the tasks; a task reaches to the next one."""
+    """Return the text before the first task, and the tasks; a task ends where the next begins."""
     start, *parts = HEADING.split(PAGE.read_text(encoding="utf-8"))
     return start, [Task(int(number), text) for number, text in zip(parts[::2], parts[1::2], strict=True)]
 
@@ -58,7 +58,7 @@ def carry_out(shell: pexpect.spawn, service: RunningService) -> Iterator[tuple[T
 
 
 def _requests(service: RunningService) -> int:
-    """The number of requests so far. A request is logged once it is answered; the probe ends after all before it."""
+    """Return the number of requests so far. A request is logged once it is answered, so this waits for a probe to be logged last."""
     probes = _probes(service)
     service.client.get("/healthz").raise_for_status()
     while _probes(service) == probes:

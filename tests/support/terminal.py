@@ -1,4 +1,4 @@
-"""Programs on a real pseudo-terminal, and the same programs in pipes. For the installed `crmctl` itself use cli.spawn."""
+"""Python code on a real pseudo-terminal or in pipes. For the installed `crmctl` itself use cli.spawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `out` and `err` apart in pipes; on a terminal all of it is `out`, with `\\n` for line ends."""
+    """The result of a run: `out` and `err` are separate in pipes; on a terminal all of it is `out`, line ends as `\\n`."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ def open_terminal(code: str, *, columns: int = 80, rows: int = 24, env: Mapping[
 
 
 def close_terminal(terminal: pexpect.spawn) -> Outcome:
-    """Wait for the end; `out` is what came since the last `expect`."""
+    """Wait for the end; `out` is the output since the last `expect`."""
     terminal.expect(pexpect.EOF)
     printed = (terminal.before or "").replace("\r\n", "\n")
     terminal.close()
@@ -49,7 +49,7 @@ def on_terminal(code: str, *, columns: int = 80, env: Mapping[str, str | None] |
 
 
 def in_pipes(code: str, *, env: Mapping[str, str | None] | None = None, input: str = "", **streams: Any) -> Outcome:
-    """Run Python code with pipes for its streams; `stdout=` or `stderr=` may name something else."""
+    """Run Python code with pipes for its streams; `stdout=` or `stderr=` may replace them."""
     wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     run = subprocess.run([sys.executable, "-c", code], env=_environment(env), input=input.encode(), timeout=PATIENCE, check=False, **wanted)
     return Outcome(run.returncode, (run.stdout or b"").decode(), (run.stderr or b"").decode())

@@ -1,4 +1,4 @@
-"""The isolation itself: a leak here would make every other test depend on the machine."""
+"""The isolation of tests: without it every other test would depend on the machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_property_tests_run_under_the_isolation(number: int) -> None:
 
 
 class _Marked:
-    """A test item that carries one `needs` marker."""
+    """A test item with one `needs` marker."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

@@ -1,4 +1,4 @@
-"""Temporary folders of killed runs go with the next run; those of running ones stay."""
+"""A run removes temporary folders of killed runs, but not of running ones."""
 
 from __future__ import annotations
 

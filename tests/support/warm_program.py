@@ -1,8 +1,8 @@
-"""The installed program without its start: a process that has imported crmctl, and becomes it in a copy of itself for each run.
+"""The installed program without its start: a process that has imported crmctl and forks for each run.
 
-Most of a short run is imports, and the tests make thousands of runs. Each is still a process of its own, with its own arguments,
-environment, folder and streams; only what was imported is there already. `python -m tests.support.warm_program SOCKET [PACKAGE...]` is the
-process; it ends when its stdin does. Modules of the tests become processes in the same way, and so does the `crmctl` of a shell (put_shim).
+Most of a short run is imports, and the tests make thousands of runs. Each run is still a separate process with its own arguments,
+environment, folder and streams; only the imported modules are shared. `python -m tests.support.warm_program SOCKET [PACKAGE...]` is the
+process; it ends when its stdin does. Modules of the tests start in the same way, and so does the `crmctl` of a shell (put_shim).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIBRARIES = (
     *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
 )
 APART = ("demo", "serve", "listen")
-"""Commands of a shell that it stops itself, with what they started."""
+"""Commands that a shell stops itself, with their child processes."""
 
 READY = b"ready\n"
 PID_LENGTH = 12
@@ -63,13 +63,13 @@ for stream in range(3):
 connection.recv({length}, socket.MSG_WAITALL)
 os._exit(int(connection.recv(16)) & 255)
 """
-"""Lets a shell have the program of the process; holds none of the streams itself. Needs no more of Python than starts in 10 ms."""
+"""Lets a shell run the program through this process; holds none of the streams itself. Uses only what Python starts in 10 ms."""
 STREAMS = (("stdin", "r", "surrogateescape"), ("stdout", "w", "surrogateescape"), ("stderr", "w", "backslashreplace"))
 
 
 @dataclass
 class WarmProcess:
-    """One run, as `subprocess.Popen` would have it; what it ended with is told by the process that waits for it."""
+    """One run, like `subprocess.Popen`; the warm process waits for it and reports its exit code."""
 
     args: Sequence[str]
     pid: int
@@ -85,7 +85,7 @@ class WarmProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, negative for a signal. Raises TimeoutExpired."""
+        """Return the exit code, negative for a signal. Raises TimeoutExpired."""
         if self.returncode is None:
             if timeout is not None and not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -102,7 +102,7 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Close its stdin, and read what it prints until it ends. Raises TimeoutExpired."""
+        """Close its stdin and return its output until its end. Raises TimeoutExpired."""
         texts = {"stdout": "", "stderr": ""}
         readers = [threading.Thread(target=self._read, args=[name, texts], daemon=True) for name in texts]
         for reader in readers:
@@ -134,7 +134,7 @@ class WarmProcess:
 
 
 class WarmProgram:
-    """The process, as the tests ask it."""
+    """The warm process, as the tests use it."""
 
     def __init__(self, program: str, *packages: str) -> None:
         self.program = program
@@ -146,7 +146,7 @@ class WarmProgram:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Let it end, and wait until it has: coverage writes down at the end what was imported."""
+        """Let it end, and wait for it: coverage writes its data at the end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -157,7 +157,7 @@ class WarmProgram:
     def start(
         self, arguments: Sequence[str], streams: Sequence[int], environment: Mapping[str, str], cwd: Path, module: str = ""
     ) -> WarmProcess:
-        """A run on these three streams: of the program, or of a module of the tests."""
+        """Start the program, or a module of the tests, on these three streams."""
         words = [module or self.program, *arguments]
         request = {"arguments": words, "module": module, "environment": dict(environment), "cwd": str(cwd), "umask": _umask()}
         connection = socket.socket(socket.AF_UNIX)
@@ -170,7 +170,7 @@ class WarmProgram:
     def open(
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, module: str = "", **streams: int | IO[str]
     ) -> WarmProcess:
-        """A run with pipes for its streams, or with what `streams` names."""
+        """Start a run with pipes for its streams, or with those in `streams`."""
         ours: dict[str, IO[str]] = {}
         its = []
         for name in ("stdin", "stdout", "stderr"):
@@ -193,7 +193,7 @@ class WarmProgram:
         return process
 
     def put_shim(self, folder: Path) -> None:
-        """A `crmctl` in the folder, for the PATH of a shell."""
+        """Write a `crmctl` into the folder, for the PATH of a shell."""
         folder.mkdir(exist_ok=True)
         text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH, apart=APART)
         (folder / "crmctl").write_text(text, encoding="utf-8")
@@ -202,7 +202,7 @@ class WarmProgram:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, given: bytes, timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """One run with pipes for its streams, as subprocess.run would make it. Raises TimeoutExpired."""
+        """Run to the end with pipes for all streams, like subprocess.run. Raises TimeoutExpired."""
         ends = [os.pipe() for _ in range(3)]
         (its_in, ours_in), (ours_out, its_out), (ours_err, its_err) = ends
         process = self.start(arguments, [its_in, its_out, its_err], environment, cwd)
@@ -225,18 +225,18 @@ class WarmProgram:
 
 @cache
 def warm_program(program: str, *packages: str) -> WarmProgram:
-    """The one of this process that has imported these packages too, started when it is first asked; it ends with this process."""
+    """Return this process's warm program with these packages imported; it starts on first use and ends with this process."""
     return WarmProgram(program, *packages)
 
 
 def run_module(module: str, *arguments: object, packages: Sequence[str] = ()) -> int:
-    """A module of the tests as a process of its own; its exit code."""
+    """Run a module of the tests as a process. Return its exit code."""
     with start_module(module, *arguments, packages=packages) as process:
         return process.wait(PATIENCE)
 
 
 def start_module(module: str, *arguments: object, packages: Sequence[str] = (), **streams: int | IO[str]) -> WarmProcess:
-    """As run_module, without waiting; on the streams of the test but for those that are named."""
+    """Start a module like run_module, without waiting; it inherits the test's streams except those named."""
     words = [str(argument) for argument in arguments]
     inherited: dict[str, int | IO[str]] = {"stdin": subprocess.DEVNULL, "stdout": 1, "stderr": 2}
     return warm_program(CRMCTL, *packages).open(words, os.environ, ROOT, module, **(inherited | streams))
@@ -262,7 +262,7 @@ def _read(end: int, texts: dict[int, bytes]) -> None:
 
 
 def preload(*packages: str) -> None:
-    """Import what commands import, and these packages; make what every run would make anew from that, commands and models."""
+    """Import the modules that commands use, and these packages; build commands and models, as every run would."""
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -283,13 +283,13 @@ def preload(*packages: str) -> None:
 
 
 def _build(command: Any) -> None:
-    """A command, or all of a group."""
+    """Build a command, or all commands of a group."""
     for each in getattr(command, "commands", {}).values():
         _build(each)
 
 
 def serve(path: str) -> str:
-    """Fork for each request. Returns in the copy that is to run the program, or the module that this names."""
+    """Fork for each request. Returns in the copy, with the name of the module to run, empty for the program."""
     asked: dict[int, socket.socket] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -333,7 +333,7 @@ def _read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]
 
 
 def _report_ended(asked: dict[int, socket.socket]) -> None:
-    """Tell who asked for a copy what it ended with."""
+    """Send the exit codes of ended copies to their callers."""
     while asked:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
@@ -343,7 +343,7 @@ def _report_ended(asked: dict[int, socket.socket]) -> None:
 
 
 def _become(request: dict[str, Any], ends: list[int]) -> str:
-    """Take over what makes a run: streams, environment, folder, arguments. Returns the module that is to run, if not the program."""
+    """Take over streams, environment, folder and arguments of a run. Return the module to run, empty for the program."""
     for number, end in enumerate(ends):
         os.dup2(end, number)
         os.close(end)
@@ -364,7 +364,7 @@ def _become(request: dict[str, Any], ends: list[int]) -> str:
 
 
 def _end(code: int) -> NoReturn:
-    """As Python ends, except that it takes every module apart, which is half of the time of a short run."""
+    """End like Python, but without dismantling every module, which is half of the time of a short run."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:

@@ -1,4 +1,4 @@
-"""Raw connections to a service, for clients that do not behave.
+"""Raw connections to a service, for misbehaving clients.
 
 with Wire(service.base_url, service.key) as wire:
     wire.send(f"GET /healthz HTTP/1.1\\r\\n{wire.headers}\\r\\n")
@@ -11,7 +11,7 @@ import socket
 
 
 class Wire:
-    """One connection. `headers` are the lines every request needs."""
+    """One connection. `headers` are the lines that every request needs."""
 
     def __init__(self, base_url: str, key: str = "", *, timeout: float = 30) -> None:
         host, _, port = base_url.removeprefix("http://").partition(":")
@@ -23,7 +23,7 @@ class Wire:
         self.socket.sendall(text if isinstance(text, bytes) else text.encode())
 
     def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers by lower-case name, body."""
+        """Return status, headers by lower-case name, and body."""
         status = int(self.file.readline().split()[1])
         headers = {}
         while (line := self.file.readline().strip()) != b"":
@@ -32,7 +32,7 @@ class Wire:
         return status, headers, self.file.read(int(headers.get("content-length", 0))) if has_body else b""
 
     def is_ended(self) -> bool:
-        """Wait for the service to end the connection; whether it did so without a further byte."""
+        """Wait until the service closes the connection. Return whether it did so without further bytes."""
         try:
             return self.file.read(1) == b""
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""A process that does the work of workflows on a database and is killed with -9 in the middle of its n-th transaction.
+"""A process that runs workflows on a database and is killed with -9 in its n-th transaction.
 
 python -m tests.support.workflowchild DATABASE_URL NOW N
 """
@@ -23,7 +23,7 @@ from tests.support.workflows import dispatcher
 
 
 class DyingEngine:
-    """Counts the transactions that write; in the last one everything is done except the commit."""
+    """Counts the transactions that write, and kills the process before the commit of the last one."""
 
     def __init__(self, url: str, last: int) -> None:
         self._engine = open_engine(url)

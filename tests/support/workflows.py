@@ -1,4 +1,4 @@
-"""Workflows run by hand: load definitions into a service, let the jobs do what there is to do now, look at the runs."""
+"""Workflows run by hand: load definitions into a service, run the jobs until nothing is due, look at the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.service import RunningService
 
 
 def dispatcher(context: Context) -> Dispatcher:
-    """With the consumer of workflows alone."""
+    """Return a dispatcher that only starts workflows."""
     return Dispatcher(context, [start_for_events])
 
 
@@ -33,7 +33,7 @@ class Machinery:
         self.caller = Caller(self.guard, 5)
 
     def job(self) -> Runs:
-        """What executes runs in one process."""
+        """Return the job that executes runs in one process."""
         return Runs(self.context, self.caller)
 
     @property
@@ -41,7 +41,7 @@ class Machinery:
         return Context(ServiceSettings(), self.crm.engine, self.crm.clock, new_id)
 
     def load(self, *definitions: dict[str, Any]) -> list[str]:
-        """Load these workflows; their ids. What is left out is a harmless default."""
+        """Load these workflows, with harmless defaults. Return their ids."""
         named = [
             {"name": f"W{number}", "trigger": "record/created", "object": "people", "actions": [{"type": "createActivity", "title": "Hi"}]}
             | definition
@@ -57,7 +57,7 @@ class Machinery:
             pass
 
     def settle(self) -> None:
-        """Everything that is to be done now, what follows from it included."""
+        """Do everything that is due now, including what follows from it."""
         Schedules(self.context).run_once()
         for _ in range(100):
             self.dispatch()
@@ -66,19 +66,19 @@ class Machinery:
             job.close()
             if not found:
                 return
-        raise AssertionError("there is always more to do")
+        raise AssertionError("still work after 100 rounds")
 
     def claim_all(self) -> list[workflows.Claimed]:
-        """What one more process would take."""
+        """Claim the runs that another process would claim."""
         return self.crm.engine.write(lambda tx: workflows.claim_runs(tx, 10, PER_WORKFLOW, LEASE_SECONDS, now=self.crm.clock.now()))
 
     def claim(self) -> workflows.Claimed:
-        """The one run that waits, in our hands."""
+        """Claim the one waiting run."""
         [run] = self.claim_all()
         return run
 
     def runs(self, workflow_id: str) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Return the runs, oldest first."""
         found = self.crm.client.get(f"/api/v1/workflows/{workflow_id}/runs", params={"limit": 100}).json()["runs"]
         return list(reversed(found))
 
@@ -94,11 +94,11 @@ class Machinery:
         return dict(answer.json())
 
     def stored(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Its data now."""
+        """Return its current data."""
         return dict(self.crm.client.get(f"/api/v1/objects/{record['objectId']}/records/{record['id']}").json()["data"])
 
     def activities(self) -> list[dict[str, Any]]:
-        """Oldest first."""
+        """Return the activities, oldest first."""
         return list(reversed(self.crm.client.get("/api/v1/activities", params={"limit": 100}).json()["activities"]))
 
     def events(self, prefix: str) -> list[tuple[str, Any]]:

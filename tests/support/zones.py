@@ -1,4 +1,4 @@
-"""The time zone of this process, changed for a while."""
+"""Change the time zone of this process temporarily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`crmctl serve --ephemeral --fixture`: what it loads, and one error for everything else."""
+"""`crmctl serve --ephemeral --fixture`: accepted fixtures, and one error for all others."""
 
 from __future__ import annotations
 
