@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.killing import kill_at_steps, kill_clients, kill_services
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.support.faultruns import Outcome, Scenario, pairs, play, singles
+from tests.support.faultruns import Outcome, Scenario, fault_pairs, play, single_faults
 from tests.support.importmachine import Imports
 
 RESULTS = Path(__file__).with_name("results") / "fault_runs.md"
@@ -62,8 +62,8 @@ def machine(numbers: Sequence[int]) -> Iterator[Outcome]:
 
 def kinds(clients: int, services: int, steps: int, machines: int) -> Mapping[str, Kind]:
     return {
-        "single faults, simulated": Kind(len(singles()), sweep(singles)),
-        "pairs of faults, simulated": Kind(len(pairs()), sweep(pairs)),
+        "single faults, simulated": Kind(len(single_faults()), sweep(single_faults)),
+        "pairs of faults, simulated": Kind(len(fault_pairs()), sweep(fault_pairs)),
         "several jobs, faults, deaths, strangers, repair and undo in any order, simulated": Kind(machines, machine),
         "the client killed at random, real": Kind(clients, kill_clients),
         "the client killed at each of its steps, real": Kind(steps, kill_at_steps),

@@ -11,7 +11,7 @@ import pytest
 from crmctl.models import jsontext
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService
-from tests.support.sheetreading import same
+from tests.support.sheetreading import equals_truth
 from tests.support.sheets import ATTRIBUTES, clean_sheet
 from tests.support.spoiledsheets import ODDITIES, Sheet
 
@@ -111,4 +111,4 @@ def test_the_service_receives_the_meaning_of_an_odd_file(crm: RunningService, se
     wanted = [{slug: value for slug, value in row.data.items() if value is not None} for row in sheet.rows]
     came = [{slug: value for slug, value in record["data"].items() if value is not None} for record in answer["records"]]
     assert len(came) == len(wanted)
-    assert all(same(one, other) for one, other in zip(came, wanted, strict=True)), (came, wanted)
+    assert all(equals_truth(one, other) for one, other in zip(came, wanted, strict=True)), (came, wanted)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
-from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
 from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
@@ -123,7 +123,7 @@ def test_a_closed_pipe_ends_quietly(people: list[str]) -> None:
 def test_ctrl_c_is_an_error_that_says_whether_a_write_may_have_happened(arguments: list[str], hint: str | None) -> None:
     ended = threading.Event()
 
-    def interrupt(_: Asked) -> Answer:
+    def interrupt(_: FakeRequest) -> Answer:
         process.send_signal(signal.SIGINT)
         ended.wait(PATIENCE)
         return Answer(cut=True)

@@ -12,12 +12,12 @@ import pytest
 
 from crmctl.client.uploads import content_type
 from tests.support.cli import run_crmctl
-from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
 from tests.support.httpserver import Reply, ScriptedServer
 from tests.support.patience import PATIENCE
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
-Put = Callable[[Asked, int], Answer]
+Put = Callable[[FakeRequest, int], Answer]
 
 
 class Storage(FakeCrm):
@@ -30,7 +30,7 @@ class Storage(FakeCrm):
         self._guard = threading.Lock()
         super().__init__({"POST /files/upload-url": self._sign, "PUT //*": self._store})
 
-    def _sign(self, asked: Asked) -> Any:
+    def _sign(self, asked: FakeRequest) -> Any:
         with self._guard:
             self.signed += 1
             number = self.signed
@@ -40,7 +40,7 @@ class Storage(FakeCrm):
             "signedUrl": f"{self.origin}/store/{target}?number={number}&signature=SeCrEt{number}", "publicUrl": f"https://cdn.example/{target}",
         }  # fmt: skip
 
-    def _store(self, asked: Asked) -> Answer:
+    def _store(self, asked: FakeRequest) -> Answer:
         answer = self._put(asked, int(asked.query["number"]))
         if answer.status < 300 and not answer.cut:
             with self._guard:
@@ -136,7 +136,7 @@ def test_temporary_failures_are_retried(trouble: Answer) -> None:
 def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
     body = b"<Error><Code>AccessDenied</Code><Message>bad signature SeCrEt1 for /store/b/logo.png</Message></Error>"
 
-    def put(asked: Asked, number: int) -> Answer:
+    def put(asked: FakeRequest, number: int) -> Answer:
         return Answer(403, body=body.replace(b"1", str(number).encode()), headers={"Content-Type": "application/xml"})
 
     with Storage(put) as fake:
@@ -177,7 +177,7 @@ def test_a_redirect_and_a_real_refusal_are_not_repeated(status: int, code: int) 
 
 
 def test_some_that_fail_are_named_and_the_others_are_stored() -> None:
-    def put(asked: Asked, number: int) -> Answer:
+    def put(asked: FakeRequest, number: int) -> Answer:
         return Answer(413) if "two" in asked.path else Answer(201)
 
     with Storage(put) as fake:
@@ -201,7 +201,7 @@ def test_a_lost_answer_to_the_request_for_an_address_is_retried() -> None:
     with Storage() as fake:
         sign, calls = fake.routes["POST /files/upload-url"], []
 
-        def flaky(asked: Asked) -> Any:
+        def flaky(asked: FakeRequest) -> Any:
             calls.append(asked)
             return Answer(cut=True) if len(calls) == 1 else sign(asked)
 
@@ -257,7 +257,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.
 def test_several_go_at_once_and_one_at_a_time_when_asked() -> None:
     both = threading.Barrier(2, timeout=PATIENCE)
 
-    def put(asked: Asked, number: int) -> Answer:
+    def put(asked: FakeRequest, number: int) -> Answer:
         both.wait()
         return Answer(200)
 

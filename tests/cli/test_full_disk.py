@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import CRMCTL, Result, environment, run_crmctl, uncounted
+from tests.support.cli import CRMCTL, Result, environment, run_crmctl, without_coverage
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
-from tests.support.smalldisk import left, small_disk
+from tests.support.smalldisk import limit_free_space, small_disk
 
 ROWS = 250
 
@@ -47,7 +47,7 @@ def assert_said(ended: Result, *, has_job: bool) -> None:
 @pytest.mark.parametrize("room", [0, 4096, 16_384, 65_536, 131_072, 163_840, 196_608, 229_376])
 def test_an_import_resumes_where_a_full_disk_ended_it(crm: RunningService, disk: Path, room: int) -> None:
     env = {"CRMCTL_STATE_DIR": str(disk / "state")}
-    with left(disk, room):
+    with limit_free_space(disk, room):
         ended = run_crmctl("bulk", "import", "companies", "-", env=env, input=firms("a"))
         if ended.code:
             assert_said(ended, has_job=bool(ended.out))
@@ -72,7 +72,7 @@ def test_a_limit_on_file_sizes_acts_like_a_full_disk(crm: RunningService, tmp_pa
     ran = subprocess.run(
         [CRMCTL, *arguments],
         input=firms("b").encode(),
-        env=uncounted(environment()),
+        env=without_coverage(environment()),
         capture_output=True,
         timeout=PATIENCE,
         check=False,
@@ -93,7 +93,7 @@ def test_a_limit_on_file_sizes_acts_like_a_full_disk(crm: RunningService, tmp_pa
 
 def test_a_copy_of_failed_rows_without_room_ends_with_the_summary(crm: RunningService, disk: Path, tmp_path: Path) -> None:
     (tmp_path / "firms.csv").write_text(firms("c") + ",\n")
-    with left(disk, 0):
+    with limit_free_space(disk, 0):
         ended = run_crmctl(
             "bulk", "import", "companies", tmp_path / "firms.csv", "--on-error", "continue", "--failed", disk / "failed.csv"
         ).exits(2)
@@ -126,7 +126,7 @@ def known(crm: RunningService) -> list[str]:
 
 @pytest.mark.parametrize(("room", "file"), [(0, "all.csv"), (16_384, "all.xlsx"), (90_000, "all.jsonl.gz")])
 def test_an_export_leaves_nothing_under_its_name_and_resumes_with_room(known: list[str], disk: Path, room: int, file: str) -> None:
-    with left(disk, room):
+    with limit_free_space(disk, room):
         ended = run_crmctl("bulk", "export", "companies", "-O", disk / file)
         assert_said(ended, has_job=False)
         assert str(disk / file) in ended.error()["message"]
@@ -137,11 +137,11 @@ def test_an_export_leaves_nothing_under_its_name_and_resumes_with_room(known: li
 
 def test_a_mirror_without_room_stays_unchanged(crm: RunningService, disk: Path) -> None:
     env = {"CRMCTL_STATE_DIR": str(disk / "state")}
-    with left(disk, 0):
+    with limit_free_space(disk, 0):
         assert_said(run_crmctl("mirror", "sync", "companies", env=env), has_job=False)
     run_crmctl("mirror", "sync", "companies", env=env).ok()
     run_crmctl("bulk", "import", "companies", "-", input=firms("m" * 400)).ok()
-    with left(disk, 0):
+    with limit_free_space(disk, 0):
         assert_said(run_crmctl("mirror", "sync", "companies", env=env), has_job=False)
     run_crmctl("mirror", "sync", "companies", env=env).ok()
     asked = run_crmctl("mirror", "sql", "SELECT count(*) AS n FROM companies", env=env).ok().json()
@@ -165,7 +165,7 @@ def test_copies_are_stored_before_any_change(known: list[str], crm: RunningServi
         (("service", "backup", disk / "service.backup", "--data", crm.data_dir), {}),
     ]
     (disk / "firms.csv").write_text(firms("n"))
-    with left(disk, 0):
+    with limit_free_space(disk, 0):
         for words, env in commands:
             assert_said(run_crmctl(*words, env=env), has_job=False)
         listed = run_crmctl("records", "list", "companies", "--limit", "1", env={"CRMCTL_STATE_DIR": str(disk / "state")}).ok()
@@ -178,12 +178,12 @@ def test_copies_are_stored_before_any_change(known: list[str], crm: RunningServi
 
 @pytest.mark.parametrize("room", [0, 8192, 40_960])
 def test_a_service_that_cannot_start_names_the_disk(disk: Path, room: int) -> None:
-    with left(disk, room):
+    with limit_free_space(disk, room):
         assert_said(run_crmctl("serve", "--port", "0", "--data", str(disk / "data")), has_job=False)
 
 
 def test_a_service_whose_ready_file_does_not_fit_ends_and_leaves_no_part_of_it(disk: Path, tmp_path: Path) -> None:
-    with left(disk, 0):
+    with limit_free_space(disk, 0):
         assert_said(
             run_crmctl("serve", "--port", "0", "--data", str(tmp_path / "data"), "--ready-file", str(disk / "ready.json")), has_job=False
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crmctl.models import jsontext
 from tests.support.cli import run_crmctl
-from tests.support.fakecrm import Asked, FakeCrm
+from tests.support.fakecrm import FakeCrm, FakeRequest
 
 OBJECT = "00000000-0000-4000-8000-000000000001"
 HALF = "half \ud83d of it"
@@ -23,7 +23,7 @@ RECORDS = [
 ]
 
 
-def listed(asked: Asked) -> object:
+def listed(asked: FakeRequest) -> object:
     items = sorted(RECORDS, key=lambda one: str(one["createdAt"]), reverse=asked.query.get("order") != "asc")
     offset, limit = int(asked.query.get("offset", 0)), int(asked.query.get("limit", 50))
     more = offset + limit < len(items)

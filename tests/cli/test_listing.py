@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import expect_exit, run_crmctl, spawn
-from tests.support.fakecrm import Asked, FakeCrm
+from tests.support.fakecrm import FakeCrm, FakeRequest
 
 OBJECT = "0b7ecf00-0000-4000-8000-000000000001"
 
@@ -16,7 +16,7 @@ def listing(pages: list[tuple[int, range]]) -> FakeCrm:
     """A service with these pages, each with the total it states; `records search` sends a POST."""
     left = list(pages)
 
-    def page(asked: Asked) -> Any:
+    def page(asked: FakeRequest) -> Any:
         total, numbers = left.pop(0)
         rows = [{"id": f"r{number}", "data": {}} for number in numbers]
         return {"records": rows, "pagination": {"total": total, "limit": 100, "offset": 0}}

@@ -17,7 +17,7 @@ from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.clock import FakeClock
-from tests.support.fakecrm import KEY, Answer, Asked, FakeCrm
+from tests.support.fakecrm import KEY, Answer, FakeCrm, FakeRequest
 
 ID = "0b4e1d52-6a37-4a3f-9d5e-1f2a3b4c5d6e"
 OTHER = "1c5f2e63-7b48-4b40-8e6f-2a3b4c5d6e7f"
@@ -55,11 +55,11 @@ class Service(FakeCrm):
             }
         )
 
-    def _start(self, asked: Asked) -> Answer:
+    def _start(self, asked: FakeRequest) -> Answer:
         self.started = 0
         return Answer(202, {"message": "Workflow run started", "workflowId": ID, "workflowName": NAME}, date=self.now())
 
-    def _list(self, asked: Asked) -> Answer:
+    def _list(self, asked: FakeRequest) -> Answer:
         if self.started is not None:
             self.after(self.started, self.runs)
             self.started += 1
@@ -305,7 +305,7 @@ def test_trouble_on_the_way_does_not_end_the_wait_and_looks_are_gentle() -> None
         scene.follower.start(None)
         looks = 0
 
-        def troubled(asked: Asked) -> Answer:
+        def troubled(asked: FakeRequest) -> Answer:
             nonlocal looks
             looks += 1
             if looks < 20:

@@ -19,7 +19,7 @@ import pytest
 
 from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import ConfigError, CrmctlError, NetworkError, ServiceError, UsageError
-from tests.support.cli import uncounted
+from tests.support.cli import without_coverage
 from tests.support.httpserver import Drop, Hang, Reply, ScriptedServer
 from tests.support.patience import PATIENCE
 from tests.support.receiver import ByteReceiver, drip
@@ -303,4 +303,4 @@ import crmctl.client.http_exchange
 assert "httpx" in sys.modules
 assert not {"httpx._main", "click", "rich", "anyio", "trio"} & set(sys.modules), sorted(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], env=uncounted(os.environ), check=True)
+    subprocess.run([sys.executable, "-c", program], env=without_coverage(os.environ), check=True)

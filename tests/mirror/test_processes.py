@@ -15,7 +15,7 @@ import pytest
 from crmctl.models.jsontext import dumps
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.fakecrm import FakeCrm
-from tests.support.historyserver import WAIT_SECONDS, Barrier, served
+from tests.support.historyserver import WAIT_SECONDS, Barrier, serve_history
 from tests.support.historyservice import MINUTE, HistoryService, Manners
 
 ENDLESS = {"CRMCTL_TIMEOUT": "120"}
@@ -45,7 +45,7 @@ def test_a_sync_that_is_killed_anywhere_loses_nothing_but_itself() -> None:
         service.create(20)
         service.advance(MINUTE)
     service.advance(60 * MINUTE)
-    with served(service, barrier) as fake:
+    with serve_history(service, barrier) as fake:
         kill_at(fake, barrier, 9)
         asked = len(fake.asked)
         assert sync(fake)["records"] == 800
@@ -67,7 +67,7 @@ def test_a_sync_that_is_killed_anywhere_loses_nothing_but_itself() -> None:
 def test_two_syncs_at_once_are_one_after_the_other() -> None:
     service, barrier = HistoryService(5), Barrier()
     service.create(50)
-    with served(service, barrier) as fake:
+    with serve_history(service, barrier) as fake:
         sync(fake)
         barrier.arm(3)
         with start_crmctl("mirror", "sync", env={**fake.env, **ENDLESS}) as first:
@@ -96,7 +96,7 @@ os._exit(0)
 def test_the_first_reader_rolls_back_an_unfinished_write() -> None:
     service = HistoryService(5)
     service.create(50)
-    with served(service, Barrier()) as fake:
+    with serve_history(service, Barrier()) as fake:
         sync(fake)
         path = Path(run_crmctl("mirror", "path", "-o", "ids", env=fake.env).ok().out.strip())
         for command in (("status",), ("sql", "SELECT count(*) AS records FROM people")):

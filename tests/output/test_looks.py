@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from tests.support.terminal import close_terminal, on_terminal, open_terminal
+from tests.support.terminal import close_terminal, open_terminal, run_on_terminal
 
 CODE = """
 import os, sys
@@ -46,7 +46,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("width", SHOWN)
 def test_records_at_three_widths(width: int) -> None:
-    seen = on_terminal(CODE, columns=width, env={"TZ": "Europe/Berlin", "NO_COLOR": "1"}).out
+    seen = run_on_terminal(CODE, columns=width, env={"TZ": "Europe/Berlin", "NO_COLOR": "1"}).out
     lines = seen.splitlines()
     assert re.split(r"  +", lines[0]) == SHOWN[width]
     assert all(cell_len(line) <= width for line in lines)
@@ -87,7 +87,7 @@ Emitter(Streams.of_process(), "table", fields=["name", "amount", "stage"]).emit_
 @pytest.mark.parametrize("width", [30, 60])
 def test_money_beside_names_of_any_script(width: int) -> None:
     """Names of any script stay whole, and amounts end in one column; without room, each record is a block."""
-    seen = on_terminal(MONEY.replace("NAMES", ascii(GRAPHEMES)), columns=width, env={"NO_COLOR": "1"}).out
+    seen = run_on_terminal(MONEY.replace("NAMES", ascii(GRAPHEMES)), columns=width, env={"NO_COLOR": "1"}).out
     lines = seen.splitlines()
     assert all(cell_len(line) <= width for line in lines)
     assert all(name in seen for name in GRAPHEMES)
@@ -106,10 +106,10 @@ Emitter(Streams.of_process(), "table", pager=sys.argv[1] if len(sys.argv) > 1 el
 
 
 def test_a_list_goes_through_the_requested_pager() -> None:
-    assert "1   2" in on_terminal(LIST.replace("PAGER", "None")).out
-    paged = on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
+    assert "1   2" in run_on_terminal(LIST.replace("PAGER", "None")).out
+    paged = run_on_terminal(LIST.replace("PAGER", repr("sed 's/^/> /'")), env={"NO_COLOR": "1"})
     assert paged.out.splitlines() == ["> id  n", "> 1   2"]
-    assert on_terminal(LIST.replace("PAGER", repr("true"))).code == 0
+    assert run_on_terminal(LIST.replace("PAGER", repr("true"))).code == 0
 
 
 LONG_IMPORT = """

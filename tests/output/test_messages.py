@@ -15,7 +15,7 @@ from crmctl.models.jsontext import loads
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
 from crmctl.schema.schema_document import read_schema
-from tests.support.terminal import on_terminal
+from tests.support.terminal import run_on_terminal
 
 ERROR = DeniedError(
     "the key lacks a scope", hint="ask for records:write", status=403, code="insufficient_scope", required_scope="records:write"
@@ -132,4 +132,4 @@ def test_on_a_terminal_even_a_machine_format_talks_at_once_and_in_colour() -> No
         "from crmctl.output.streams import Streams\nfrom crmctl.output.messages import Messages\n"
         "m = Messages(Streams.of_process(), machine=True)\nm.warn('careful')"
     )
-    assert "\x1b[33mwarning:\x1b[0m careful\n" in on_terminal(code).out
+    assert "\x1b[33mwarning:\x1b[0m careful\n" in run_on_terminal(code).out

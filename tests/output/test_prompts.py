@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.terminal import close_terminal, in_pipes, on_terminal, open_terminal
+from tests.support.terminal import close_terminal, open_terminal, run_in_pipes, run_on_terminal
 
 SETUP = """
 import sys
@@ -62,21 +62,21 @@ def test_ctrl_c_and_ctrl_d_decline(code: str, key: str) -> None:
 
 @pytest.mark.parametrize(("code", "flag"), [(CONFIRM, "--yes"), (TYPED, "--yes"), (SECRET, "--with-key"), (TEXT, "--base-url")])
 def test_without_a_terminal_the_flag_is_named_and_nothing_read(code: str, flag: str) -> None:
-    ended = in_pipes(code, input="y\nwork\n")
+    ended = run_in_pipes(code, input="y\nwork\n")
     assert (ended.code, ended.out) == (2, "")
     assert "there is no terminal to ask on" in ended.err
     assert f"hint: pass {flag}" in ended.err
 
 
 def test_no_input_holds_on_a_terminal_too() -> None:
-    ended = on_terminal(SETUP + "ask(lambda p: p.confirm('Delete?'), no_input=True)")
+    ended = run_on_terminal(SETUP + "ask(lambda p: p.confirm('Delete?'), no_input=True)")
     assert ended.code == 2
     assert "--no-input is set" in ended.out
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_one_stream_that_is_no_terminal_is_enough(stream: str) -> None:
-    ended = on_terminal(SETUP + f"streams.{stream} = open('/dev/null', 'w+')\nsys.exit(10 + Prompter(streams).can_ask)")
+    ended = run_on_terminal(SETUP + f"streams.{stream} = open('/dev/null', 'w+')\nsys.exit(10 + Prompter(streams).can_ask)")
     assert ended.code == 10
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cli import CRMCTL
 from tests.support.patience import PATIENCE
-from tests.support.terminal import close_terminal, in_pipes, on_terminal, open_terminal
+from tests.support.terminal import close_terminal, open_terminal, run_in_pipes, run_on_terminal
 
 SETUP = """
 import os, sys
@@ -31,12 +31,12 @@ LIST = SETUP + "items = [{'id': '1', 'updatedAt': '2026-01-01T00:00:00Z', 'n': 1
 
 def test_a_terminal_gets_colour_and_local_times_and_a_pipe_neither() -> None:
     code = LIST + "emitter('table').emit_items(items)"
-    seen = on_terminal(code, env={"TZ": "Europe/Berlin"})
+    seen = run_on_terminal(code, env={"TZ": "Europe/Berlin"})
     assert "\x1b[1mid" in seen.out
     assert "updatedAt (CET)" in seen.out
     assert "2026-01-01 01:00" in seen.out
     assert "2026-01-01T" not in seen.out
-    assert in_pipes(code).out == "id  updatedAt             n\n1   2026-01-01T00:00:00Z  1\n"
+    assert run_in_pipes(code).out == "id  updatedAt             n\n1   2026-01-01T00:00:00Z  1\n"
 
 
 COLOUR = [  # environment, --color, on a terminal, in a pipe
@@ -58,15 +58,15 @@ def test_colour_follows_the_flag_then_the_environment() -> None:
         f"for streams.environ, streams.color_mode in {[case[:2] for case in COLOUR]!r}:\n"
         "    print(streams.color('stdout'), streams.color('stderr'))"
     )
-    assert on_terminal(code).out.splitlines() == [f"{terminal} {terminal}" for *_, terminal, _ in COLOUR]
-    assert in_pipes(code).out.splitlines() == [f"{pipe} {pipe}" for *_, pipe in COLOUR]
+    assert run_on_terminal(code).out.splitlines() == [f"{terminal} {terminal}" for *_, terminal, _ in COLOUR]
+    assert run_in_pipes(code).out.splitlines() == [f"{pipe} {pipe}" for *_, pipe in COLOUR]
 
 
 def test_the_width_is_the_terminals_own_and_follows_it() -> None:
-    assert on_terminal(SETUP + "print(streams.width)", columns=97).out == "97\n"
-    assert on_terminal(SETUP + "print(streams.width)", columns=97, env={"COLUMNS": "50"}).out == "50\n"
-    assert in_pipes(SETUP + "print(streams.width)").out == "None\n"
-    assert in_pipes(SETUP + "print(streams.width)", env={"COLUMNS": "50"}).out == "50\n"
+    assert run_on_terminal(SETUP + "print(streams.width)", columns=97).out == "97\n"
+    assert run_on_terminal(SETUP + "print(streams.width)", columns=97, env={"COLUMNS": "50"}).out == "50\n"
+    assert run_in_pipes(SETUP + "print(streams.width)").out == "None\n"
+    assert run_in_pipes(SETUP + "print(streams.width)", env={"COLUMNS": "50"}).out == "50\n"
     terminal = open_terminal(SETUP + "print(streams.width); input(); print(streams.width)", columns=80)
     terminal.expect("80")
     terminal.setwinsize(24, 132)
@@ -103,7 +103,7 @@ def test_a_closed_stderr_does_not_stop_a_run() -> None:
     os.close(read)
     code = SETUP + "m = Messages(streams); [m.warn('x' * 100) for _ in range(1000)]; emitter('json').emit_result({'done': True})"
     try:
-        ended = in_pipes(code, stderr=write)
+        ended = run_in_pipes(code, stderr=write)
     finally:
         os.close(write)
     assert (ended.code, ended.out) == (0, '{\n  "done": true\n}\n')
@@ -113,7 +113,7 @@ def test_a_closed_stderr_does_not_stop_a_run() -> None:
 @pytest.mark.parametrize("call", ["emit_items([{'id': '1'}])", "emit_item({'id': '1'})", "emit_result({'id': '1'})"])
 def test_a_full_disk_is_an_error_and_not_silence(call: str) -> None:
     with Path("/dev/full").open("w") as full:
-        ended = in_pipes(SETUP + f"ended(lambda: emitter('json').{call})", stdout=full)
+        ended = run_in_pipes(SETUP + f"ended(lambda: emitter('json').{call})", stdout=full)
     assert ended.code == 2
     assert '"code":"output_failed"' in ended.err
     assert "no space left" in ended.err
@@ -143,7 +143,7 @@ def test_output_is_utf_8_in_every_locale(env: dict[str, str]) -> None:
         "Messages(streams).warn(item['text'] + item['half'])\n"
         "for kind in ('json', 'jsonl', 'csv', 'yaml', 'table'): emitter(kind).emit_items([item])"
     )
-    ended = in_pipes(code, env=env)
+    ended = run_in_pipes(code, env=env)
     assert ended.code == 0, ended.err
     assert ended.out.count("Zoë 漢字 🙂") == 5
     assert '"half": "\\ud83d"' in ended.out
@@ -154,7 +154,7 @@ def test_output_is_utf_8_in_every_locale(env: dict[str, str]) -> None:
 def test_machine_formats_import_nothing_heavy(format: str) -> None:
     heavy = "print(sorted({'rich', 'yaml', 'jmespath', 'pydantic'} & {*sys.modules}), file=sys.stderr)"
     code = SETUP + f"emitter({format!r}).emit_items([{{'id': '1'}}])\n{heavy}"
-    assert in_pipes(code).err == "[]\n"
+    assert run_in_pipes(code).err == "[]\n"
 
 
 HELP = (["--version"], ["--help"], ["records", "list", "--help"], ["auth", "--help"], ["help", "exit-codes"])

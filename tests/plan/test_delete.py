@@ -25,7 +25,7 @@ from crmctl.write import effect, in_flight
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
 from tests.support.inprocess import run_here
-from tests.support.mishaps import STEPS, Mishaps, deadly
+from tests.support.mishaps import STEPS, Mishaps, killed_at
 from tests.support.outcomes import error_of
 from tests.support.service import RunningService, opened
 
@@ -220,7 +220,7 @@ def test_records_silently_kept_are_not_called_undone(client: Client, stubborn: s
 @pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
 def test_a_process_that_dies_goes_on_or_is_taken_back(service: RunningService, client: Client, step: str, count: int) -> None:
     before = people(client)
-    with deadly(step, count):
+    with killed_at(step, count):
         client.bulk.delete("people", filter="score>=0", concurrency=1)
     with opened(service) as again:
         job = again.bulk.jobs()[0]
@@ -239,7 +239,7 @@ def test_a_process_that_dies_goes_on_or_is_taken_back(service: RunningService, c
 def test_an_undo_that_dies_creates_nothing_twice(service: RunningService, client: Client, step: str) -> None:
     before = people(client)
     job = client.bulk.delete("people", filter="score>=0").summary.job  # type: ignore[union-attr]
-    with deadly(step, 1):
+    with killed_at(step, 1):
         client.bulk.undo(str(job))
     with opened(service) as again:
         Mishaps(again)

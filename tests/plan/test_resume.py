@@ -13,7 +13,7 @@ from tests.support.bulkfiles import attribute, select
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.cli import expect_exit, run_crmctl, spawn
 from tests.support.keydesk import KeyDesk, counts, undo
-from tests.support.mishaps import Mishaps, deadly
+from tests.support.mishaps import Mishaps, killed_at
 from tests.support.service import opened, running_service
 
 ROWS = "Email,Note\n" + "".join(f"p{n}@acme.com,new\n" for n in range(150))
@@ -128,7 +128,7 @@ def test_a_job_older_than_a_finished_one_by_the_same_key_is_refused(tmp_path: Pa
         with opened(service) as client:
             client.bulk.import_records("people", ({"email": f"p{n}@acme.com", "score": 0} for n in range(150)))
             Mishaps(client)
-            with deadly("after settle", 1):
+            with killed_at("after settle", 1):
                 client.bulk.import_records("people", scored(tmp_path, 1), key="email", concurrency=1)
         with opened(service) as client:
             Mishaps(client)

@@ -11,7 +11,7 @@ import pytest
 from crmctl import Client
 from crmctl.plan.undo import Undo
 from crmctl.write.database import RowState
-from tests.support.mishaps import Mishaps, deadly
+from tests.support.mishaps import Mishaps, killed_at
 from tests.support.service import RunningService, opened
 
 
@@ -39,7 +39,7 @@ def test_undo_of_a_killed_import_deletes_its_records_and_never_sends_the_rest(
     path.write_text("score\n" + "".join(f"{n}\n" for n in range(1000, 1350)))
     with opened(service) as client:
         Mishaps(client, lost)
-        with deadly(step, 2):
+        with killed_at(step, 2):
             client.bulk.import_records("people", path, concurrency=1)
     with opened(service) as client:
         Mishaps(client)
@@ -68,7 +68,7 @@ def test_undo_deletes_records_of_a_request_refused_for_now_that_the_service_carr
     path.write_text("score\n" + "".join(f"{n}\n" for n in range(ROWS)))
     with opened(service) as client:
         Mishaps(client, {refused: 429})
-        with deadly("after settle", refused + 1):
+        with killed_at("after settle", refused + 1):
             client.bulk.import_records("people", path, concurrency=1)
         assert len(scores(client)) == 100 * (refused + 1)
     with opened(service) as client:
@@ -87,7 +87,7 @@ def test_undo_restores_updates_of_a_request_refused_for_now_that_the_service_car
     with opened(service) as client:
         client.bulk.import_records("people", [{"email": f"p{n}@acme.com", "score": n} for n in range(ROWS)]).raise_for_error()
         Mishaps(client, {1: 429})
-        with deadly("after settle", 2):
+        with killed_at("after settle", 2):
             client.bulk.import_records("people", path, key="email", concurrency=1)
         assert sum(score >= 1000 for score in scores(client)) == 200
         edited = next(record for record in client.records("people").list("score<1000"))
@@ -103,7 +103,7 @@ def test_undo_recreates_deletions_of_a_request_refused_for_now_that_the_service_
     with opened(service) as client:
         client.bulk.import_records("people", [{"email": f"p{n}@acme.com", "score": n} for n in range(ROWS)]).raise_for_error()
         Mishaps(client, {1: 429})
-        with deadly("after settle", 2):
+        with killed_at("after settle", 2):
             client.bulk.delete("people", [record.id for record in client.records("people").list()], concurrency=1)
         assert len(scores(client)) == 50
     with opened(service) as client:
@@ -117,7 +117,7 @@ def test_undo_of_a_job_that_sent_nothing_ends_it(service: RunningService, tmp_pa
     path.write_text("score\n1\n2\n")
     with opened(service) as client:
         Mishaps(client)
-        with deadly("before begin", 1):
+        with killed_at("before begin", 1):
             client.bulk.import_records("people", path)
     with opened(service) as client:
         mishaps = Mishaps(client)

@@ -11,7 +11,7 @@ from crmctl import Client
 from crmctl.errors import InterruptedByUser, RejectedError
 from crmctl.match.key_lookups import Lookup
 from crmctl.plan.changes import ChangeForecast
-from tests.support.mishaps import STEPS, Mishaps, deadly
+from tests.support.mishaps import STEPS, Mishaps, killed_at
 from tests.support.service import RunningService, opened
 
 COUNT = 150
@@ -90,7 +90,7 @@ def test_a_lost_request_changes_nothing_twice(client: Client, number: int, fault
 @pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
 def test_a_process_that_dies_goes_on(service: RunningService, client: Client, step: str, count: int) -> None:
     before = people(client)
-    with deadly(step, count):
+    with killed_at(step, count):
         client.bulk.update("people", SET, filter="score>=0", concurrency=1)
     with opened(service) as again:
         job = again.bulk.jobs()[0]

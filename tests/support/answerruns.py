@@ -24,7 +24,7 @@ from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, surplus_records
 from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
-from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, look_back, repeatable_turns
+from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, audit_job, client_of, repeatable_turns
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response
 
 Data = dict[str, Any]
@@ -121,18 +121,18 @@ class AnswerOutcome:
 class AnsweringService(FaultService):
     """A service that alters records as the play says; every stored record keeps the row it came from as `truth`."""
 
-    def __init__(self, clock: MovingClock, told: AnswerPlay) -> None:
-        faults = {number: ANSWERS[name] for number, name in told.answers}
-        super().__init__(clock, faults, Habits(total=told.total), told.seed)
-        self.told = told
-        self._chance = random.Random(told.seed)
+    def __init__(self, clock: MovingClock, spec: AnswerPlay) -> None:
+        faults = {number: ANSWERS[name] for number, name in spec.answers}
+        super().__init__(clock, faults, Habits(total=spec.total), spec.seed)
+        self.spec = spec
+        self._chance = random.Random(spec.seed)
         self._snapshot: tuple[float, list[Any]] = (0.0, [])
 
     def _write(self, body: Data, timeout: float) -> Response:
-        if self.told.writer != "none":
+        if self.spec.writer != "none":
             n = 1000 + self.writes
             data = row_data(n) | {"email": f"other{n}@else.org"}
-            if self.told.writer == "others":
+            if self.spec.writer == "others":
                 data = {"name": f"Stranger {n}", "email": f"other{n}@else.org", "score": n + 0.5}
             super()._apply([{"data": data | {"_truth": -n}}])
         rows = body["records"]
@@ -146,31 +146,31 @@ class AnsweringService(FaultService):
         self._apply({"all": good, "half": good[: len(good) // 2], "last": good[len(good) // 2 :], "twice": good}[fault.applies])
         if fault.reply != "good":
             return self._reply(fault.reply, len(rows), timeout)
-        failed = [{"index": at, "error": "email is already used" if self.told.recognition == "unique" else "refused"} for at in refused]
+        failed = [{"index": at, "error": "email is already used" if self.spec.recognition == "unique" else "refused"} for at in refused]
         return json_response(200, {"created": len(good), "updated": 0, "failed": failed})
 
     def _accepts(self, data: Data) -> bool:
-        if self.told.refused is not None and data["_truth"] == self.told.refused:
+        if self.spec.refused is not None and data["_truth"] == self.spec.refused:
             return False
-        return self.told.recognition != "unique" or all(
+        return self.spec.recognition != "unique" or all(
             record["wire"]["data"].get("email") != self._stored(data).get("email") for record in self.records
         )
 
     def _stored(self, data: Data) -> Data:
-        applies = self.told.alteration is not None and self.told.altered in (None, data["_truth"])
-        return ALTERATIONS[str(self.told.alteration)](data) if applies else data
+        applies = self.spec.alteration is not None and self.spec.altered in (None, data["_truth"])
+        return ALTERATIONS[str(self.spec.alteration)](data) if applies else data
 
     def _apply(self, rows: list[Data]) -> None:
-        if self.told.recognition == "unique":  # even a proxy cannot make a second one
+        if self.spec.recognition == "unique":  # even a proxy cannot make a second one
             rows = [row for at, row in enumerate(rows) if self._accepts(row["data"]) and row not in rows[:at]]
         super()._apply([{"data": self._stored(row["data"])} for row in rows])
         for record in self.records[len(self.records) - len(rows) :]:
-            record["lag"] = {"5 s late": 5.0, "each record late": self._chance.uniform(0, 25)}.get(self.told.lists, 0.0)
+            record["lag"] = {"5 s late": 5.0, "each record late": self._chance.uniform(0, 25)}.get(self.spec.lists, 0.0)
 
     def _page(self, query: dict[str, list[str]]) -> Response:
         every, now = self.records, self.clock.now()
         self.records = [record for record in every if record["moment"] + record.get("lag", 0.0) <= now]
-        if self.told.lists == "every second read late" and self.reads % 2:
+        if self.spec.lists == "every second read late" and self.reads % 2:
             self.records = [record for record in every if record["moment"] + 20.0 <= now]
         try:
             return super()._page(query)
@@ -193,16 +193,16 @@ def row_data(n: int) -> Data:
     }
 
 
-def rows_of_play(told: AnswerPlay) -> list[Prepared]:
+def rows_of_play(spec: AnswerPlay) -> list[Prepared]:
     def data(n: int) -> Data:
-        same = (n + 1) // 2 if told.recognition == "capitals" else n
+        same = (n + 1) // 2 if spec.recognition == "capitals" else n
         found = row_data(same)
-        if told.recognition == "capitals":
+        if spec.recognition == "capitals":
             found["name"] = found["name"].swapcase() if n % 2 else found["name"]
             found["note"] = f" {found['note']}" if n % 4 == 1 else found["note"]
         return found
 
-    return [Prepared(n, data(n)) for n in range(1, told.rows + 1)]
+    return [Prepared(n, data(n)) for n in range(1, spec.rows + 1)]
 
 
 def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
@@ -210,25 +210,25 @@ def know_truth(service: AnsweringService, rows: list[Prepared]) -> None:
     original = {json.dumps(row.data, sort_keys=True): row.ordinal for row in rows}
     write = service._write
 
-    def told(body: Data, timeout: float) -> Response:
+    def write_with_truth(body: Data, timeout: float) -> Response:
         for record in body["records"]:
             record["data"] = record["data"] | {"_truth": original[json.dumps(record["data"], sort_keys=True)]}
         return write(body, timeout)
 
-    service._write = told  # type: ignore[method-assign]
+    service._write = write_with_truth  # type: ignore[method-assign]
 
 
-def play(told: AnswerPlay) -> AnswerOutcome:
-    with repeatable_turns(told.senders):
-        return _play(told)
+def play(spec: AnswerPlay) -> AnswerOutcome:
+    with repeatable_turns(spec.senders):
+        return _play(spec)
 
 
-def _play(told: AnswerPlay) -> AnswerOutcome:
+def _play(spec: AnswerPlay) -> AnswerOutcome:
     clock = MovingClock()
-    rows = rows_of_play(told)
-    service = AnsweringService(clock, told)
+    rows = rows_of_play(spec)
+    service = AnsweringService(clock, spec)
     know_truth(service, rows)
-    slugs = {"unique": {"unique": "email"}}.get(told.recognition, {})
+    slugs = {"unique": {"unique": "email"}}.get(spec.recognition, {})
     for n in range(3):
         service.create(row_data(2000 + n) | {"_truth": -2000 - n})
     clock.advance(3600)
@@ -240,8 +240,8 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
         for _ in range(RUNS):
             with closing(Journal(folder, clock)) as journal:
                 before, trouble = journal.counts(), len(service.faults)
-                options = DeliveryOptions(concurrency=told.senders, max_rows=told.batch)
-                client = client_of(service, clock, told.senders)
+                options = DeliveryOptions(concurrency=spec.senders, max_rows=spec.batch)
+                client = client_of(service, clock, spec.senders)
                 result = run_import(ImportRun(client, journal, options, clock, Silent(), rows=lambda: rows, hooks=NO_HOOKS))
                 notes += result.notes
                 counts = journal.counts()
@@ -255,11 +255,11 @@ def _play(told: AnswerPlay) -> AnswerOutcome:
         false_success = succeeded and not _is_exact(service, rows)
         clock.advance(1000)
         with closing(Journal(folder, clock)) as journal:
-            look_back(service, journal, rows, clock)
+            audit_job(service, journal, rows, clock)
         last = _count(service, folder, rows, clock)
     lost, doubled, misnamed = (max(first[at], last[at]) for at in range(3))
     return AnswerOutcome(
-        lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, failed, told.rows, tuple(notes)
+        lost, doubled, misnamed, first[3], first[4], false_success, service.reads, service.writes, failed, spec.rows, tuple(notes)
     )
 
 
@@ -289,7 +289,7 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
         entries, duplicates = journal.rows(1, len(rows)), surplus_records(journal)
     created, doubtful, extra = Counter[str](), Counter[str](), Counter[str]()
     misnamed = 0
-    told: list[str] = []
+    named_ids: list[str] = []
     for ordinal, content in stored.items():
         entry = entries.get(ordinal)
         state = entry.state if entry is not None else RowState.UNSENT
@@ -299,8 +299,8 @@ def _count(service: AnsweringService, folder: Path, rows: list[Prepared], clock:
         named += duplicates.get(ordinal, ())
         extra[content] += len(duplicates.get(ordinal, ()))
         misnamed += sum(contents.get(record_id) != content for record_id in named)
-        told += named
-    misnamed += len(told) - len(set(told))
+        named_ids += named
+    misnamed += len(named_ids) - len(set(named_ids))
     lost = sum(max(0, created[content] - there[content]) for content in set(stored.values()))
     doubled = sum(max(0, there[content] - created[content] - doubtful[content] - extra[content]) for content in set(stored.values()))
     return lost, doubled, misnamed, sum(doubtful.values()), sum(map(len, duplicates.values()))

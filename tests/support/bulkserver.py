@@ -115,8 +115,8 @@ class BulkServer:
             raise NetworkError(f"no answer within {within:g} s", code="timeout", retryable=True, outcome_unknown=True)
         if fault.drop:
             return None
-        told = {"error": "fault", "message": "as told"} if fault.body is None else fault.body
-        return _answer(fault.status, told, fault.headers)
+        document = {"error": "fault", "message": "as requested"} if fault.body is None else fault.body
+        return _answer(fault.status, document, fault.headers)
 
     def _shown_by(self, url: SplitResult) -> Response:
         """Return a list or one record."""

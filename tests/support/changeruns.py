@@ -26,9 +26,9 @@ from crmctl.write.jobs import JobStore
 from crmctl.write.journal import RIVALS, surplus_records
 from tests.support.answerruns import ALTERATIONS, ANSWERS, BATCHES, LISTS, some_answers
 from tests.support.bulkcontext import QuietListener
-from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, ChangingService, Data, Kept, data_of
+from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, ChangingService, Data, VersionedRecord, data_of
 from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, client_of, repeatable_turns
-from tests.support.mishaps import deadly
+from tests.support.mishaps import killed_at
 
 SEEDED = 8
 NIGHT = 20_000.0
@@ -92,24 +92,24 @@ def error_of(result: Any) -> CrmctlError | None:
 class Stage:
     """One play: the service, the state of crmctl, and the faults found."""
 
-    def __init__(self, told: ChangePlay, folder: Path) -> None:
-        self.told, self.folder = told, folder
+    def __init__(self, spec: ChangePlay, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
         self.clock = MovingClock()
-        self.service = ChangingService(self.clock, told)
+        self.service = ChangingService(self.clock, spec)
         self.outcome = ChangeOutcome()
         self.store = JobStore(folder, self.clock)
 
     @property
     def bulk(self) -> Bulk:
         """Bulk commands of a new process."""
-        return Bulk(PlayContext(client_of(self.service, self.clock, self.told.senders), self.clock, self.folder))  # type: ignore[arg-type]
+        return Bulk(PlayContext(client_of(self.service, self.clock, self.spec.senders), self.clock, self.folder))  # type: ignore[arg-type]
 
     def begin(self) -> None:
         """Let the service misbehave from now on."""
-        service, told = self.service, self.told
-        service.answers = {service.writes + at: ANSWERS[name] for at, name in told.answers}
+        service, spec = self.service, self.spec
+        service.answers = {service.writes + at: ANSWERS[name] for at, name in spec.answers}
         service.alters = service.is_late = True
-        service.writer, service.began = told.writer, self.clock.now()
+        service.writer, service.began = spec.writer, self.clock.now()
 
     def end(self) -> None:
         self.service.answers.clear()
@@ -123,11 +123,11 @@ class Stage:
 
     def run(self, work: Callable[[Bulk], Any]) -> Any:
         """Run a job, kill it if the play says so, and resume it until nothing changes. Return None if it was killed and not resumed."""
-        if self.told.kill is None:
+        if self.spec.kill is None:
             result = self.attempt(work)
         else:
             try:
-                with deadly(*self.told.kill):
+                with killed_at(*self.spec.kill):
                     result = self.attempt(work)
             except BaseException as error:  # pytest's exception for a process that ended before its death
                 if type(error).__name__ != "Failed":
@@ -136,7 +136,7 @@ class Stage:
                 result = None
             self.clock.advance(600)
             self.service.began = self.clock.now()
-            if not self.told.resumes:
+            if not self.spec.resumes:
                 return result
         for _ in range(4):
             job = next(iter(self.store.list()), None)
@@ -145,7 +145,7 @@ class Stage:
             self.clock.advance(60)
             self.service.began = self.clock.now()
             try:
-                result = self.bulk.resume(job.id, concurrency=self.told.senders)
+                result = self.bulk.resume(job.id, concurrency=self.spec.senders)
             except CrmctlError as error:
                 self.outcome.faults.append(f"resume refuses: {error.code} {error.message}")
                 break
@@ -161,7 +161,7 @@ class Stage:
         with closing(self.store.open(jobs[0])) as journal:
             rows, extra, rivals = journal.rows(1, ROWS), surplus_records(journal), journal.kept(RIVALS)
         succeeded = result is not None and error_of(result) is None and not jobs[0].is_resumable
-        there: dict[int, list[Kept]] = {n: [] for n in sent}
+        there: dict[int, list[VersionedRecord]] = {n: [] for n in sent}
         for record in self.service.of():
             if record.row in there:
                 there[record.row].append(record)  # type: ignore[index]
@@ -191,12 +191,12 @@ class Stage:
                 record = self.service.records.get(record_id)
                 self.fault(f"{what}: row {n} is misnamed", when=record is None or record.row != n)
 
-    def is_back(self, record: Kept, before: Data) -> bool:
+    def is_back(self, record: VersionedRecord, before: Data) -> bool:
         """Whether a record has its old values, or what the service stores when they are written again."""
         again = self.service.stored(record.row, before)
         return record.data is not None and all(record.data.get(slug) in (value, again.get(slug)) for slug, value in before.items())
 
-    def _holds(self, record: Kept, n: int, data: Data) -> bool:
+    def _holds(self, record: VersionedRecord, n: int, data: Data) -> bool:
         """Whether some version of the record has the row's values, except those that people changed since."""
         stored = {slug: value for slug, value in self.service.stored(n, data).items() if slug in data and slug not in record.edits}
         return any(
@@ -208,18 +208,18 @@ def _keyed(stage: Stage) -> None:
     """Some rows exist. A second import by key follows at once, while the lists are late."""
     stage.begin()
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
-    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.told.senders))
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.spec.senders))
     # A killed job that is not resumed has compared nothing yet and looks unfinished; the next import by key judges its rows.
     stage.count_rows(result, {} if result is None else sent, "first import")
     stage.fault(
         "a killed job looks finished", when=result is None and stage.store.list()[:1] != [] and not stage.store.list()[0].is_resumable
     )
     stage.end()
-    if stage.told.alteration == "alters the unique attribute":
+    if stage.spec.alteration == "alters the unique attribute":
         return  # these keys cannot be found again
     stage.service.watches = False  # the next import by key may change what people changed after an import
     again = {n: data_of(n, 2) for n in range(1, ROWS + 1)}
-    second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=stage.told.senders)
+    second = stage.bulk.import_records("people", [*again.values()], key="email", concurrency=stage.spec.senders)
     mine = Counter(record.row for record in stage.service.of() if record.versions[0][2] == "job")
     journal = stage.store.open(stage.store.list()[0])
     with closing(journal):
@@ -233,14 +233,16 @@ def _delete(stage: Stage) -> None:
     kept = [stage.service.create(PEOPLE, data_of(n), "person") for n in range(101, 106)]
     ids = [record.id for record in stage.service.of() if record not in kept]
     stage.begin()
-    result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=stage.told.senders))
+    result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=stage.spec.senders))
     left = [one for one in ids if stage.service.records[one].data is not None]
     stage.fault("other records were deleted", when=any(record.data is None for record in kept))
     if result is not None:
         summary = getattr(result.summary, "to_document", dict)()
-        told = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
+        reported = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
         stage.fault("records were deleted without a job", when=len(left) < len(ids) and not stage.store.list())
-        stage.fault(f"{told} of {len(ids)} are reported gone, {len(left)} exist", when=told is not None and told > len(ids) - len(left))
+        stage.fault(
+            f"{reported} of {len(ids)} are reported gone, {len(left)} exist", when=reported is not None and reported > len(ids) - len(left)
+        )
         stage.fault(f"exit 0 and {len(left)} exist", when=error_of(result) is None and bool(left))
     stage.outcome.rows += len(ids)
 
@@ -251,7 +253,7 @@ def _feed(stage: Stage) -> None:
 
     def play_night(bulk: Bulk, night: int) -> Any:
         return bulk.import_records(
-            "people", [*nights[night - 1].values()], key="email", feed="erp", again=True, concurrency=stage.told.senders
+            "people", [*nights[night - 1].values()], key="email", feed="erp", again=True, concurrency=stage.spec.senders
         )
 
     stage.service.alters = True
@@ -262,7 +264,7 @@ def _feed(stage: Stage) -> None:
     stage.clock.advance(100)
     stage.begin()
     result = stage.run(lambda bulk: play_night(bulk, 2))
-    if stage.told.alteration == "alters the unique attribute":
+    if stage.spec.alteration == "alters the unique attribute":
         return  # these keys cannot be found again
     stage.count_rows(result, {}, "second night")
     stage.end()
@@ -282,14 +284,14 @@ def _undo(stage: Stage) -> None:
     before = {record.id: dict(record.data or {}) for record in stage.service.of()}
     sent = {n: data_of(n, 1) for n in range(1, ROWS + 1)}
     stage.service.alters = True
-    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.told.senders))
+    result = stage.run(lambda bulk: bulk.import_records("people", [*sent.values()], key="email", concurrency=stage.spec.senders))
     if result is not None and error_of(result) is not None:
         return
     stage.clock.advance(3600)
-    frozen = stage.told.lists == "each record late"
+    frozen = stage.spec.lists == "each record late"
     stage.service.frozen = stage.clock.now() if frozen else None
     stage.clock.advance(1)
-    chosen = random.Random(stage.told.seed).sample(stage.service.of(), 5)
+    chosen = random.Random(stage.spec.seed).sample(stage.service.of(), 5)
     for at, record in enumerate(chosen):
         stage.service.edit(record, ("note", "stage", "score")[at % 3], 7000 + at if at % 3 == 2 else f"by hand {at}")
     edited = {record.id: dict(record.edits) for record in chosen}
@@ -336,7 +338,7 @@ def _parents(stage: Stage) -> None:
     stage.clock.advance(3600)
     stage.begin()
     stage.service.writer = "none"
-    options: dict[str, Any] = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": stage.told.senders}
+    options: dict[str, Any] = {"references": ["company=companies.name"], "on_missing_ref": "create", "concurrency": stage.spec.senders}
     result = stage.run(lambda bulk: bulk.import_records("people", rows, key="email", **options))
     firms = Counter(record.row for record in stage.service.of(COMPANIES))
     names = {record.id: record.row for record in stage.service.of(COMPANIES)}
@@ -360,16 +362,16 @@ def small_batches(size: int = 5) -> Iterator[None]:
         yield
 
 
-def play_change(told: ChangePlay) -> ChangeOutcome:
-    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(told.batch), repeatable_turns(told.senders):
-        stage = Stage(told, Path(name))
-        seeded = range(1, ROWS + 1) if told.kind == "delete" else () if told.kind == "feed" else range(1, SEEDED + 1)
+def play_change(spec: ChangePlay) -> ChangeOutcome:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as name, small_batches(spec.batch), repeatable_turns(spec.senders):
+        stage = Stage(spec, Path(name))
+        seeded = range(1, ROWS + 1) if spec.kind == "delete" else () if spec.kind == "feed" else range(1, SEEDED + 1)
         for n in seeded:
             stage.service.create(PEOPLE, data_of(n), "person")
         for n in range(2001, 2004):
             stage.service.create(PEOPLE, data_of(n), "person")
         stage.clock.advance(3600)
-        SCRIPTS[told.kind](stage)
+        SCRIPTS[spec.kind](stage)
         for text in stage.service.overwritten:
             stage.fault(f"overwritten: {text}")
         return stage.outcome

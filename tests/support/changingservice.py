@@ -53,7 +53,7 @@ class ChangePlay:
 
 
 @dataclass
-class Kept:
+class VersionedRecord:
     """A record with all its versions: moment, data (None: deleted) and the writer, `job` or `person`. `row`: the row it came from."""
 
     id: str
@@ -74,9 +74,9 @@ class Kept:
 class ChangingService:
     """Implements `Transport`. `frozen`: the moment that lists show for ever. `overwritten`: values of people that a job replaced."""
 
-    def __init__(self, clock: MovingClock, told: ChangePlay) -> None:
-        self.clock, self.told = clock, told
-        self.records: dict[str, Kept] = {}
+    def __init__(self, clock: MovingClock, spec: ChangePlay) -> None:
+        self.clock, self.spec = clock, spec
+        self.records: dict[str, VersionedRecord] = {}
         self.answers: dict[int, Fault] = {}
         self.alters = self.is_late = False
         self.watches = True
@@ -86,7 +86,7 @@ class ChangingService:
         self.frozen: float | None = None
         self.began = 0.0
         self.overwritten: list[str] = []
-        self._chance = random.Random(told.seed)
+        self._chance = random.Random(spec.seed)
 
     # -- the transport ---------------------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class ChangingService:
             return json_response(status, work("all, without effect")[1] if fault.applies == "no" else good)
         status = int(fault.reply[:3])
         headers = {"retry-after": "2"} if status == 429 else {}
-        return json_response(status, {"error": "fault", "message": "as told"}, headers)
+        return json_response(status, {"error": "fault", "message": "as requested"}, headers)
 
     def _read(self, path: list[str], query: Mapping[str, list[str]]) -> Response:
         if path == ["objects"]:
@@ -141,14 +141,14 @@ class ChangingService:
     def _attributes(self, object_id: str) -> list[Data]:
         return [
             {"id": f"a-{slug}", "slug": slug, "name": slug.title(), "type": kind, "isList": slug == "tags",
-             "isUnique": self.told.unique and slug == ("email" if object_id == PEOPLE else "name"),
+             "isUnique": self.spec.unique and slug == ("email" if object_id == PEOPLE else "name"),
              "targetObjectId": COMPANIES if kind == "reference" else None}
             for slug, kind in TYPES[object_id].items()
         ]  # fmt: skip
 
     def _page(self, object_id: str, query: Mapping[str, list[str]]) -> Response:
         self.reads += 1
-        now, lists = self.clock.now(), self.told.lists if self.is_late else "current"
+        now, lists = self.clock.now(), self.spec.lists if self.is_late else "current"
         if lists == "every second read late" and self.reads % 2:
             now -= LATE_SECONDS
         rows = []
@@ -160,10 +160,10 @@ class ChangingService:
         key = {"created_at": "createdAt", "updated_at": "updatedAt"}[query.get("sort", ["created_at"])[0]]
         rows.sort(key=lambda row: (str(row[key]), str(row["id"])), reverse=query.get("order", ["desc"])[0] == "desc")
         limit, offset = int(query.get("limit", ["50"])[0]), int(query.get("offset", ["0"])[0])
-        pagination = {"limit": limit, "offset": offset} | ({"total": len(rows)} if self.told.total else {})
+        pagination = {"limit": limit, "offset": offset} | ({"total": len(rows)} if self.spec.total else {})
         return json_response(200, {"records": rows[offset : offset + limit], "pagination": pagination})
 
-    def _wire(self, record: Kept, version: tuple[float, Data | None, str]) -> Data:
+    def _wire(self, record: VersionedRecord, version: tuple[float, Data | None, str]) -> Data:
         created, changed = (
             datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in (record.versions[0][0], version[0])
         )
@@ -208,7 +208,7 @@ class ChangingService:
                 failed.append({"index": index, "error": "this value is already used"})
             else:
                 made += 1
-                for _ in range(is_done * (1 + (applies == "twice" and not self.told.unique))):
+                for _ in range(is_done * (1 + (applies == "twice" and not self.spec.unique))):
                     self.create(object_id, row["data"], "job")
         return {"created": made, "updated": changed, "failed": failed}
 
@@ -222,7 +222,7 @@ class ChangingService:
             record.versions.append((self.clock.now(), None, "job"))
         return len(there)
 
-    def _update(self, record: Kept, data: Data) -> None:
+    def _update(self, record: VersionedRecord, data: Data) -> None:
         assert record.data is not None
         stored = self.stored(record.row, data)
         for slug, value in data.items():
@@ -233,22 +233,22 @@ class ChangingService:
         kept = {slug: value for slug, value in stored.items() if slug in data or slug not in record.data}  # a default fills empty values
         record.versions.append((self.clock.now(), record.data | kept, "job"))
 
-    def _note(self, record: Kept, slug: str, value: Any, moment: float) -> None:
+    def _note(self, record: VersionedRecord, slug: str, value: Any, moment: float) -> None:
         """Note a person's lost value if crmctl could have known it: it wrote this record before the edit, or read it after the edit."""
         written = any(writer == "job" and self.began <= at < moment for at, _, writer in record.versions)
-        slowest = {"current": 0.0, "5 s late": 5.0}.get(self.told.lists, 25.0)
+        slowest = {"current": 0.0, "5 s late": 5.0}.get(self.spec.lists, 25.0)
         if self.watches and record.id not in self.repeated and (written or moment + slowest < self.began):
             self.overwritten.append(f"row {record.row}: {slug} {value!r}")
 
-    def create(self, object_id: str, data: Data, writer: str) -> Kept:
+    def create(self, object_id: str, data: Data, writer: str) -> VersionedRecord:
         record_id = str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
         row = row_number(data) if object_id == PEOPLE else data["name"]
         version = (self.clock.now(), self.stored(row, data) if writer == "job" else data, writer)
-        record = Kept(record_id, object_id, row, self._chance.uniform(0, 25), [version])
+        record = VersionedRecord(record_id, object_id, row, self._chance.uniform(0, 25), [version])
         self.records[record_id] = record
         return record
 
-    def edit(self, record: Kept, slug: str, value: Any) -> None:
+    def edit(self, record: VersionedRecord, slug: str, value: Any) -> None:
         assert record.data is not None
         moment = self.clock.now()
         record.edits[slug] = (value, moment)
@@ -256,11 +256,11 @@ class ChangingService:
 
     def stored(self, row: int | str | None, data: Data) -> Data:
         """Return these values as the service stores them."""
-        applies = self.alters and self.told.alteration is not None and self.told.altered in (None, row)
+        applies = self.alters and self.spec.alteration is not None and self.spec.altered in (None, row)
         if not applies or not isinstance(row, int):
             return data
         every = data_of(row) | data
-        altered = ALTERATIONS[str(self.told.alteration)](every)
+        altered = ALTERATIONS[str(self.spec.alteration)](every)
         return {slug: altered[slug] for slug in data if slug in altered} | {
             slug: value for slug, value in altered.items() if slug not in every
         }
@@ -268,9 +268,9 @@ class ChangingService:
     def _is_used(self, object_id: str, data: Data) -> bool:
         slug = "email" if object_id == PEOPLE else "name"
         value = self.stored(row_number(data) if object_id == PEOPLE else None, data).get(slug)
-        return self.told.unique and any(record.data.get(slug) == value for record in self.of(object_id) if record.data is not None)
+        return self.spec.unique and any(record.data.get(slug) == value for record in self.of(object_id) if record.data is not None)
 
-    def of(self, object_id: str = PEOPLE) -> list[Kept]:
+    def of(self, object_id: str = PEOPLE) -> list[VersionedRecord]:
         """Return the records that exist."""
         return [record for record in self.records.values() if record.object_id == object_id and record.data is not None]
 

@@ -22,14 +22,14 @@ CRMCTL = Path(sys.executable).with_name("crmctl")
 STARTS = ("PYTHON", "LC_", "LANG", "COVERAGE")
 """Prefixes of variables that Python reads at its start."""
 
-APART = (["demo"], ["--version"], ["completion"])
+COLD_COMMANDS = (["demo"], ["--version"], ["completion"])
 """Commands that start processes, or import hardly anything."""
 
-OF_THE_SERVICE = (["serve"], ["service"])
+SERVICE_COMMANDS = (["serve"], ["service"])
 """Commands that import the service."""
 
 
-def uncounted(env: Mapping[str, str]) -> dict[str, str]:
+def without_coverage(env: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without `make coverage`, for processes whose files must not grow or whose imports are checked."""
     return {name: value for name, value in env.items() if not name.startswith("COVERAGE")}
 
@@ -94,9 +94,9 @@ def run_crmctl(
 
 def _warm(words: Sequence[str], env: Mapping[str, str | None] | None) -> WarmProgram | None:
     """Return the process to fork this run from, if any."""
-    if not hasattr(os, "fork") or any(name.startswith(STARTS) for name in env or {}) or words[:1] in APART:
+    if not hasattr(os, "fork") or any(name.startswith(STARTS) for name in env or {}) or words[:1] in COLD_COMMANDS:
         return None
-    return warm_program(str(CRMCTL), *(["service"] if words[:1] in OF_THE_SERVICE else []))
+    return warm_program(str(CRMCTL), *(["service"] if words[:1] in SERVICE_COMMANDS else []))
 
 
 def start_crmctl(

@@ -303,8 +303,8 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     known = {each["name"]: each["id"] for each in desk.get("workflows")["workflows"]}
     workflows = [known[name] for name in ("Call new people", "Tell the warehouse of every deal that was won", "The list of Monday")]
     every_kind = f"/workflows/{known['Of each kind an action']}"
-    run = [ran(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
-    ran(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
+    run = [add_ended_run(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
+    add_ended_run(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
     one = f"/workflows/{workflows[0]}"
     return {
         "/reports": ["/reports"],
@@ -322,7 +322,7 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     }
 
 
-def ran(service: RunningService, workflow: str, error: str | None) -> str:
+def add_ended_run(service: RunningService, workflow: str, error: str | None) -> str:
     """Add a run that ended before any job saw it. Return its id."""
     stamp: Any = {"ids": new_id, "now": service.clock.now()}
 

@@ -47,7 +47,7 @@ def read_contents(connection: psycopg.Connection) -> Contents:
     return Contents(_structure(connection), {table: content for table, content in rows.items() if content}, sequences)
 
 
-def put_back(connection: psycopg.Connection, contents: Contents) -> bool:
+def reset_copy(connection: psycopg.Connection, contents: Contents) -> bool:
     """Make the database a fresh copy. Return False, and change nothing, if more than rows changed."""
     if _structure(connection) != contents.structure:
         return False

@@ -20,7 +20,7 @@ API = "/api/v1"
 
 
 @dataclass(frozen=True)
-class Asked:
+class FakeRequest:
     """One request, header names in lower case."""
 
     method: str
@@ -46,7 +46,7 @@ class Answer:
     cut: bool = False
 
 
-Route = Callable[[Asked], Any]
+Route = Callable[[FakeRequest], Any]
 """Returns an Answer, or the JSON of a 200."""
 
 
@@ -59,7 +59,7 @@ class FakeCrm:
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self.routes = dict(routes)
-        self.asked: list[Asked] = []
+        self.asked: list[FakeRequest] = []
         self.problems: list[str] = []
         self._lock = threading.Lock()
 
@@ -95,7 +95,7 @@ class FakeCrm:
     def env(self) -> dict[str, str | None]:
         return {"CRMCTL_BASE_URL": self.origin, "CRMCTL_API_KEY": KEY}
 
-    def of(self, route: str) -> list[Asked]:
+    def of(self, route: str) -> list[FakeRequest]:
         """Return the requests of one route, in order."""
         with self._lock:
             return [asked for asked in self.asked if f"{asked.method} {asked.path}" == route]
@@ -110,7 +110,7 @@ class FakeCrm:
             handler.close_connection = True  # half a request does not count
             return
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        asked = Asked(handler.command, path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+        asked = FakeRequest(handler.command, path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
         with self._lock:
             self.asked.append(asked)
         answer = self._answer(asked, inside)
@@ -125,7 +125,7 @@ class FakeCrm:
         handler.end_headers()
         handler.wfile.write(content)
 
-    def _answer(self, asked: Asked, inside: bool) -> Answer:
+    def _answer(self, asked: FakeRequest, inside: bool) -> Answer:
         if (asked.headers.get("authorization") == f"Bearer {KEY}") is not inside:
             self.problems.append(f"{asked.method} {asked.path}: the key is {'missing' if inside else 'not allowed here'}")
         every = f"{asked.method} {asked.path.rpartition('/')[0]}/*" if inside else f"{asked.method} //*"

@@ -143,8 +143,8 @@ class Scenario:
         return bool((has_stopped or self.habits.lag) and refusals) or (has_stopped and repeated)
 
     def __str__(self) -> str:
-        told = [f"write {number}: {fault.name}" for number, fault in self.faults] + [f"killed {step} {n}" for step, n in self.deaths]
-        return f"{self.recognition}, {self.habits.name}; {'; '.join(told) or 'no fault'}"
+        events = [f"write {number}: {fault.name}" for number, fault in self.faults] + [f"killed {step} {n}" for step, n in self.deaths]
+        return f"{self.recognition}, {self.habits.name}; {'; '.join(events) or 'no fault'}"
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,11 @@ def play(scenario: Scenario) -> Outcome:
         service.habits = dataclasses.replace(service.habits, broken=0)
         clock.advance(1000)
         with closing(Journal(folder, clock)) as journal:
-            look_back(service, journal, rows, clock)
+            audit_job(service, journal, rows, clock)
             return _count(service, journal, rows)
 
 
-class Crowd:
+class ConcurrentService:
     """A service that several senders call at once; it takes the requests one by one, in any order."""
 
     def __init__(self, service: Any) -> None:
@@ -225,7 +225,7 @@ class Crowd:
 
 
 def client_of(service: Any, clock: FakeClock, senders: int = 1) -> Crm:
-    transport: Any = service if senders == 1 else Crowd(service)
+    transport: Any = service if senders == 1 else ConcurrentService(service)
     return Crm(Session(ORIGIN, Credential("key", "test", ORIGIN), transport, clock=clock, random=lambda: 0.5))
 
 
@@ -239,7 +239,7 @@ def run_once(service: FaultService, journal: Journal, rows: list[Prepared], scen
     return False
 
 
-def look_back(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
+def audit_job(service: FaultService, journal: Journal, rows: list[Prepared], clock: FakeClock) -> None:
     reader = Reader(client_of(service, clock), journal.header.object_id)
     again = rows_of(journal, lambda: rows)
     audit(journal, reader, again)
@@ -273,12 +273,12 @@ def misnamed(
 ) -> int:
     """Count the ids a job reports for the wrong row, or twice. `numbers`: the value of `n` by row."""
     there = {one["wire"]["id"]: one["wire"]["data"]["n"] for one in service.records}
-    told = [(row, entry.record_id) for row, entry in entries.items() if entry.record_id is not None]
-    told += [(row, record_id) for row, extra in duplicates.items() for record_id in extra]
-    return sum(there.get(record_id) != numbers[row] for row, record_id in told) + len(told) - len({record_id for _, record_id in told})
+    named = [(row, entry.record_id) for row, entry in entries.items() if entry.record_id is not None]
+    named += [(row, record_id) for row, extra in duplicates.items() for record_id in extra]
+    return sum(there.get(record_id) != numbers[row] for row, record_id in named) + len(named) - len({record_id for _, record_id in named})
 
 
-def singles() -> list[Scenario]:
+def single_faults() -> list[Scenario]:
     """Return every fault at the first, a middle and the last write with all reading habits, and every death.
 
     Lists that stand still cannot show what another client doubled.
@@ -291,7 +291,7 @@ def singles() -> list[Scenario]:
     return found + [Scenario(recognition, deaths=((step, n),)) for recognition, step, n in product(RECOGNITIONS, POINTS, (1, 2, 4))]
 
 
-def pairs() -> list[Scenario]:
+def fault_pairs() -> list[Scenario]:
     """Return all sequences of two faults, of a fault and a death, and of two deaths."""
     found = [Scenario(which, ((1, one), (2, two))) for which, one, two in product(RECOGNITIONS, FAULTS, FAULTS)]
     found += [

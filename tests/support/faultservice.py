@@ -217,7 +217,7 @@ class FaultService:
             return Response(502, {"content-type": "text/html"}, b"<html>bad gateway</html>")
         status = int(reply)
         # Some services echo the request; crmctl must not show it anywhere.
-        return json_response(status, {"error": "fault", "message": f"as told, {self._heard}"})
+        return json_response(status, {"error": "fault", "message": f"as requested, {self._heard}"})
 
     def _delete(self, ids: set[str]) -> Response:
         kept = [one for one in self.records if one["wire"]["id"] not in ids]

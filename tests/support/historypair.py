@@ -9,13 +9,13 @@ from typing import Any
 from crmctl.client.answers import Page
 from crmctl.mirror.file import ACTIVITIES
 from crmctl.models.resources import Activity, Attribute, Object, Record
-from tests.support.historyservice import Held, HistoryService, Truth, timestamp
+from tests.support.historyservice import HistoryService, StoredRow, Truth, timestamp
 
 COMPANIES_ID = "00000000-0000-4000-8000-000000000002"
 
 
 @dataclass(frozen=True)
-class HeldActivity(Held):
+class StoredActivity(StoredRow):
     def wire(self) -> dict[str, Any]:
         times = {"createdAt": timestamp(self.created), "updatedAt": timestamp(self.updated)}
         return {"id": self.id, "title": self.data["n"], "linkedRecords": [dict(self.data["link"])] if self.data["link"] else [], **times}
@@ -51,7 +51,7 @@ class Activities(Part):
         stamp, made = self.stamp, []
         for _ in range(count):
             self.numbers += 1
-            made.append(HeldActivity(self.numbers, self._new_id(), stamp, stamp, {"n": f"call {self.numbers}", "link": self._link()}))
+            made.append(StoredActivity(self.numbers, self._new_id(), stamp, stamp, {"n": f"call {self.numbers}", "link": self._link()}))
         self._write(lambda: self._put(made), late)
 
     def _link(self) -> dict[str, str] | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from crmctl.errors import NotFoundError, RejectedError
-from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
 from tests.support.historyservice import OBJECT_ID, HistoryService
 
 WAIT_SECONDS = 60.0
@@ -43,12 +43,12 @@ class Barrier:
 
 
 @contextmanager
-def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
+def serve_history(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
     """Serve the service on a free port."""
     turn = threading.Lock()
 
-    def route(answer: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
-        def answered(asked: Asked) -> Answer:
+    def route(answer: Callable[[FakeRequest], Any]) -> Callable[[FakeRequest], Any]:
+        def answered(asked: FakeRequest) -> Answer:
             if barrier.pass_by() and barrier.cuts:
                 return Answer(cut=True)  # the client is dead
             with turn:
@@ -59,14 +59,14 @@ def served(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm]:
 
         return answered
 
-    def records(asked: Asked) -> Any:
+    def records(asked: FakeRequest) -> Any:
         query = asked.query
         limit, offset = int(query["limit"]), int(query["offset"])
         page = service.list_records(OBJECT_ID, sort=query.get("sort"), order=query.get("order"), limit=limit, offset=offset)
         pagination = {"total": page.total, "limit": limit, "offset": offset}
         return {"records": [record.wire for record in page.items], "pagination": pagination}
 
-    def record(asked: Asked) -> Any:
+    def record(asked: FakeRequest) -> Any:
         return {"record": service.get_record(OBJECT_ID, asked.path.rpartition("/")[2]).wire}
 
     routes = {

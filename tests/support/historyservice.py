@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredRow:
     """One immutable version of a record."""
 
     number: int
@@ -73,7 +73,7 @@ class Held:
 
 
 timestamp = lru_cache(to_timestamp)
-Rows = dict[str, Held]
+Rows = dict[str, StoredRow]
 
 
 @dataclass
@@ -110,7 +110,7 @@ class HistoryService:
         self.ends_with: BaseException = NetworkError("the connection was lost")
         self._touched: set[str] = set()
         self._states: list[Rows] = []
-        self._orders: dict[tuple[bool, int], list[Held]] = {}
+        self._orders: dict[tuple[bool, int], list[StoredRow]] = {}
 
     # -- changes -----------------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class HistoryService:
         stamp, made = self.stamp, []
         for _ in range(count):
             self.numbers += 1
-            made.append(Held(self.numbers, self._new_id(), stamp, stamp, self._data(), self.object_id))
+            made.append(StoredRow(self.numbers, self._new_id(), stamp, stamp, self._data(), self.object_id))
         self._write(lambda: self._put(made), late)
 
     def _data(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class HistoryService:
         """Silently replace the content of a record, without a new time."""
         self._put([replace(self.rows[one], data=data)])
 
-    def _put(self, rows: Sequence[Held]) -> None:
+    def _put(self, rows: Sequence[StoredRow]) -> None:
         self.rows.update((row.id, row) for row in rows)
         self._moved([row.id for row in rows])
 
@@ -278,7 +278,7 @@ class HistoryService:
         items = [row.record for row in rows[offset : offset + min(limit, self.manners.cap)]]
         return Page(items, len(rows) if self.manners.gives_total else None, limit, offset, date)
 
-    def _in_order(self, by_change: bool, sign: int) -> list[Held]:
+    def _in_order(self, by_change: bool, sign: int) -> list[StoredRow]:
         if self.manners.lag and self.chance.random() < self.manners.lag:
             return self._sorted(self.chance.choice(self._states[-4:]), by_change, sign)
         if self.manners.ties == "random":
@@ -287,8 +287,8 @@ class HistoryService:
             self._orders[by_change, sign] = self._sorted(self.rows, by_change, sign)
         return self._orders[by_change, sign]
 
-    def _sorted(self, rows: Rows, by_change: bool, sign: int) -> list[Held]:
-        ties: dict[str, Callable[[Held], Any]] = {
+    def _sorted(self, rows: Rows, by_change: bool, sign: int) -> list[StoredRow]:
+        ties: dict[str, Callable[[StoredRow], Any]] = {
             "arrival": lambda row: sign * row.number, "id": lambda row: row.id, "random": lambda row: self.chance.random(),
         }  # fmt: skip
         tie = ties[self.manners.ties]

@@ -66,8 +66,8 @@ class WatchedJournal(MortalJournal):
         with self._lock:
             with MortalJournal._transaction(self, durable=durable):
                 yield
-            told = {state: count for state, count in self.counts().items() if count and state is not RowState.UNSENT}
-            assert told == Counter(entry.state for entry in self.rows(1, PER_JOB).values())
+            counts = {state: count for state, count in self.counts().items() if count and state is not RowState.UNSENT}
+            assert counts == Counter(entry.state for entry in self.rows(1, PER_JOB).values())
 
 
 @dataclass

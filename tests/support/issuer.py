@@ -21,12 +21,12 @@ RSA_KEY, OTHER_RSA = (rsa.generate_private_key(65537, 2048) for _ in range(2))
 EC_KEY, ED_KEY = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()
 
 
-def public(key: Any, algorithm: str, key_id: str) -> dict[str, Any]:
+def public_jwk(key: Any, algorithm: str, key_id: str) -> dict[str, Any]:
     document = jwt.get_algorithm_by_name(algorithm).to_jwk(key.public_key(), as_dict=True)
     return {**document, "kid": key_id, "use": "sig", "alg": algorithm}
 
 
-def encoded(part: Any) -> str:
+def base64url(part: Any) -> str:
     raw = part if isinstance(part, bytes) else json.dumps(part).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -37,7 +37,7 @@ class Issuer:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.now = now
         self.reads: list[str] = []
-        self.keys = [public(RSA_KEY, "RS256", "rsa"), public(EC_KEY, "ES256", "ec"), public(ED_KEY, "EdDSA", "ed")]
+        self.keys = [public_jwk(RSA_KEY, "RS256", "rsa"), public_jwk(EC_KEY, "ES256", "ec"), public_jwk(ED_KEY, "EdDSA", "ed")]
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,12 +85,12 @@ class Issuer:
         return jwt.encode(self.claims(audience, **changes), key, algorithm, headers={"kid": key_id, **(header or {})})
 
     def unsigned(self, audience: str, algorithm: str = "none", signature: bytes = b"") -> str:
-        return f"{encoded({'alg': algorithm, 'kid': 'rsa', 'typ': 'JWT'})}.{encoded(self.claims(audience))}.{encoded(signature)}"
+        return f"{base64url({'alg': algorithm, 'kid': 'rsa', 'typ': 'JWT'})}.{base64url(self.claims(audience))}.{base64url(signature)}"
 
     def signed_with_public_key(self, audience: str, algorithm: str = "HS256") -> str:
         """Return a token whose HMAC secret is the issuer's public key."""
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         secret = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        text = f"{encoded({'alg': algorithm, 'kid': 'rsa'})}.{encoded(self.claims(audience))}"
-        return f"{text}.{encoded(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
+        text = f"{base64url({'alg': algorithm, 'kid': 'rsa'})}.{base64url(self.claims(audience))}"
+        return f"{text}.{base64url(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"

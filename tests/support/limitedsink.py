@@ -23,7 +23,7 @@ OBJECTS = [
 COLUMNS = {"email": "email", "score": "number"}
 
 
-class Asked(NamedTuple):
+class SinkRequest(NamedTuple):
     """One request; `at` in Unix seconds."""
 
     at: float
@@ -42,7 +42,7 @@ class LimitedSink:
         ]
         if isinstance(limiter, TokenBucket):
             limiter.at = time.time()
-        self.asked: list[Asked] = []
+        self.asked: list[SinkRequest] = []
         self._created: Counter[bytes] = Counter()
         self.connections: set[asyncio.Transport] = set()
         self._loop = asyncio.new_event_loop()
@@ -78,7 +78,7 @@ class LimitedSink:
     def answer(self, method: bytes, path: bytes, body: bytes) -> bytes:
         now = time.time()
         accepted, remaining, reset = self.limiter.ask(now)
-        self.asked.append(Asked(now, method == b"POST", accepted))
+        self.asked.append(SinkRequest(now, method == b"POST", accepted))
         headers = {"X-RateLimit-Limit": self.limiter.limit, "X-RateLimit-Remaining": remaining, "X-RateLimit-Reset": int(reset)}
         if not accepted:
             headers["Retry-After"] = max(1, int(reset - now + 1))

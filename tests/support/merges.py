@@ -155,11 +155,11 @@ class World:
         contacts = self.records(self.contacts)
         names = {record.id: str(record.data.get("code")) for record in contacts}
 
-        def told(data: dict[str, Any]) -> dict[str, Any]:
+        def with_names(data: dict[str, Any]) -> dict[str, Any]:
             return {slug: names.get(value, value) if isinstance(value, str) else value for slug, value in data.items()}
 
-        found: dict[str, Any] = {names[record.id]: told(record.data) for record in contacts}
-        found |= {f"ticket {record.data['code']}": told(record.data) for record in self.records(self.tickets)}
+        found: dict[str, Any] = {names[record.id]: with_names(record.data) for record in contacts}
+        found |= {f"ticket {record.data['code']}": with_names(record.data) for record in self.records(self.tickets)}
         for activity in self.activities():
             linked = sorted(names.get(link["recordId"], link["recordId"]) for link in activity.wire["linkedRecords"])
             found[str(activity.title)] = [linked, sorted(names.get(one["id"], one["id"]) for one in activity.wire["participants"])]

@@ -97,7 +97,7 @@ class History:
 
     def go_on(self, events: int) -> None:
         for _ in range(events):
-            self.stepped = something_happens(self.service, self.chance, self.stepped)
+            self.stepped = make_random_event(self.service, self.chance, self.stepped)
 
     def sync(self) -> None:
         """Sync, perhaps while others write and after interrupted syncs, and check the mirror."""
@@ -149,9 +149,9 @@ class History:
         if not state.proven:
             tally.unproven += 1
         elif problem := difference(self.context, truth, part.object_id):
-            told = f"{state.slug} {state.how}: {result.reason} {state.proof}"
+            about = f"{state.slug} {state.how}: {result.reason} {state.proof}"
             found = tally.behind if part.manners.lag else tally.wrong
-            found.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {told}")
+            found.append(f"seed {self.seed}, sync {tally.syncs}: {problem}; {about}")
 
     def interrupted(self, meanwhile: Callable[[], None], again: bool) -> bool:
         """Interrupt a sync at some request by a kill or a lost connection; its changes must stay invisible. Return whether it was
@@ -232,7 +232,7 @@ def small_change(service: HistoryService, chance: random.Random) -> None:
         service.delete(service.some(0.002))
 
 
-def something_happens(service: HistoryService, chance: random.Random, stepped: bool) -> bool:
+def make_random_event(service: HistoryService, chance: random.Random, stepped: bool) -> bool:
     """Make one change between two syncs. Return whether the clock was set since the last sync.
 
     Lists cannot show a clock that is wrong only between two syncs, or that goes back where answers have no date, so neither is played.

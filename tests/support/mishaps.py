@@ -1,7 +1,7 @@
 """A client that loses requests and whose process dies on request: bulk writes of the use cases against a real service.
 
-`Mishaps(client).lost[2] = "after"` loses the answer to the third bulk request; `deadly("after begin", 1)` ends the process there. Nothing
-waits: the clock is injected.
+`Mishaps(client).lost[2] = "after"` loses the answer to the third bulk request; `killed_at("after begin", 1)` ends the process there.
+Nothing waits: the clock is injected.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Mishaps:
 
 
 @contextmanager
-def deadly(step: str, count: int) -> Iterator[None]:
+def killed_at(step: str, count: int) -> Iterator[None]:
     """Kill the process at the `count`-th time of a step (`before begin`, `after settle`), and expect it to die there."""
     word, name = step.split(" ")
     left, dead = count, False

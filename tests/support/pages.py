@@ -66,8 +66,8 @@ def _commands(body: str) -> Iterator[Command]:
         if line.startswith("$ "):
             if command:
                 yield command
-            told = EXIT.search(line)
-            command = Command(EXIT.sub("", line)[2:], int(told[1]) if told else 0)
+            exit_note = EXIT.search(line)
+            command = Command(EXIT.sub("", line)[2:], int(exit_note[1]) if exit_note else 0)
         elif line.strip():
             assert command, f"{line!r} is printed by no command"
             command.prints.append(line)

@@ -9,7 +9,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from tests.support.fakecrm import KEY, Answer, Asked, FakeCrm
+from tests.support.fakecrm import KEY, Answer, FakeCrm, FakeRequest
 from tests.support.service import make_client
 
 STANDARD: dict[str, list[dict[str, Any]]] = {
@@ -67,7 +67,7 @@ class PlainService(FakeCrm):
     def object_id(self, slug: str) -> str:
         return next(each["id"] for each in self.objects.values() if each["slug"] == slug)
 
-    def _answer(self, asked: Asked, inside: bool) -> Answer:
+    def _answer(self, asked: FakeRequest, inside: bool) -> Answer:
         if not inside or asked.headers.get("authorization") != f"Bearer {KEY}":
             return Answer(401, {"error": "unauthorized", "message": "no valid key"})
         with self._turn:

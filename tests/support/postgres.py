@@ -27,7 +27,7 @@ from typing import IO, Any
 
 import psycopg
 
-from tests.support.database_copies import Contents, put_back, read_contents
+from tests.support.database_copies import Contents, read_contents, reset_copy
 from tests.support.own_folder import own_folder
 from tests.support.programs import find_program
 
@@ -96,7 +96,7 @@ class Server:
         except psycopg.Error:
             return None
         with psycopg.connect(renamed, autocommit=True) as connection:
-            if put_back(connection, contents):
+            if reset_copy(connection, contents):
                 return renamed
         self._administer(f"DROP DATABASE {database_of(renamed)} WITH (FORCE)")
         return None

@@ -69,7 +69,7 @@ def _judge(sheet: Sheet, lines: dict[str, tuple[int, int]], seen: list[Payload],
         row = truth.get(ref)
         doubted = any(finding.code in DOUBTS for finding in payload.findings)
         is_last = payload is seen[-1]
-        if row is not None and ref not in came and same(payload.data, row.data):
+        if row is not None and ref not in came and equals_truth(payload.data, row.data):
             came.add(ref)
             outcome.exact += 1
             if row.lost and not doubted:
@@ -96,7 +96,7 @@ def _covers(finding: Finding, lines: tuple[int, int]) -> bool:
     return first <= lines[1] and last >= lines[0]
 
 
-def same(data: dict[str, Any], truth: dict[str, Any]) -> bool:
+def equals_truth(data: dict[str, Any], truth: dict[str, Any]) -> bool:
     """Whether data equals the truth, to the character; numbers are compared by value."""
     return data.keys() == truth.keys() and all(
         _number(data[slug]) == _number(truth[slug]) if slug == "score" else data[slug] == truth[slug] for slug in truth

@@ -30,7 +30,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 @contextmanager
-def left(disk: Path, size: int) -> Iterator[None]:
+def limit_free_space(disk: Path, size: int) -> Iterator[None]:
     """Leave this many bytes free until the block ends, in steps of 4,096."""
     ballast = disk / "ballast"
     room = os.statvfs(disk)

@@ -43,12 +43,12 @@ def close_terminal(terminal: pexpect.spawn) -> Outcome:
     return Outcome(terminal.exitstatus if terminal.exitstatus is not None else 128 + (terminal.signalstatus or 0), printed)
 
 
-def on_terminal(code: str, *, columns: int = 80, env: Mapping[str, str | None] | None = None) -> Outcome:
+def run_on_terminal(code: str, *, columns: int = 80, env: Mapping[str, str | None] | None = None) -> Outcome:
     """Run Python code on a pseudo-terminal to its end."""
     return close_terminal(open_terminal(code, columns=columns, env=env))
 
 
-def in_pipes(code: str, *, env: Mapping[str, str | None] | None = None, input: str = "", **streams: Any) -> Outcome:
+def run_in_pipes(code: str, *, env: Mapping[str, str | None] | None = None, input: str = "", **streams: Any) -> Outcome:
     """Run Python code with pipes for its streams; `stdout=` or `stderr=` may replace them."""
     wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     run = subprocess.run([sys.executable, "-c", code], env=_environment(env), input=input.encode(), timeout=PATIENCE, check=False, **wanted)

@@ -17,19 +17,19 @@ from tests.support.programs import REQUIRED, find_program, require_programs
 from tests.support.sources import ROOT
 
 
-def test_home_and_folders_are_the_tests_own() -> None:
+def test_home_and_folders_belong_to_the_test() -> None:
     root = Path.cwd().parent
     assert all(Path(os.environ[name]).is_relative_to(root) for name in FOLDERS)
     assert Path.home() == root / "home"
 
 
-def test_no_key_no_proxy_no_profile_comes_from_the_shell() -> None:
+def test_keys_proxies_and_profiles_of_the_shell_are_removed() -> None:
     ours = {name for name in os.environ if name.startswith("CRMCTL_")} - {REQUIRED}
     assert ours == {"CRMCTL_CONFIG_DIR", "CRMCTL_STATE_DIR", "CRMCTL_CACHE_DIR"}
     assert not [name for name in os.environ if name.lower().endswith("_proxy")]
 
 
-def test_a_connection_to_another_machine_fails_before_it_is_made() -> None:
+def test_connections_to_other_machines_fail() -> None:
     with socket.socket() as outside, pytest.raises(RuntimeError, match="stay on this machine"):
         outside.connect(("192.0.2.1", 80))
 
@@ -39,7 +39,7 @@ def test_a_connection_to_this_machine_works() -> None:
         assert client.getpeername() == server.getsockname()
 
 
-def test_children_notice_interrupts_even_where_the_run_itself_was_started_in_the_background() -> None:
+def test_children_notice_interrupts_even_in_background_runs() -> None:
     run = (
         "from tests.support import isolation; import subprocess, sys; isolation.heed_interrupts(); sys.exit(subprocess.call(sys.argv[1:]))"
     )
@@ -64,18 +64,18 @@ class _Marked:
         return [getattr(pytest.mark, name)(*self.names).mark]
 
 
-def test_an_absent_program_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_skips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(REQUIRED, raising=False)
     with pytest.raises(pytest.skip.Exception, match="not installed: no-such-program"):
         require_programs(_Marked("sh", "no-such-program"))  # type: ignore[arg-type]
 
 
-def test_an_absent_program_fails_where_all_were_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_required_program_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REQUIRED, "1")
     with pytest.raises(pytest.fail.Exception, match="no-such-program"):
         require_programs(_Marked("no-such-program"))  # type: ignore[arg-type]
 
 
-def test_a_present_program_is_found_and_runs_the_test() -> None:
+def test_a_test_with_its_programs_runs() -> None:
     assert find_program("sh") is not None
     require_programs(_Marked("sh"))  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ LIBRARIES = (
     *("httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
     *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
 )
-APART = ("demo", "serve", "listen")
+COLD_COMMANDS = ("demo", "serve", "listen")
 """Commands that a shell stops itself, with their child processes."""
 
 READY = b"ready\n"
@@ -195,7 +195,7 @@ class WarmProgram:
     def put_shim(self, folder: Path) -> None:
         """Write a `crmctl` into the folder, for the PATH of a shell."""
         folder.mkdir(exist_ok=True)
-        text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH, apart=APART)
+        text = SHIM.format(python=sys.executable, program=self.program, socket=self.socket, length=PID_LENGTH, apart=COLD_COMMANDS)
         (folder / "crmctl").write_text(text, encoding="utf-8")
         (folder / "crmctl").chmod(0o755)
 

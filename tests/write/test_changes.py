@@ -13,7 +13,7 @@ from crmctl.write.database import RowState
 from tests.support.answerruns import ALTERATIONS, ANSWERS
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
-from tests.support.mishaps import deadly
+from tests.support.mishaps import killed_at
 
 PLAYS = {
     "a feed whose rows may hold parts is resumed after people edited unsent rows": ChangePlay(
@@ -295,7 +295,7 @@ def test_an_import_by_key_right_after_a_killed_one_finds_its_records(
     for night in (1, 2):
         rows = [data_of(n, night) | {"company": f"Firm {n % 6}"} for n in range(1, ROWS + 1)]
         if night == 1:
-            with small_batches(), deadly(*step):
+            with small_batches(), killed_at(*step):
                 stage.bulk.import_records("people", rows, **options)
         else:
             assert stage.bulk.import_records("people", rows, **options).error is None

@@ -14,7 +14,7 @@ from crmctl.write.database import RowState
 from crmctl.write.journal import Journal
 from tests.support.bulkjobs import new_journal, prepared, run
 from tests.support.clock import FakeClock
-from tests.support.faultruns import POINTS, RECOGNITIONS, Scenario, pairs, play, singles
+from tests.support.faultruns import POINTS, RECOGNITIONS, Scenario, fault_pairs, play, single_faults
 from tests.support.faultservice import FAULTS, READING, FaultServer, FaultService, Habits
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
@@ -30,7 +30,7 @@ def sample(scenarios: list[Scenario]) -> list[list[Scenario]]:
 
 @pytest.mark.parametrize("portion", range(4))
 def test_no_single_fault_and_no_pair_loses_or_doubles_a_row(portion: int) -> None:
-    for scenario in (*sample(singles())[portion], *sample(pairs())[portion]):
+    for scenario in (*sample(single_faults())[portion], *sample(fault_pairs())[portion]):
         outcome = play(scenario)
         assert outcome.is_right, f"{scenario}: {outcome}"
 

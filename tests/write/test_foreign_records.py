@@ -16,7 +16,7 @@ from crmctl.write.journal import Journal, RowEntry, surplus_records
 from crmctl.write.reconcile import TAKEN
 from tests.support.bulkjobs import header
 from tests.support.clock import FakeClock
-from tests.support.faultruns import ORIGIN, Scenario, look_back, rows_for, run_once
+from tests.support.faultruns import ORIGIN, Scenario, audit_job, rows_for, run_once
 from tests.support.faultservice import Fault, FaultService, Lost
 
 ROW = 7
@@ -74,7 +74,7 @@ def imported(folder: Path, service: FaultService, recognized: dict[str, Any]) ->
         rows = rows_for("unique")
         run_once(service, journal, rows, Scenario("unique"), service.clock)  # type: ignore[arg-type]
         service.clock.sleep(1000)
-        look_back(service, journal, rows, service.clock)  # type: ignore[arg-type]
+        audit_job(service, journal, rows, service.clock)  # type: ignore[arg-type]
         states = journal.rows(1, len(rows))
         assert {row: entry.state for row, entry in states.items() if row != ROW} == {
             row.ordinal: RowState.CREATED for row in rows if row.ordinal != ROW

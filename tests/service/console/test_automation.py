@@ -16,7 +16,7 @@ from crmctl.service.definitions.definitions_file import load_yaml
 from crmctl.service.store.tx import Tx
 from tests.service.console.conftest import Visitor
 from tests.service.console.test_pages import NASTY
-from tests.support.consolepages import ran
+from tests.support.consolepages import add_ended_run
 from tests.support.service import RunningService
 from tests.support.stored_records import add
 
@@ -55,12 +55,12 @@ def test_a_report_is_created_in_a_form_changed_as_yaml_run_and_deleted(service: 
     }
     assert definition(service, report) == asked
     assert visitor.send("/console/reports", **form).status_code == 409, "names are unique"
-    ran = visitor.follow(visitor.send(f"{path}/run"))
-    assert "2,000.50" in ran.text
-    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', ran.text) == ["Stage", "Currency", "Sum of Amount", "Number of records"]
-    assert "<svg" in ran.text
-    assert "Sum of Amount by Stage" in ran.text
-    [file] = re.findall(r'href="([^"]+/csv)"', ran.text)
+    page = visitor.follow(visitor.send(f"{path}/run"))
+    assert "2,000.50" in page.text
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)', page.text) == ["Stage", "Currency", "Sum of Amount", "Number of records"]
+    assert "<svg" in page.text
+    assert "Sum of Amount by Stage" in page.text
+    [file] = re.findall(r'href="([^"]+/csv)"', page.text)
     assert visitor.get(file).content.decode("utf-8-sig").splitlines()[:2] == ["stage,currency,sum_amount,count", "won,EUR,2000.5,2"]
     page = visitor.get(f"{path}/edit?as=yaml").text
     assert "groupBy: stage" in page
@@ -217,7 +217,7 @@ def test_a_failed_workflow_needs_attention_despite_waiting_runs(service: Running
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
     workflow = path.rpartition("/")[2]
     assert "No run in the last 90 days" in visitor.get(path).text
-    ran(service, workflow, "the call failed")
+    add_ended_run(service, workflow, "the call failed")
     for _ in range(2):
         visitor.follow(visitor.send(f"{path}/run"))
     assert "the call failed" in visitor.get("/console").text

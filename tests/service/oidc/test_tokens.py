@@ -14,7 +14,7 @@ import pytest
 
 from crmctl.service.oidc.token_endpoint import IssuerKeys, TokenRefused
 from tests.support.cli import run_crmctl
-from tests.support.issuer import EC_KEY, ED_KEY, OTHER_RSA, RSA_KEY, Issuer, encoded, public
+from tests.support.issuer import EC_KEY, ED_KEY, OTHER_RSA, RSA_KEY, Issuer, base64url, public_jwk
 from tests.support.service import RunningService, running_service
 
 EXCHANGE = {
@@ -61,7 +61,7 @@ def claims(**changes: Any) -> Forge:
 
 def tampered(issuer: Issuer, url: str) -> str:
     head, _, signature = issuer.token(url).split(".")
-    return f"{head}.{encoded(issuer.claims(url, repository_id='123', actor='eve'))}.{signature}"
+    return f"{head}.{base64url(issuer.claims(url, repository_id='123', actor='eve'))}.{signature}"
 
 
 FORGED: dict[str, Forge] = {
@@ -70,13 +70,13 @@ FORGED: dict[str, Forge] = {
     "too long": lambda issuer, url: issuer.token(url, padding="x" * 20_000),
     "four parts": lambda issuer, url: issuer.token(url) + ".x",
     "bad base64": lambda *_: "a!b.c!d.e!f",
-    "header is a list": lambda issuer, url: f"{encoded([1])}.{encoded(issuer.claims(url))}.x",
-    "claims are a list": lambda *_: f"{encoded({'alg': 'RS256', 'kid': 'rsa'})}.{encoded([1])}.{encoded(b'x')}",
-    "deep header": lambda issuer, url: f"{encoded(b'[' * 3000)}.{encoded(issuer.claims(url))}.x",
+    "header is a list": lambda issuer, url: f"{base64url([1])}.{base64url(issuer.claims(url))}.x",
+    "claims are a list": lambda *_: f"{base64url({'alg': 'RS256', 'kid': 'rsa'})}.{base64url([1])}.{base64url(b'x')}",
+    "deep header": lambda issuer, url: f"{base64url(b'[' * 3000)}.{base64url(issuer.claims(url))}.x",
     "alg none": lambda issuer, url: issuer.unsigned(url),
     "alg None": lambda issuer, url: issuer.unsigned(url, "None"),
     "alg NONE with a signature": lambda issuer, url: issuer.unsigned(url, "NONE", b"x"),
-    "alg is a list": lambda issuer, url: f"{encoded({'alg': ['RS256'], 'kid': 'rsa'})}.{encoded(issuer.claims(url))}.{encoded(b'x')}",
+    "alg is a list": lambda issuer, url: f"{base64url({'alg': ['RS256'], 'kid': 'rsa'})}.{base64url(issuer.claims(url))}.{base64url(b'x')}",
     "no signature": lambda issuer, url: issuer.unsigned(url, "RS256"),
     "random signature": lambda issuer, url: issuer.unsigned(url, "RS256", b"x" * 256),
     "HS256 with the public key": lambda issuer, url: issuer.signed_with_public_key(url),
@@ -92,7 +92,7 @@ FORGED: dict[str, Forge] = {
     "no key id": lambda issuer, url: issuer.token(url, header={"kid": ""}),
     "critical extension": lambda issuer, url: issuer.token(url, header={"crit": ["b64"], "b64": False}),
     "own key in the header": lambda issuer, url: issuer.token(
-        url, key=OTHER_RSA, header={"kid": "mine", "jwk": public(OTHER_RSA, "RS256", "mine")}
+        url, key=OTHER_RSA, header={"kid": "mine", "jwk": public_jwk(OTHER_RSA, "RS256", "mine")}
     ),
     "tampered claims": tampered,
     "another issuer": claims(iss="http://127.0.0.1:9"),
