@@ -10,6 +10,8 @@ from typing import Any
 import openpyxl
 import pytest
 
+from crmctl.files.export_formats import Layout
+from crmctl.models.resources import Attribute
 from crmctl.values.attribute_types import TYPES
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService
@@ -126,3 +128,10 @@ def test_items_with_a_comma_get_a_warning(crm: RunningService) -> None:
     assert not run_crmctl("records", "create", "people", "--set", 'tags+:=["a,b"]').ok().err
     done = run_crmctl("bulk", "import", "people", "-", input='email,tags\nb@acme.com,"a,b"\nc@acme.com,"c,d"\n').ok()
     assert done.err.count("a comma is part of an item") == 1
+
+
+def test_an_export_keeps_the_id_of_a_record_beside_an_attribute_id() -> None:
+    layout = Layout("csv", [Attribute.parse({"id": slug, "slug": slug, "type": "text"}) for slug in ("id", "data", "updatedAt")])
+    assert layout.columns == ["id", "data.id", "data", "data.updatedAt", "createdAt", "updatedAt"]
+    wire = '{"id": "r1", "data": {"id": "A", "data": "B", "updatedAt": "C"}, "createdAt": "D", "updatedAt": "E"}'
+    assert layout.cells(wire) == ["r1", "A", "B", "C", "D", "E"]

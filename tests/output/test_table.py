@@ -172,10 +172,11 @@ def test_an_object_shows_its_attributes_below() -> None:
 
 
 def test_a_slug_named_like_a_field_of_the_record_does_not_hide_it() -> None:
-    odd = record_view([Attribute.parse({"id": "1", "slug": slug, "type": "text"}) for slug in ("id", "createdAt", "a.b")])
+    odd = record_view([Attribute.parse({"id": "1", "slug": slug, "type": "text"}) for slug in ("id", "createdAt", "data", "a.b")])
     run = Run("csv")
-    run.emitter.emit_items([{"id": "real", "data": {"id": "inner", "createdAt": "c", "a.b": "dotted"}, "createdAt": "t"}], odd)
-    assert run.out == "id,a.b,createdAt,updatedAt\nreal,dotted,t,\n"
+    values = {"id": "inner", "createdAt": "c", "data": "d", "a.b": "dotted"}
+    run.emitter.emit_items([{"id": "real", "data": values, "createdAt": "t"}], odd)
+    assert run.out == "id,data.id,data.createdAt,data.data,a.b,createdAt,updatedAt\nreal,inner,c,d,dotted,t,\n"
     chosen = Run("jsonl", fields=["a.b", "data.id"])
     chosen.emitter.emit_items([{"id": "real", "data": {"id": "inner", "a.b": "dotted"}}], odd)
     assert chosen.out == '{"data":{"a.b":"dotted","id":"inner"}}\n'

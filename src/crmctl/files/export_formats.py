@@ -16,7 +16,7 @@ from typing import IO, Any
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.whole_files import require_files_extra, whole_bytes, whole_file
 from crmctl.models import jsontext
-from crmctl.models.field_paths import Path, delimited_row, narrow
+from crmctl.models.field_paths import Path, delimited_row, narrow, record_places
 from crmctl.models.ids import suggestion
 from crmctl.models.resources import Attribute
 from crmctl.values.record_columns import AttributeColumns, RecordColumns, attribute_columns
@@ -59,8 +59,7 @@ class Layout:
 
     @cached_property
     def _columns(self) -> RecordColumns:
-        data = {attribute.slug: ("data", attribute.slug) for attribute in self.attributes}
-        every: dict[str, Path] = {"id": ("id",), **data, **{path[0]: path for path in _TIMES}}
+        every = record_places(attribute.slug for attribute in self.attributes)
         return RecordColumns(every if self.fields is None else self.fields, self.spread)
 
     @property

@@ -13,6 +13,13 @@ from crmctl.models.jsontext import Json
 Path = tuple[str, ...]
 
 
+def record_places(slugs: Iterable[str], taken: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the columns of records: id, attributes by slug, times. An attribute with one of these or the `taken` names is `data.SLUG`."""
+    names = {"id", "createdAt", "updatedAt", *taken}
+    data: dict[str, Path] = {f"data.{slug}" if slug in names else slug: ("data", slug) for slug in slugs}
+    return {"id": ("id",), **data, "createdAt": ("createdAt",), "updatedAt": ("updatedAt",)}
+
+
 def value_at(item: Any, path: Path) -> Any:
     """Return the value inside nested mappings, or None. For a list of mappings return the values inside each."""
     for depth, key in enumerate(path):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from crmctl.models.field_paths import Path
+from crmctl.models.field_paths import Path, record_places
 
 if TYPE_CHECKING:
     from crmctl.models.resources import Attribute
@@ -85,16 +85,13 @@ def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> V
     `is_spread`: csv and tsv show money in two columns and other composites by part.
     """
     ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
-    slugs = [attribute.slug for attribute in ordered]
+    others: dict[str, Path] = {"objectId": ("objectId",), "data": ("data",)}
+    places = record_places((attribute.slug for attribute in ordered), [*others])
     data = tuple(Column(("data", attribute.slug), attribute.slug, attribute_kind(attribute)) for attribute in ordered)
-    fields: dict[str, Path] = {
-        "id": ("id",),
-        **{slug: ("data", slug) for slug in slugs if slug not in _RECORD_FIELDS},
-        **{name: (name,) for name in _RECORD_FIELDS[1:]},
-    }
+    times = {name: places[name] for name in ("createdAt", "updatedAt")}
+    fields = {name: path for name, path in places.items() if name not in times} | others | times
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
-    export = ("id", *(slug for slug in slugs if slug not in _RECORD_FIELDS), "createdAt", "updatedAt")
-    return View("records", columns, fields, export, has_short_ids=True, spread=tuple(ordered) if is_spread else ())
+    return View("records", columns, fields, tuple(places), has_short_ids=True, spread=tuple(ordered) if is_spread else ())
 
 
 def attribute_kind(attribute: Attribute) -> str:
@@ -103,9 +100,6 @@ def attribute_kind(attribute: Attribute) -> str:
 
     kind = type_of(attribute.type).shown
     return "list" if attribute.is_list and kind != "id" else kind
-
-
-_RECORD_FIELDS = ("id", "objectId", "data", "createdAt", "updatedAt")
 
 
 def table_view(noun: str, table: str, fields: str, **lists: View) -> View:
