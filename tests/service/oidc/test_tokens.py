@@ -117,6 +117,8 @@ FORGED: dict[str, Forge] = {
     "a workflow with a longer name": claims(workflow_ref="acme/data/.github/workflows/import.yml2@refs/heads/main"),
     "a pull request": claims(event_name="pull_request"),
     "a pull request of a fork": claims(event_name="pull_request_target", repository="eve/data", repository_id="666"),
+    "a comment on a pull request": claims(event_name="pull_request_review_comment"),
+    "a pull request of another forge": claims(pipeline_source="external_pull_request_event"),
     "a merge request": claims(pipeline_source="merge_request_event"),
 }
 
@@ -158,6 +160,11 @@ def test_a_good_token_gets_one_key(trusting: Trusting, key: Any, algorithm: str)
 
 def test_an_audience_may_be_a_list_of_one(trusting: Trusting) -> None:
     assert trusting.exchange(trusting.issuer.token(trusting.url, aud=[trusting.url])).status_code == 200
+
+
+@pytest.mark.parametrize("run_id", ["a\0b", "\ud800", {"a": [1]}, "x" * 3000])
+def test_an_odd_run_id_is_no_obstacle(trusting: Trusting, run_id: Any) -> None:
+    assert trusting.exchange(trusting.issuer.token(trusting.url, run_id=run_id)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, to_wire
 
 SHORTEST, LONGEST = 5 * 60, 24 * 3600
 
-PULL_REQUESTS = {"event_name": ("pull_request", "pull_request_target", "pull_request_review"), "pipeline_source": ("merge_request_event",)}
+PULL_REQUESTS = {
+    "event_name": ("pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment"),
+    "pipeline_source": ("merge_request_event", "external_pull_request_event"),
+}
 """Claims of runs that strangers can start. A trust that names the claim decides itself."""
 
 _TRUSTS = Rows(
