@@ -143,13 +143,13 @@ class TokenExchange:
         now = context.clock.now()
         trusts = [Trust.of(wire) for wire in context.engine.read(oidc_trusts.list_trusts)]
         trust, expires_at, claims = check_token(token, context.settings.address, trusts, self._keys, now=now)
-        run = claims.get("run_id") or claims.get("pipeline_id")
+        run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
         about = {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
         def exchange(tx: Tx) -> str:
             if not oidc_trusts.use_token(tx, trust.issuer, claims["jti"], expires_at, now=now):
                 raise TokenRefused("it was used before")
-            name = f"{trust.name} {run}"[:200] if run else trust.name
+            name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
             key, secret = keys.create_key(
                 tx, name=name, scopes=frozenset(trust.scopes), expires_at=now + trust.ttl, ids=context.ids, now=now
             )
