@@ -42,14 +42,17 @@ def _keep_what_is_loaded(_phase: str, _: dict[str, int]) -> None:
 
 
 def _say(text: str) -> int:
-    """Write unbuffered, so that a closed pipe (0) or a full disk (2) shows here and not at the interpreter's exit."""
+    """Write unbuffered, so that a closed pipe or stdout (0) or a full disk (2) shows here and not at the interpreter's exit."""
     try:
         os.write(1, text.encode())
-    except BrokenPipeError:
-        return 0
     except OSError as error:
+        import errno
+
         from crmctl.errors import reason
 
-        os.write(2, f"error: cannot write the output: {reason(error)}\n".encode())
+        if error.errno in (errno.EPIPE, errno.EBADF):
+            return 0
+        if sys.stderr is not None:
+            os.write(2, f"error: cannot write the output: {reason(error)}\n".encode())
         return 2
     return 0

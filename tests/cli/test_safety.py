@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
 from tests.support.service import RunningService
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -156,3 +157,15 @@ def test_a_result_that_cannot_be_shown_as_asked_tells_of_the_change(crm: Running
     assert run_crmctl("objects", "get", "boats", "-q", "pluralName").ok().json() == "Boats"
     read = run_crmctl("api", "GET", "objects", "-q", "length(nothing)").exits(2)
     assert "change" not in read.error()["message"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_result_without_room_tells_of_the_change(crm: RunningService) -> None:
+    for command, told in ((["objects", "update", "boats", "--plural-name", "Ships"], True), (["objects", "get", "boats"], False)):
+        if told:
+            run_crmctl("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
+        with Path("/dev/full").open("w") as full:
+            ended = subprocess.run([CRMCTL, *command], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert ended.returncode == 2
+        assert ("no space left on device; the change was made" in ended.stderr) is told
+    assert run_crmctl("objects", "get", "boats", "-q", "pluralName").ok().json() == "Ships"

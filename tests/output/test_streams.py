@@ -168,6 +168,9 @@ def test_help_too_ends_quietly_without_a_reader_and_loudly_on_a_full_disk(argume
     with os.fdopen(write, "w") as gone:
         quiet = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
     assert (quiet.returncode, quiet.stderr) == (0, b"")
+    if os.name == "posix":
+        closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+        assert (closed.returncode, closed.stderr) == (0, b"")
     if Path("/dev/full").exists():
         with Path("/dev/full").open("w") as full:
             loud = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)

@@ -265,7 +265,8 @@ class Emitter:
 
     def _write(self, chunks: Iterable[str]) -> None:
         for chunk in chunks:
-            self.streams.write_out(chunk)
+            with self._telling_of_the_change():
+                self.streams.write_out(chunk)
         if self.streams.sink is None:
             self._tell_remarks()
 
