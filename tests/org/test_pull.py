@@ -146,9 +146,34 @@ def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str,
         assert any(place in row["place"] and problem in row["problem"] for row in done.json()), done.out
         assert name in {row["place"] for row in done.json()} or name == "MANIFEST.json", "the checksum tells too"
     else:
-        assert done.code in (2, 9), done.err
+        assert (done.code, problem) == (2, "format 9"), done.err
         assert problem in done.error()["message"]
         assert place in done.error()["message"]
+
+
+@pytest.mark.parametrize("name", ["MANIFEST.json", "schema.yaml", "records/people.jsonl"])
+def test_a_folder_with_conflict_markers_is_damaged_and_pulled_anew(crm: RunningService, pulled: Path, name: str) -> None:
+    assert crm
+    before = content(pulled)
+    text = before[name].decode()
+    (pulled / name).write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> other\n", encoding="utf-8")
+    assert name in run_crmctl("org", "verify", "crm").exits(11).json()[0]["place"]
+    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is True
+    run_crmctl("org", "verify", "crm").ok()
+    assert content(pulled)[name] == before[name] or name == "MANIFEST.json"
+    (pulled / "schema.yaml").unlink()
+    assert run_crmctl("org", "verify", "crm").exits(11).json() == [{"place": "schema.yaml", "problem": "is missing"}]
+
+
+def test_a_damaged_folder_that_may_be_masked_is_not_pulled_unmasked(crm: RunningService) -> None:
+    assert crm
+    run_crmctl("org", "pull", "crm", "--mask").ok()
+    manifest = Path("crm/MANIFEST.json")
+    whole = manifest.read_text(encoding="utf-8")
+    for text in (f"<<<<<<< HEAD\n{whole}", "{"):
+        manifest.write_text(text, encoding="utf-8")
+        assert run_crmctl("org", "pull", "crm").exits(2).error()["code"] == "foreign_folder"
+    run_crmctl("org", "pull", "crm", "--mask").ok()
 
 
 BAD_INPUT = [

@@ -198,8 +198,12 @@ def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf
         found = load_folder(tables, side, folder, key, edited=edited)
         problems.extend({"place": place, "problem": text} for place, text in islice(found, MOST_PROBLEMS))
     except RejectedError as error:
-        problems += error.details or [{"place": str(folder.path), "problem": error.message}]
+        problems += _problems_of(error, folder.path)
     return problems
+
+
+def _problems_of(error: RejectedError, path: Path) -> list[Json]:
+    return error.details or [{"place": str(path), "problem": error.message}]
 
 
 def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *, edited: bool) -> None:
@@ -212,12 +216,15 @@ def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *
         raise RejectedError(f"{problems[0]['place']}: {text}{more}", hint=hint, code="damaged_folder", details=problems)
 
 
-def verify(path: Path) -> tuple[OrgFolder, list[Json]]:
-    """Check checksums, JSON, schema, references and counts; return the folder and its first problems.
+def verify(path: Path) -> tuple[OrgFolder | None, list[Json]]:
+    """Check checksums, JSON, schema, references and counts; return the folder, if it can be opened, and its first problems.
 
-    Raises UsageError for a folder that crmctl did not write or cannot open.
+    Raises UsageError for a folder that crmctl did not write.
     """
-    folder = OrgFolder(path)
+    try:
+        folder = OrgFolder(path)
+    except RejectedError as error:
+        return None, _problems_of(error, path)
     with OrgTables(folder.schema.objects) as tables:
         return folder, folder_problems(tables, Side.RIGHT, folder)
 

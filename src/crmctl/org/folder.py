@@ -69,8 +69,9 @@ keep = {keep}
 """
 
 
-def refuse(place: str, problem: str) -> NoReturn:
-    raise RejectedError(f"{place}: {problem}", hint=_HINT, code="damaged_folder", details=[{"place": place, "problem": problem}])
+def refuse(place: str, problem: str, message: str | None = None) -> NoReturn:
+    details = [{"place": place, "problem": problem}]
+    raise RejectedError(message or f"{place}: {problem}", hint=_HINT, code="damaged_folder", details=details)
 
 
 def refuse_folder(path: Path, problem: str, hint: str | None = None) -> NoReturn:
@@ -157,7 +158,7 @@ class OrgFolder:
         refuse_foreign(path)
         for name in (SETTINGS, MANIFEST, SCHEMA):
             if not (path / name).is_file():
-                refuse_folder(path, f"is incomplete: {name} is missing", "crmctl org pull writes the folder")
+                refuse(name, "is missing", f"{path} is incomplete: {name} is missing")
         self.settings = OrgSettings.read(path / SETTINGS)
         self.manifest = self._read_manifest()
         self.schema = self._read_schema()
@@ -188,7 +189,10 @@ class OrgFolder:
         return manifest
 
     def _read_schema(self) -> SchemaDocument:
-        schema = read_schema(self.file(SCHEMA).read_bytes(), SCHEMA)
+        try:
+            schema = read_schema(self.file(SCHEMA).read_bytes(), SCHEMA)
+        except (RejectedError, UsageError) as error:
+            refuse(SCHEMA, error.message.removeprefix(SCHEMA).lstrip(": "))
         seen: dict[str, str] = {}
         for spec in schema.objects:
             if not _SAFE_NAME.match(spec.slug):
@@ -297,8 +301,26 @@ def check_start(path: Path, *, is_masked: bool) -> None:
         refuse_folder(path, "cannot be made: its parent folder does not exist")
     if path.exists():
         refuse_foreign(path, is_start=True)
-        if not is_masked and (path / MANIFEST).exists() and OrgFolder(path).manifest.masked:
+        if not is_masked and (path / MANIFEST).exists() and _may_be_masked(path):
             refuse_folder(path, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
+
+
+def _may_be_masked(path: Path) -> bool:
+    """Whether a folder is masked. A damaged manifest counts as masked unless it says otherwise everywhere."""
+    try:
+        return OrgFolder(path).manifest.masked
+    except RejectedError:
+        return {*re.findall(rb'"masked"\s*:\s*(true|false)', (path / MANIFEST).read_bytes())} != {b"false"}
+
+
+def _holds(path: Path, manifest: Json) -> bool:
+    """Whether an undamaged folder holds exactly the content of a manifest."""
+    try:
+        old = OrgFolder(path)
+        is_same = all(getattr(old.manifest, name) == manifest[name] for name in ("files", "masked", "subset", "source"))
+        return is_same and not list(old.checksum_problems())
+    except RejectedError:
+        return False
 
 
 def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
@@ -307,11 +329,8 @@ def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings
     if not (path / SETTINGS).exists():
         (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
         names.insert(0, SETTINGS)
-    elif (path / MANIFEST).exists():
-        old = OrgFolder(path)
-        same = ("files", "masked", "subset", "source")
-        if all(getattr(old.manifest, name) == manifest[name] for name in same) and not list(old.checksum_problems()):
-            return False
+    elif (path / MANIFEST).exists() and _holds(path, manifest):
+        return False
     (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     replace_content(path, names)
     return True

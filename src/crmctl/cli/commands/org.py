@@ -94,10 +94,10 @@ def verify_org(
 
     runtime.start_ping(ping)
     opened, problems = verify(Path(folder))
-    if drill and not problems:
+    if drill and opened is not None and not problems:
         problems = _drill(runtime, opened)
     runtime.emitter.emit_rows(problems, "problems")
-    if problems:
+    if problems or opened is None:
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
     records = sum(opened.manifest.records.values())
