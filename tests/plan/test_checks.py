@@ -17,7 +17,7 @@ import pytest
 
 from crmctl.values.attribute_types import TYPES
 from tests.support.cli import CRMCTL, Result, environment, run_crmctl
-from tests.support.fakecrm import Answer, Asked, FakeCrm
+from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service
 
@@ -312,7 +312,7 @@ def test_a_monitor_learns_that_sigterm_ended_a_command(monitor: tuple[str, list[
     url, paths = monitor
     ended = Event()
 
-    def end(_: Asked) -> Answer:
+    def end(_: FakeRequest) -> Answer:
         process.send_signal(signal.SIGTERM)
         ended.wait(PATIENCE)
         return Answer(cut=True)
