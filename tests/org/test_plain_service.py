@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.org.test_apply import at, by_new_ids
 from tests.support.cli import run_crmctl
 from tests.support.organizations import furnish
@@ -42,3 +44,16 @@ def test_parts_a_plain_service_lacks_are_left_out_and_named(crm: RunningService)
         assert sum(row["create"] for row in done["records"].values()) == sum(len(records) for records in plain.records.values())
         assert run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()["job"] is None
         assert at(crm)
+
+
+@pytest.mark.parametrize("slugs", [["../../out"], ["my.cars"], ["Cars", "cars"], ["c" * 300]])
+def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(crm: RunningService, slugs: list[str]) -> None:
+    assert crm
+    with PlainService() as plain:
+        for slug in slugs:
+            plain.client.post("/api/v1/objects", json={"slug": slug, "pluralName": slug, "singularName": slug})
+        before = {*Path().rglob("*")}
+        assert run_crmctl("org", "pull", "crm", env=plain.env).exits(9).error()["code"] == "unusable_name"
+        assert {path for path in Path().rglob("*") if path.suffix == ".jsonl"} <= before
+        assert not Path("crm").exists()
+        run_crmctl("org", "pull", "crm", "--objects", "people", env=plain.env).ok()

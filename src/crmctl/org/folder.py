@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, Self, get_args
@@ -50,7 +50,7 @@ FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
 
 MOST_BYTES = 1 << 30
 MOST_LINE = 16_000_000
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{,199}\Z")
 _HINT = "crmctl org verify DIR names every problem"
 _SETTINGS_TEXT = """\
 # Settings of this folder. crmctl org pull writes this file once; edit it as you like.
@@ -76,6 +76,17 @@ def refuse(place: str, problem: str, message: str | None = None) -> NoReturn:
 
 def refuse_folder(path: Path, problem: str, hint: str | None = None) -> NoReturn:
     raise UsageError(f"{path} {problem}", hint=hint, code="foreign_folder")
+
+
+def name_problem(slugs: Iterable[str]) -> str | None:
+    """Return why objects cannot be files of one folder."""
+    seen: dict[str, str] = {}
+    for slug in slugs:
+        if not _SAFE_NAME.match(slug):
+            return f"the object {slug!r} cannot be a file name"
+        if (other := seen.setdefault(slug.lower(), slug)) != slug:
+            return f"{other} and {slug} are the same name where case does not count"
+    return None
 
 
 class OrgRow(NamedTuple):
@@ -113,10 +124,12 @@ class OrgSettings(SpecPart):
             raise UsageError(f"{path}: {problem['place']} {problem['problem']}", hint=hint, code="bad_settings") from error
 
     def chosen(self, every: list[Object]) -> list[Object]:
-        """Return the objects to pull. Raises NotFoundError."""
-        if self.objects:
-            return [find_object(name, every) for name in dict.fromkeys(self.objects)]
-        return [one for one in every if one.is_active is not False]
+        """Return the objects to pull. Raises NotFoundError, and RejectedError for names that cannot be files of one folder."""
+        chosen = [find_object(name, every) for name in dict.fromkeys(self.objects)]
+        chosen = chosen or [one for one in every if one.is_active is not False]
+        if problem := name_problem(one.slug or one.id for one in chosen):
+            raise RejectedError(problem, hint="--objects A,B pulls only objects with other names", code="unusable_name")
+        return chosen
 
     def text(self) -> str:
         objects, parts, keep = (jsontext.dumps(sorted(names)) for names in (self.objects, self.parts, self.mask.get("keep", ())))
@@ -193,12 +206,8 @@ class OrgFolder:
             schema = read_schema(self.file(SCHEMA).read_bytes(), SCHEMA)
         except (RejectedError, UsageError) as error:
             refuse(SCHEMA, error.message.removeprefix(SCHEMA).lstrip(": "))
-        seen: dict[str, str] = {}
-        for spec in schema.objects:
-            if not _SAFE_NAME.match(spec.slug):
-                refuse(SCHEMA, f"the object {spec.slug!r} cannot be a file name")
-            if (other := seen.setdefault(spec.slug.lower(), spec.slug)) != spec.slug:
-                refuse(SCHEMA, f"{other} and {spec.slug} are the same name where case does not count")
+        if problem := name_problem(spec.slug for spec in schema.objects):
+            refuse(SCHEMA, problem)
         return schema
 
     def file(self, name: str) -> Path:
