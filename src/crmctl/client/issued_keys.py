@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
 from crmctl.config.settings import Paths, Settings, is_loopback, write_private
-from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, UsageError, reason
+from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
@@ -31,6 +31,7 @@ SECONDS = 30.0
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 LEAST_WAIT = 0.1
 """Seconds between two polls, whatever the service says."""
+MOST_SECONDS = 86_400.0
 TOO_LATE = "nobody approved the login in time"
 
 _FORM = {
@@ -89,6 +90,9 @@ class OidcKeys:
         token = self.identity_token()
         answer = self._send("POST", f"{self.base_url}/oauth/token", {**_FORM, "subject_token": token.token})
         key, seconds = answer.get("access_token"), answer.get("expires_in")
+        if answer["status"] in BUSY:
+            problem = f"{self.origin} exchanges no identity tokens at the moment (status {answer['status']})"
+            raise ServiceError(problem, code="unavailable", status=answer["status"], retryable=True)
         if not isinstance(key, str) or not isinstance(seconds, int | float):
             hint = "crmctl auth explain shows its claims; the audit log of the service names the rule"
             code = answer.get("error", "no_answer")
@@ -120,8 +124,8 @@ class OidcKeys:
         return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
 
 
-BUSY = ("rate_limited", "status 429", "status 502", "status 503", "status 504")
-"""Errors of a poll that pass by themselves."""
+BUSY = (429, 502, 503, 504)
+"""Statuses that pass by themselves."""
 
 
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
@@ -136,7 +140,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
         problem = asked.get("message") or f"{base_url} has no logins of devices"
         raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
     show(page, user_code)
-    wait, until = float(asked.get("interval") or 5), clock.monotonic() + float(asked.get("expires_in") or 600)
+    wait, until = _seconds(asked.get("interval"), 5), clock.monotonic() + _seconds(asked.get("expires_in"), 600)
     form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}
     while clock.monotonic() < until:
         clock.sleep(max(wait, LEAST_WAIT))
@@ -148,15 +152,20 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
             continue
         if isinstance(key := answer.get("access_token"), str):
             return key
-        error = answer.get("error")
-        if error in BUSY:
+        if answer["status"] in BUSY:
             wait *= 2
             continue
+        error = answer["error"] if isinstance(answer.get("error"), str) else f"status {answer['status']}"
         wait += 5 * (error == "slow_down")
         if error not in ("slow_down", "authorization_pending"):
-            reason = {"access_denied": "the login was denied", "expired_token": TOO_LATE}.get(str(error), f"the login failed ({error})")
-            raise DeniedError(reason, hint="nothing was stored; start again", code=str(error))
+            reason = {"access_denied": "the login was denied", "expired_token": TOO_LATE}.get(error, f"the login failed ({error})")
+            raise DeniedError(reason, hint="nothing was stored; start again", code=error)
     raise DeniedError(TOO_LATE, hint="nothing was stored; start again", code="expired_token")
+
+
+def _seconds(value: Any, default: float) -> float:
+    """Return a service's number of seconds, the default if it is none."""
+    return float(value) if isinstance(value, int | float) and 0 < value < MOST_SECONDS else default
 
 
 def _trusted_address(settings: Settings, problem: str) -> str:
@@ -170,7 +179,7 @@ def _trusted_address(settings: Settings, problem: str) -> str:
 def _send(
     settings: Settings, environ: Mapping[str, str], method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]
 ) -> Json:
-    """Return the answer to a form, or with None to a request without a body; `{"error"}` for one that is no JSON object."""
+    """Return the answer to a form, or with None to a request without a body, and its `status`; `error` too if it is no JSON object."""
     from crmctl.client.transport import Request, send_once
 
     body, kind = (None, ()) if form is None else (urlencode(form).encode(), (("Content-Type", "application/x-www-form-urlencoded"),))
@@ -180,4 +189,5 @@ def _send(
         document: Any = jsontext.loads(response.body)
     except ValueError:
         document = None
-    return document if isinstance(document, dict) else {"error": f"status {response.status}"}
+    known = document if isinstance(document, dict) else {"error": f"status {response.status}"}
+    return {**known, "status": response.status}

@@ -238,7 +238,12 @@ def _trusts(runtime: Runtime, data: Path | None) -> list[Json] | None:
     except CrmctlError:
         return None  # the comparison is an addition: the claims are shown without it
     trusts = document.get("trusts") if isinstance(document, dict) else None
-    return trusts if isinstance(trusts, list) and all(isinstance(trust, dict) for trust in trusts) else None
+    return trusts if isinstance(trusts, list) and all(map(_is_trust, trusts)) else None
+
+
+def _is_trust(wire: Any) -> bool:
+    fields = {"name", "issuer", "claims", "scopes", "ttl", "development"}
+    return isinstance(wire, dict) and fields <= wire.keys() and isinstance(wire["claims"], dict)
 
 
 def _with_address(runtime: Runtime) -> Settings:
