@@ -19,7 +19,7 @@ from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, delimited_row, narrow, record_places
 from crmctl.models.ids import suggestion
 from crmctl.models.resources import Attribute
-from crmctl.values.record_columns import AttributeColumns, RecordColumns, attribute_columns
+from crmctl.values.composites import AttributeColumns, RecordColumns, attribute_columns
 
 JSON_FORMATS = ("jsonl", "json")
 SPREAD_FORMATS = ("csv", "tsv", "xlsx")

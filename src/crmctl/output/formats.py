@@ -14,7 +14,7 @@ from crmctl.output.value_text import Item, Rendering
 from crmctl.output.views import View, generic_view
 
 if TYPE_CHECKING:
-    from crmctl.values.record_columns import RecordColumns
+    from crmctl.values.composites import RecordColumns
 
 
 class FormatWriter(ABC):
@@ -99,7 +99,7 @@ class Delimited(FormatWriter):
 
 def _columns(view: View, page: Sequence[Item]) -> RecordColumns:
     """Return the columns of a view. Records of the first page show the parts of values that get a column; other values stay JSON."""
-    from crmctl.values.record_columns import RecordColumns, attribute_columns
+    from crmctl.values.composites import RecordColumns, attribute_columns
 
     samples = (data for item in page if isinstance(data := item.get("data"), Mapping))
     return RecordColumns({name: view.fields[name] for name in view.export}, attribute_columns(view.spread, samples))
