@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from crmctl.clock import SystemClock
-from crmctl.service.http import bodies
+from crmctl.service.http import schemas
 from crmctl.write.jobs import JobStore, ObjectLock
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
@@ -48,7 +48,7 @@ class Held:
 
 def hold_up(monkeypatch: pytest.MonkeyPatch, number: int) -> Held:
     """Hold the n-th request of an import, counted from 1."""
-    held, read, numbers = Held(), bodies.read_shape, count(1)
+    held, read, numbers = Held(), schemas.read_shape, count(1)
 
     def read_shape(shape: Any, raw: bytes, **options: Any) -> dict[str, Any]:
         if b'"records"' in raw and next(numbers) == number:
@@ -56,7 +56,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, number: int) -> Held:
             assert held.go_on.wait(PATIENCE)
         return read(shape, raw, **options)
 
-    monkeypatch.setattr(bodies, "read_shape", read_shape)
+    monkeypatch.setattr(schemas, "read_shape", read_shape)
     return held
 
 

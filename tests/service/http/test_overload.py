@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crmctl.service.http import bodies
+from crmctl.service.http import schemas
 from crmctl.service.store import records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS
 from crmctl.service.store.engine import Engine, Tx, open_engine
@@ -186,8 +186,12 @@ def test_the_maximum_of_conditions_of_any_kind_is_answered(service: RunningServi
 
 def test_a_body_with_too_many_values_is_refused_before_parsing(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
-    monkeypatch.setattr(bodies.jsontext, "loads", None)
-    for body in (b"[" + b"1," * bodies.MOST_VALUES + b"1]", b'{"data":' + b"[" * 60 + b'"a",' * (bodies.MOST_VALUES + 1), b'"",' * 400_000):
+    monkeypatch.setattr(schemas.jsontext, "loads", None)
+    for body in (
+        b"[" + b"1," * schemas.MOST_VALUES + b"1]",
+        b'{"data":' + b"[" * 60 + b'"a",' * (schemas.MOST_VALUES + 1),
+        b'"",' * 400_000,
+    ):
         answer = service.client.post(path, content=body)
         assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
         assert "200,000 values" in answer.json()["message"]

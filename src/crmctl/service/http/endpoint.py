@@ -22,11 +22,10 @@ from starlette.types import Scope
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body
-from crmctl.service.http import bodies, json_answers
-from crmctl.service.http.bodies import UUID_PATTERN, Parameter, document_parameters, read_query
+from crmctl.service.http import json_answers, schemas
 from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.json_answers import JsonAnswer
-from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES
+from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES, UUID_PATTERN, Parameter, document_parameters, read_query
 from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
@@ -167,7 +166,7 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
             return max(0.001, end - context.clock.monotonic())
 
         def start(is_alone: bool, most: float = math.inf) -> Response:
-            body = bodies.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
+            body = schemas.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
             return run(request, Call(context, key, request.path_params, query, body, min(left(), most), only_if), is_alone)
 
         async with contextlib.AsyncExitStack() as places:

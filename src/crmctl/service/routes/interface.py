@@ -20,9 +20,9 @@ from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files import storage
 from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
 from crmctl.service.http import schemas
-from crmctl.service.http.bodies import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.http.endpoint import Call, Endpoint, Handler
 from crmctl.service.http.json_answers import present
+from crmctl.service.http.schemas import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
 from crmctl.service.store import (
