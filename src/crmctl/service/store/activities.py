@@ -12,7 +12,7 @@ from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import change_log
 from crmctl.service.store.members import author, organisation_id
 from crmctl.service.store.record_tables import existing_ids, invalid, require_description, require_name
-from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 MOST_LINKS = 100
@@ -21,13 +21,8 @@ MOST_LINKS = 100
 _ACTIVITIES = Rows(
     "activity",
     "activity",
-    "id, title, summary",
-    activity_date=to_wire,
-    linked_records=jsontext.loads,
-    participants=jsontext.loads,
-    created_by=jsontext.loads,
-    created_at=to_wire,
-    updated_at=to_wire,
+    "id, title, summary, activity_date, linked_records, participants, created_by, created_at, updated_at",
+    **dict.fromkeys(("linked_records", "participants", "created_by"), jsontext.loads),
 )
 
 Pairs = Sequence[Mapping[str, str]]

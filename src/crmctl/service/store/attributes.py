@@ -14,7 +14,7 @@ from crmctl.service.store import logs, record_tables, records, removals
 from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.record_tables import RESERVED_SLUGS, invalid, load_schema, require_name, require_slug, slug_from
 from crmctl.service.store.records import Paging
-from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, update
 from crmctl.values.attribute_types import TYPES
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -29,14 +29,8 @@ MAX_OPTIONS = 1000
 _ATTRIBUTES = Rows(
     "attribute",
     "attribute",
-    "id, object_id, name, slug, type, display_order",
+    "id, object_id, name, slug, type, display_order, config, is_required, is_unique, is_list, is_active, created_at, updated_at",
     config=jsontext.loads,
-    is_required=bool,
-    is_unique=bool,
-    is_list=bool,
-    is_active=bool,
-    created_at=to_wire,
-    updated_at=to_wire,
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store import change_log, logs
-from crmctl.service.store.tx import Ids, Row, Rows, Stamp, Tx, all_in, execute_in, required, table_of, to_micros, to_wire
+from crmctl.service.store.tx import Ids, Row, Rows, Stamp, Tx, all_in, execute_in, required, table_of, to_micros
 from crmctl.service.store.webhooks import get_endpoint, list_endpoints
 
 PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
@@ -19,18 +19,12 @@ MOST_COUNTED = 10_000
 
 
 _DELIVERIES = Rows(
-    "webhook_delivery",
-    "delivery",
-    "id, endpoint_id, event_id, event_type, state, attempts",
-    next_try_at=to_wire,
-    created_at=to_wire,
-    settled_at=to_wire,
+    "webhook_delivery", "delivery", "id, endpoint_id, event_id, event_type, state, attempts, next_try_at, created_at, settled_at"
 )
 _ATTEMPTS = Rows(
     "webhook_attempt",
     "attempt",
-    "attempt, millis AS milliseconds, status, error, response_body",
-    at=to_wire,
+    "attempt, millis AS milliseconds, status, error, response_body, at, request_headers, response_headers",
     request_headers=jsontext.loads,
     response_headers=jsontext.loads,
 )

@@ -24,7 +24,13 @@ LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 
 PENDING, APPROVED, DENIED = "pending", "approved", "denied"
 
-_LOGINS = Rows("device_login", "login", "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait")
+_LOGINS = Rows(
+    "device_login",
+    "login",
+    "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait",
+    expires_at=int,
+    polled_at=int,
+)
 _OF_MEMBERS = ("records:write", "activities:write", "files:write", "reports:run", "workflows:run")
 
 

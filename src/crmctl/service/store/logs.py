@@ -9,7 +9,7 @@ from typing import Any
 from crmctl.clock import SystemClock
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.store.tx import Rows, Tx, all_in, to_micros, to_wire
+from crmctl.service.store.tx import Rows, Tx, all_in, to_micros
 
 KEY, MEMBER, WORKFLOW = "key", "member", "workflow"
 OPERATOR = "operator"
@@ -65,7 +65,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
     return {"changes": {name: [old.get(name), value] for name, value in new.items() if old.get(name) != value}}
 
 
-_ENTRIES = Rows("audit_log", "entry", "actor AS by, action, subject AS id", at=to_wire, about=jsontext.loads)
+_ENTRIES = Rows("audit_log", "entry", "actor AS by, action, subject AS id, at, about", about=jsontext.loads)
 
 
 def list_entries(tx: Tx, limit: int = 50, offset: int = 0, *, action: str | None = None, subject: str | None = None) -> list[Json]:
@@ -91,9 +91,9 @@ _COLUMNS = "at, request_id, key_id, method, route, status, micros, address"
 _REQUESTS = Rows(
     "request_log",
     "request",
-    "request_id, method, route AS path, status, address",
-    at=to_wire,
-    **{"key_id AS key": key, "micros AS ms": lambda micros: micros / 1000},
+    "request_id, method, route AS path, status, address, at, key_id AS key, micros AS ms",
+    key=key,
+    ms=lambda micros: micros / 1000,
 )
 
 

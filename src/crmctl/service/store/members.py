@@ -50,7 +50,7 @@ def role_of(text: str) -> MemberRole:
     return next((role for role in MEANINGS if role.label == text), MemberRole.VIEWER)
 
 
-_MEMBERS = Rows("member", "member", "id, user_id, name, email, image, role", created_at=to_wire)
+_MEMBERS = Rows("member", "member", "id, user_id, name, email, image, role, created_at")
 
 
 def _member(row: Json) -> Json:
@@ -266,8 +266,7 @@ def list_sessions(tx: Tx, member_id: str | None = None, *, now: float) -> list[J
 _SESSIONS = Rows(
     "page_session AS s LEFT JOIN member AS m ON m.id = s.member_id",
     "session",
-    "s.id, s.area, s.member_id, m.name, s.address, s.agent",
-    **{"s.created_at": to_wire, "s.expires_at": to_wire},
+    "s.id, s.area, s.member_id, m.name, s.address, s.agent, s.created_at, s.expires_at",
 )
 
 

@@ -11,19 +11,12 @@ from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs, record_tables, removals
 from crmctl.service.store.attributes import list_attributes, referring_attributes
 from crmctl.service.store.record_tables import load_schema, require_description, require_name, require_slug, slug_from
-from crmctl.service.store.tx import Rows, Stamp, Tx, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, required, to_micros, update
 
 STANDARD, CUSTOM = "standard", "custom"
 
 
-_OBJECTS = Rows(
-    "crm_object",
-    "object",
-    "id, type, plural_name, singular_name, description, slug",
-    is_active=bool,
-    created_at=to_wire,
-    updated_at=to_wire,
-)
+_OBJECTS = Rows("crm_object", "object", "id, type, plural_name, singular_name, description, slug, is_active, created_at, updated_at")
 
 
 @dataclass(frozen=True)

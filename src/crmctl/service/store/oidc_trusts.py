@@ -13,7 +13,7 @@ from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.keys import check_scopes
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, to_wire
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros
 
 SHORTEST, LONGEST = 5 * 60, 24 * 3600
 
@@ -24,7 +24,12 @@ PULL_REQUESTS = {
 """Claims of runs that strangers can start. A trust that names the claim decides itself."""
 
 _TRUSTS = Rows(
-    "oidc_trust", "trust", "id, name, issuer, ttl", claims=jsontext.loads, scopes=jsontext.loads, development=bool, created_at=to_wire
+    "oidc_trust",
+    "trust",
+    "id, name, issuer, ttl, claims, scopes, development, created_at",
+    claims=jsontext.loads,
+    scopes=jsontext.loads,
+    development=bool,
 )
 
 

@@ -11,15 +11,22 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.members import author
 from crmctl.service.store.record_tables import require_description, require_name
-from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, update
 from crmctl.values.value_readers import canonical_uuid
 
 COMPLETED, FAILED = "completed", "failed"
 
-_REPORTS = Rows("report", "report", "id, name, description", last_run_at=to_wire, created_at=to_wire, creator=jsontext.loads)
-_RUN, _TIMES = "id, status, result_count, error", {"started_at": to_wire, "completed_at": to_wire}
-_RUNS = Rows("report_run", "run", _RUN, **_TIMES)
-_RESULTS = Rows("report_run", "run", _RUN, **_TIMES, truncated=bool, columns=jsontext.loads, results=jsontext.loads)
+_REPORTS = Rows("report", "report", "id, name, description, last_run_at, created_at, creator", creator=jsontext.loads)
+_RUN = "id, status, result_count, error, started_at, completed_at"
+_RUNS = Rows("report_run", "run", _RUN)
+_RESULTS = Rows(
+    "report_run",
+    "run",
+    f"{_RUN}, truncated, columns, results",
+    truncated=bool,
+    columns=jsontext.loads,
+    results=jsontext.loads,
+)
 
 
 def _run(run: Json) -> Json:

@@ -275,19 +275,24 @@ class Stamp(TypedDict):
     now: float
 
 
-class Rows:
-    """The rows of `table`, each a `noun`, with the columns that are shown: `plain` ones, and those that `read` converts.
+def _usual_reader(column: str) -> Callable[[Any], Any] | None:
+    return bool if column.startswith("is_") else to_wire if re.search("(^|_)(at|since|date)$", column) else None
 
-    A column's name in camelCase is its name on the wire. NULL is shown as null.
+
+class Rows:
+    """The rows of `table`, each a `noun`, with the columns that are shown; `read` converts some of them.
+
+    Columns named like moments are shown as timestamps, those that begin with `is_` as true or false. A column's name in camelCase is its
+    name on the wire. NULL is shown as null.
     """
 
-    def __init__(self, table: str, noun: str, plain: str, **read: Callable[[Any], Any]) -> None:
+    def __init__(self, table: str, noun: str, columns: str, /, **read: Callable[[Any], Any]) -> None:
         self.table = table
         self.noun = noun
-        columns: dict[str, Callable[[Any], Any] | None] = {**dict.fromkeys(plain.split(", ")), **read}
-        self.columns = ", ".join(columns)
-        self._fields = [(to_camel(re.split("[ .]", column)[-1]), reader) for column, reader in columns.items()]
-        self._id = plain.partition(", ")[0]
+        self.columns = columns
+        names = [re.split("[ .]", column)[-1] for column in columns.split(", ")]
+        self._fields = [(to_camel(name), read.get(name) or _usual_reader(name)) for name in names]
+        self._id = columns.partition(", ")[0]
 
     def show(self, row: Row) -> Json:
         shown = zip(self._fields, row, strict=True)

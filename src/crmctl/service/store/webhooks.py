@@ -12,7 +12,7 @@ from crmctl.models.signatures import new_secret
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import invalid, require_description
-from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, update
 
 MAX_URL = 2000
 ROTATION_SECONDS = 24 * 3600.0
@@ -25,14 +25,9 @@ _HEALTH = (
 _ENDPOINTS = Rows(
     "webhook_endpoint",
     "webhook endpoint",
-    f"id, url, description, {_HEALTH}, problem",
+    f"id, url, description, {_HEALTH}, problem, event_types, enabled, succeeded_at, failing_since, disabled_at, created_at, updated_at",
     event_types=jsontext.loads,
     enabled=bool,
-    succeeded_at=to_wire,
-    failing_since=to_wire,
-    disabled_at=to_wire,
-    created_at=to_wire,
-    updated_at=to_wire,
 )
 
 

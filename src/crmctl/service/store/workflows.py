@@ -23,10 +23,9 @@ _COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_a
 _WORKFLOWS = Rows(
     "workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id",
     "workflow",
-    "w.id, w.name, w.description, w.trigger_event AS trigger, o.id AS object_id, o.plural_name, o.slug",
+    "w.id, w.name, w.description, w.trigger_event AS trigger, o.id AS object_id, o.plural_name, o.slug, enabled, created_by, w.created_at",
     enabled=bool,
     created_by=jsontext.loads,
-    **{"w.created_at": to_wire},
 )
 
 
@@ -145,14 +144,7 @@ def delete_workflow(tx: Tx, workflow_id: str) -> None:
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
 
-_RUNS = Rows(
-    "workflow_run",
-    "run",
-    "id, status, title, trigger_event, error",
-    started_at=to_wire,
-    completed_at=to_wire,
-    created_at=to_wire,
-)
+_RUNS = Rows("workflow_run", "run", "id, status, title, trigger_event, error, started_at, completed_at, created_at")
 
 
 class LeaseLostError(Exception):
