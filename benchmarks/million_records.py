@@ -26,7 +26,7 @@ from benchmarks.service_store import ENGINES, fill_service, new_id
 from crmctl.clock import SystemClock
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.jobs.worker import Removals
-from crmctl.service.store import attributes, objects, records
+from crmctl.service.store import objects, records
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
 
@@ -147,13 +147,13 @@ def time_deletion(engine: Engine, what: str, delete: Callable[[Tx], None]) -> bo
 
 def time_deletions(engine: Engine, people: str) -> list[bool]:
     """Standard objects cannot be deleted, so turn this one into a custom object without references."""
-    found = engine.read(lambda tx: attributes.list_attributes(tx, people))
+    found = engine.read(lambda tx: objects.list_attributes(tx, people))
     score = next(each["id"] for each in found if each["slug"] == "score")
     engine.write(lambda tx: tx.execute("UPDATE crm_object SET type = 'custom' WHERE id = ?", (people,)))
-    for each in engine.read(lambda tx: attributes.referring_attributes(tx, people)):
-        engine.write(lambda tx, each=each: attributes.delete_attribute(tx, each["objectId"], each["id"]))  # type: ignore[misc]
+    for each in engine.read(lambda tx: objects.referring_attributes(tx, people)):
+        engine.write(lambda tx, each=each: objects.delete_attribute(tx, each["objectId"], each["id"]))  # type: ignore[misc]
     return [
-        time_deletion(engine, "an attribute", lambda tx: attributes.delete_attribute(tx, people, score)),
+        time_deletion(engine, "an attribute", lambda tx: objects.delete_attribute(tx, people, score)),
         time_deletion(engine, "the object", lambda tx: objects.delete_object(tx, people)),
     ]
 

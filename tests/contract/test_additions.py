@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.service.store import attributes, keys, logs, members
+from crmctl.service.store import keys, logs, members, objects
 from tests.support.service import RunningService, new_id
 
 
@@ -67,7 +67,7 @@ def test_wrong_changes_of_options_change_nothing(crm: RunningService, status: st
     first, second, *rest = before["config"]["options"]
     for _ in range(2):
         crm.client.post(records_path(crm), json={"data": {"status": first}})
-    monkeypatch.setattr(attributes, "MOST_RENAMED", 1)
+    monkeypatch.setattr(objects, "MOST_RENAMED", 1)
     for edits, part in (
         ({"rename": {"none": "x"}}, "'none' is no option of status (new, "),
         ({"retire": ["none"]}, "'none' is no option"),

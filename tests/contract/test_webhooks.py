@@ -16,7 +16,7 @@ import svix
 
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.context import new_id
-from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store import webhooks
 from tests.support.clock import FakeClock
 from tests.support.killed_service import STEPS
 from tests.support.patience import PATIENCE, wait_until
@@ -39,7 +39,7 @@ def add_endpoint(service: RunningService, url: str, event_types: list[str] | Non
 
 
 def history(service: RunningService, endpoint: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.engine.read(lambda tx: deliveries.list_deliveries(tx, endpoint))
+    found: list[dict[str, Any]] = service.engine.read(lambda tx: webhooks.list_deliveries(tx, endpoint))
     return found
 
 
@@ -161,7 +161,7 @@ def full_delivery(service: RunningService, endpoint: str) -> dict[str, Any]:
     if not found:
         return {"history": []}
     [only] = found
-    delivery: dict[str, Any] = service.engine.read(lambda tx: deliveries.get_delivery(tx, only["id"]))
+    delivery: dict[str, Any] = service.engine.read(lambda tx: webhooks.get_delivery(tx, only["id"]))
     return delivery
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from crmctl.models import jsontext
 from crmctl.service.context import ServiceSettings
-from crmctl.service.store.deliveries import FIGURES
+from crmctl.service.store.webhooks import FIGURES
 from tests.support.authority import Authority
 from tests.support.cli import CRMCTL, run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE

@@ -11,7 +11,7 @@ from crmctl.cli.options import common_options
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.models.resources import AttributeType
 from crmctl.plan.inspect_file import TESTS
-from crmctl.service.http.bodies import OPERATORS
+from crmctl.service.http.schemas import OPERATORS
 from crmctl.values.attribute_types import COMPOSITE_TYPES, TYPES, Trait, types_with
 from crmctl.values.composites import JOINED_BY
 from crmctl.values.operators import OPERATORS as OPERATOR_ROWS

@@ -17,10 +17,10 @@ from crmctl.service.console.pages import Pages
 from crmctl.service.console.routing import areas
 from crmctl.service.context import Context, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
-from crmctl.service.store import deliveries, keys, logs, members, webhooks, workflows
-from crmctl.service.store.deliveries import UNPROVEN, Attempt
+from crmctl.service.store import keys, logs, members, webhooks, workflows
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx, micros_of, to_micros
+from crmctl.service.store.webhooks import UNPROVEN, Attempt
 from crmctl.service.workflows.run_executor import start_by_hand
 from crmctl.values.value_readers import parse_instant
 from tests.support.service import RunningService
@@ -379,13 +379,13 @@ def _endpoints(service: RunningService) -> dict[str, list[str]]:
 
 def _attempted(tx: Tx, endpoint: str, status: int | None, stamp: Any) -> str:
     """Add a delivery with one attempt that got this status, or no answer. Return its id."""
-    delivery, now = deliveries.send_test(tx, endpoint, **stamp), stamp["now"]
+    delivery, now = webhooks.send_test(tx, endpoint, **stamp), stamp["now"]
     error = None if status else "connection refused"
     sent = {"content-type": "application/json", "webhook-signature": f"v1,{'x' * 60}"}
     body = json.dumps({"error": "too busy", "retry": True}) if status else ""
     answered = {"server": "nginx"} if status else {}
-    for due in deliveries.claim(tx, UNPROVEN, 9, now=now):
-        deliveries.settle(tx, [Attempt(due, now, 0.25, status, error, sent, answered, body)], new_id)
+    for due in webhooks.claim(tx, UNPROVEN, 9, now=now):
+        webhooks.settle(tx, [Attempt(due, now, 0.25, status, error, sent, answered, body)], new_id)
     tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL WHERE id = ?", (endpoint,))
     return delivery
 

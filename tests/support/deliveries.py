@@ -10,10 +10,10 @@ from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.jobs.worker import Dispatcher
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import change_log, deliveries, members, webhooks
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN
+from crmctl.service.store import change_log, members, webhooks
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import micros_of
+from crmctl.service.store.webhooks import PROVEN, UNPROVEN
 from crmctl.values.value_readers import parse_instant
 from tests.support.clock import FakeClock
 
@@ -26,7 +26,7 @@ class Bench:
         self.engine = open_engine(url)
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
         self.engine.write(lambda tx: members.initialise(tx, ids=new_id, now=self.clock.now()))
-        self.dispatcher = Dispatcher(self.context, [deliveries.fan_out])
+        self.dispatcher = Dispatcher(self.context, [webhooks.fan_out])
         self.caller = caller or Caller(TargetGuard(LOOPBACK), 5.0)
 
     def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
@@ -57,10 +57,10 @@ class Bench:
     def attempts(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the attempts of its only delivery."""
         [delivery] = self.history(endpoint)
-        return list(self.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))["history"])
+        return list(self.engine.read(lambda tx: webhooks.get_delivery(tx, delivery["id"]))["history"])
 
     def history(self, endpoint: dict[str, Any]) -> list[dict[str, Any]]:
-        return self.engine.read(lambda tx: deliveries.list_deliveries(tx, endpoint["id"]))
+        return self.engine.read(lambda tx: webhooks.list_deliveries(tx, endpoint["id"]))
 
     def secret(self, endpoint: dict[str, Any]) -> str:
         return self.engine.read(lambda tx: webhooks.reveal_secret(tx, endpoint["id"]))

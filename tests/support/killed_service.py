@@ -25,17 +25,17 @@ def main(step: str, database_url: str, folder: str) -> None:
     from crmctl.service.context import ServiceSettings
     from crmctl.service.outbound.caller import Caller
     from crmctl.service.server import Server
-    from crmctl.service.store import change_log, deliveries
+    from crmctl.service.store import change_log, webhooks
 
     server = Server(ServiceSettings(data_dir=Path(folder), database_url=database_url, port=0, development=True))
     if step == "before the event is handed over":
         replace_in(change_log, "take_waiting", lambda real: die)
     elif step == "before the claim":
-        replace_in(deliveries, "claim", lambda real: die)
+        replace_in(webhooks, "claim", lambda real: die)
     elif step == "after the claim":
         replace_in(Caller, "send", lambda real: die)
     elif step == "after the send":
-        replace_in(deliveries, "settle", lambda real: die)
+        replace_in(webhooks, "settle", lambda real: die)
     elif step == "after the settlement":
         replace_in(Deliveries, "work", lambda real: lambda *given: (real(*given), die()))
     server.run(lambda _: None)

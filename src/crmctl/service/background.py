@@ -15,9 +15,9 @@ from crmctl.service.faults import Unavailable
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, Removals, RequestLogWriter, Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import deliveries, logs
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, WINDOW, Attempt, Due, Lane, read_figures
+from crmctl.service.store import logs, webhooks
 from crmctl.service.store.tx import Tx
+from crmctl.service.store.webhooks import PROVEN, UNPROVEN, WINDOW, Attempt, Due, Lane, read_figures
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
@@ -35,7 +35,7 @@ def target_guard(context: Context) -> TargetGuard:
 def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
     caller = caller or Caller(target_guard(context))
     return [
-        Dispatcher(context, [deliveries.fan_out, start_for_events]),
+        Dispatcher(context, [webhooks.fan_out, start_for_events]),
         Deliveries(context, caller, random.random, PROVEN),
         Deliveries(context, caller, random.random, UNPROVEN),
         Retention(context),
@@ -104,8 +104,8 @@ class Settlement:
         self._is_closing = True
 
     def _write(self, tx: Tx, tries: list[Attempt]) -> list[Due]:
-        deliveries.settle(tx, tries, self._context.ids)
-        return [] if self._is_closing else deliveries.claim(tx, self._lane, len(tries), now=self._context.clock.now())
+        webhooks.settle(tx, tries, self._context.ids)
+        return [] if self._is_closing else webhooks.claim(tx, self._lane, len(tries), now=self._context.clock.now())
 
 
 class Deliveries(ClaimingJob[Due]):
@@ -124,9 +124,9 @@ class Deliveries(ClaimingJob[Due]):
 
     def claim(self, most: int) -> list[Due]:
         engine, now = self._context.engine, self._context.clock.now()
-        if not most or not engine.read(lambda tx: deliveries.is_claimable(tx, self._lane, now=now)):
+        if not most or not engine.read(lambda tx: webhooks.is_claimable(tx, self._lane, now=now)):
             return []
-        return engine.write(lambda tx: deliveries.claim(tx, self._lane, most, now=now))
+        return engine.write(lambda tx: webhooks.claim(tx, self._lane, most, now=now))
 
     def work(self, first: Due) -> None:
         due: Due | None = first

@@ -13,7 +13,7 @@ import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
 from crmctl.service.console.visits import PORTAL
-from crmctl.service.store import deliveries, device_logins
+from crmctl.service.store import device_logins, webhooks
 from tests.service.console.conftest import Newcomer, cookie_name, link_to
 from tests.support.browser import NARROW, WIDE, Browser
 from tests.support.cli import run_crmctl, start_crmctl
@@ -146,7 +146,7 @@ def test_an_endpoint_is_added_tested_and_replayed(browser: Browser, live: Runnin
     *created, test = [(request.headers["webhook-event-type"], request.headers["webhook-id"]) for request in received]
     assert len(created) >= 2
     assert len(set(created)) == 1
-    assert (created[0][0], test[0]) == ("record.created", deliveries.TEST_EVENT)
+    assert (created[0][0], test[0]) == ("record.created", webhooks.TEST_EVENT)
     assert test[1] != created[0][1]
     for request in received:
         standardwebhooks.Webhook(secret).verify(request.body, request.headers)

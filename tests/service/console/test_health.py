@@ -10,9 +10,9 @@ import httpx
 
 from crmctl.service.backup.backup import restore_backup
 from crmctl.service.context import new_id
-from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, Attempt
+from crmctl.service.store import webhooks
 from crmctl.service.store.tx import Tx
+from crmctl.service.store.webhooks import PROVEN, UNPROVEN, Attempt
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import add_endpoint, advance
 from tests.support.service import RunningService
@@ -25,11 +25,11 @@ def try_once(service: RunningService, endpoint: str, status: int | None) -> None
     error = None if status else "ConnectError: <b>refused</b>"
 
     def send(tx: Tx) -> None:
-        deliveries.send_test(tx, endpoint, ids=new_id, now=now)
+        webhooks.send_test(tx, endpoint, ids=new_id, now=now)
         for lane in (PROVEN, UNPROVEN):
-            for due in deliveries.claim(tx, lane, 9, now=now):
+            for due in webhooks.claim(tx, lane, 9, now=now):
                 again = None if status == 200 else now + 24 * 3600
-                deliveries.settle(tx, [Attempt(due, now, 0.1, status, error, {}, {}, "", again)], new_id)
+                webhooks.settle(tx, [Attempt(due, now, 0.1, status, error, {}, {}, "", again)], new_id)
 
     service.engine.write(send)
 

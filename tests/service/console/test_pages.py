@@ -15,7 +15,7 @@ import pytest
 from crmctl.service.console.visits import PORTAL
 from crmctl.service.context import new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
-from crmctl.service.store import deliveries, keys, webhooks, workflows
+from crmctl.service.store import keys, webhooks, workflows
 from tests.service.console.conftest import Newcomer, Visitor, link_to
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, crmctl_program, make_client, running_service
@@ -259,7 +259,7 @@ def test_a_secret_is_shown_only_on_demand(service: RunningService, visitor: Visi
 def test_deliveries_are_paged_filtered_and_replayed(service: RunningService, visitor: Visitor) -> None:
     endpoint = add_endpoint(service)
     path, stamp = f"/console/webhooks/{endpoint}", {"ids": new_id, "now": service.clock.now()}
-    made = [service.engine.write(lambda tx: deliveries.send_test(tx, endpoint, **stamp)) for _ in range(27)]
+    made = [service.engine.write(lambda tx: webhooks.send_test(tx, endpoint, **stamp)) for _ in range(27)]
     first, second = visitor.get(path).text, visitor.get(f"{path}?page=2").text
     assert len(re.findall(r"/deliveries/[0-9a-f-]{36}", first)) == 25
     assert len(re.findall(r"/deliveries/[0-9a-f-]{36}", second)) == 2
@@ -273,7 +273,7 @@ def test_deliveries_are_paged_filtered_and_replayed(service: RunningService, vis
     assert "27 events in this range" in counted
     assert "Replay 27" in counted
     assert "sent again" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2030-01-01T00:00")).text
-    counted = service.engine.read(lambda tx: deliveries.count_deliveries(tx, endpoint))
+    counted = service.engine.read(lambda tx: webhooks.count_deliveries(tx, endpoint))
     assert counted == {"pending": 27, "succeeded": 0, "failed": 0}
     assert "No deliveries in this range" in visitor.follow(visitor.send(f"{path}/replay", which="all", until="2020-01-01T00:00:00")).text
     for fields in ({"since": "yesterday"}, {"since": "2027-01-02", "until": "2027-01-01"}):

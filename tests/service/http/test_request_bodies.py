@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, Body, check_shape
-from crmctl.service.http.bodies import DEEPEST, parse_json
-from crmctl.service.http.schemas import BulkWrite, RecordSearch
+from crmctl.service.http.schemas import DEEPEST, BulkWrite, RecordSearch, parse_json
 
 _NAMES = st.sampled_from(['"a"', '"b"', '":"', '"\\":"', '"c :"'])
 _BLANK = st.sampled_from(["", "", "", " ", "\n"])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from crmctl.service.store import attributes, members, objects, records
+from crmctl.service.store import members, objects, records
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from crmctl.values.filters import Condition
@@ -50,11 +50,11 @@ class Store:
         """Create a custom object with these attributes and return its id."""
         made = self.write(objects.create_object, objects.NewObject(plural_name=slug, slug=slug))["id"]
         for definition in definitions:
-            self.write(attributes.create_attribute, made, attributes.NewAttribute(**{"name": definition.get("slug", "field")} | definition))
+            self.write(objects.create_attribute, made, objects.NewAttribute(**{"name": definition.get("slug", "field")} | definition))
         return str(made)
 
     def attribute(self, object_id: str, slug: str) -> dict[str, Any]:
-        found = self.read(lambda tx: attributes.list_attributes(tx, object_id))
+        found = self.read(lambda tx: objects.list_attributes(tx, object_id))
         return next(each for each in found if each["slug"] == slug)
 
     def standard(self, slug: str) -> str:

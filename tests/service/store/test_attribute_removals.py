@@ -13,9 +13,9 @@ from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy, Held
 from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import Removals, after_removal, take_piece
-from crmctl.service.store import attributes, objects, record_history, records, removals
-from crmctl.service.store.attributes import NewAttribute
+from crmctl.service.store import objects, record_history, records, removals
 from crmctl.service.store.engine import open_engine
+from crmctl.service.store.objects import NewAttribute
 from crmctl.service.store.removals import take_out
 from tests.service.store.conftest import Store, new_id, opened
 
@@ -39,7 +39,7 @@ def things(store: Store) -> str:
 
 
 def delete(store: Store, things: str, slug: str = "code") -> None:
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
 
 
 def remove_piece(store: Store) -> bool:
@@ -134,20 +134,18 @@ def test_the_slug_is_free_after_the_removal_and_reuses_the_columns(store: Store,
     delete(store, things)
     new = NewAttribute(name="Code", slug="code", type="number")
     with pytest.raises(Held, match="still being taken out"):
-        store.write(attributes.create_attribute, things, new)
-    made = after_removal(
-        store.engine, lambda tx: attributes.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()), within=60
-    )
+        store.write(objects.create_attribute, things, new)
+    made = after_removal(store.engine, lambda tx: objects.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()), within=60)
     assert store.find(things, ("code", "isNotEmpty", "true")) == []
     assert [each["data"] for each in store.find(things)] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     remove_all(store)
-    store.write(attributes.create_attribute, things, NewAttribute(name="Another", type="text", is_unique=True))
+    store.write(objects.create_attribute, things, NewAttribute(name="Another", type="text", is_unique=True))
     store.create(things, code=5, another="x")
     assert len(raw(store, things)[0]) == columns + 2
     assert len(store.find(things, ("code", "equals", "5"), ("another", "equals", "x"))) == 1
     delete(store, things)
     remove_all(store)
-    assert store.read(lambda tx: attributes.get_attribute(tx, things, store.attribute(things, "another")["id"]))
+    assert store.read(lambda tx: objects.get_attribute(tx, things, store.attribute(things, "another")["id"]))
     assert made["type"] == "number"
 
 
@@ -199,7 +197,7 @@ def test_a_table_in_a_backup_changes_afterwards_without_blocking_others(
             new = NewAttribute(name="Code", type="text")
 
             def step(tx: Any) -> Any:
-                return attributes.create_attribute(tx, things, new, ids=new_id, now=store.clock.now())  # noqa: B023
+                return objects.create_attribute(tx, things, new, ids=new_id, now=store.clock.now())  # noqa: B023
 
             with ThreadPoolExecutor() as pool:
 

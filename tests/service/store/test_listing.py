@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from crmctl.service.faults import NotFound
-from crmctl.service.store import attributes, records
+from crmctl.service.store import objects, records
 from crmctl.service.store import record_pages as listing
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.tx import Tx
@@ -207,7 +207,7 @@ def test_an_unknown_object_is_not_found(store: Store) -> None:
 def test_a_new_attribute_is_empty_on_older_records(store: Store) -> None:
     things = store.object("things")
     old = store.create(things)
-    store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Late", type="number", is_required=True))
+    store.write(objects.create_attribute, things, objects.NewAttribute(name="Late", type="number", is_required=True))
     new = store.create(things, late=1)
     assert store.find(things, ("late", "isEmpty", "true")) == [old]
     assert store.find(things, ("late", "equals", "1.0")) == [new]

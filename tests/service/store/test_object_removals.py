@@ -13,7 +13,7 @@ import pytest
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import NotFound
 from crmctl.service.jobs.worker import Removals
-from crmctl.service.store import attributes, objects, records, removals
+from crmctl.service.store import objects, records, removals
 from tests.service.store.conftest import Store, new_id
 from tests.support.patience import PATIENCE
 
@@ -109,7 +109,7 @@ def test_a_kill_in_a_piece_loses_only_that_piece(database: str, store: Store, th
 
 
 def test_an_unfinished_attribute_removal_ends_with_its_object(store: Store, things: str) -> None:
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, things, store.attribute(things, "code")["id"]))
     remove_piece(store)
     delete(store, things)
     while remove_piece(store):

@@ -8,7 +8,7 @@ import pytest
 
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.store import attributes, members, objects, records
+from crmctl.service.store import members, objects, records
 from tests.service.store.conftest import Store, new_id
 
 
@@ -57,7 +57,7 @@ def test_an_impossible_slug_is_refused(store: Store, slug: Any) -> None:
     with pytest.raises(BadRequest, match="slug"):
         store.write(objects.create_object, objects.NewObject(plural_name="Things", slug=slug))
     with pytest.raises(BadRequest, match="slug"):
-        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="x", type="text", slug=slug))
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name="x", type="text", slug=slug))
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3, "x" * 201, "a\x00b"])
@@ -65,7 +65,7 @@ def test_an_impossible_name_is_refused(store: Store, name: Any) -> None:
     with pytest.raises(BadRequest, match="pluralName"):
         store.write(objects.create_object, objects.NewObject(plural_name=name))
     with pytest.raises(BadRequest, match="name"):
-        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name=name, type="text"))
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name=name, type="text"))
 
 
 def test_slugs_are_unique(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_slugs_are_unique(store: Store) -> None:
     with pytest.raises(Conflict, match="things"):
         store.write(objects.create_object, objects.NewObject(plural_name="Things"))
     with pytest.raises(Conflict, match="field"):
-        store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Field", type="text"))
+        store.write(objects.create_attribute, things, objects.NewAttribute(name="Field", type="text"))
     store.object("others", {"slug": "field", "type": "text"})
 
 
@@ -98,25 +98,25 @@ def test_standard_objects_are_fixed_but_not_their_attributes(store: Store) -> No
         store.write(lambda tx, now, **_: objects.update_object(tx, people, {"description": "x"}, now=now))
     with pytest.raises(Forbidden):
         store.engine.write(lambda tx: objects.delete_object(tx, people))
-    made = store.write(attributes.create_attribute, people, attributes.NewAttribute(name="Shoe size", type="number"))
+    made = store.write(objects.create_attribute, people, objects.NewAttribute(name="Shoe size", type="number"))
     assert made["slug"] == "shoe_size"
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, people, made["id"]))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, people, made["id"]))
 
 
 def test_deleting_an_object_leaves_nothing(store: Store) -> None:
     things = store.object("things", {"slug": "code", "type": "text", "is_unique": True})
     store.write(
-        attributes.create_attribute, things, attributes.NewAttribute(name="Parent", type="reference", config={"allowed_object_id": things})
+        objects.create_attribute, things, objects.NewAttribute(name="Parent", type="reference", config={"allowed_object_id": things})
     )
     store.create(things, code="a")
     before = store.rows("SELECT count(*) FROM unique_value")[0][0]
     other = store.object("others", {"slug": "thing", "type": "reference", "config": {"allowed_object_id": things}})
     with pytest.raises(Conflict, match="thing"):
         store.engine.write(lambda tx: objects.delete_object(tx, things))
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, other, store.attribute(other, "thing")["id"]))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, other, store.attribute(other, "thing")["id"]))
     store.engine.write(lambda tx: objects.delete_object(tx, things))
     assert before == 1
-    for call in (objects.get_object, attributes.list_attributes, objects.delete_object):
+    for call in (objects.get_object, objects.list_attributes, objects.delete_object):
         with pytest.raises(NotFound):
             store.engine.write(lambda tx, call=call: call(tx, things))
     again = store.object("things", {"slug": "code", "type": "text", "is_unique": True})
@@ -145,7 +145,7 @@ def test_deleting_an_object_leaves_nothing(store: Store) -> None:
 )
 def test_config_belongs_to_its_type(store: Store, type: str, config: Any) -> None:
     with pytest.raises(BadRequest, match="config"):
-        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="x", type=type, config=config))
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name="x", type=type, config=config))
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,7 @@ def test_config_belongs_to_its_type(store: Store, type: str, config: Any) -> Non
 )
 def test_wrong_attributes_are_refused_by_name(store: Store, arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(BadRequest, match=named):
-        store.write(
-            attributes.create_attribute, store.standard("people"), attributes.NewAttribute(**{"name": "x", "type": "text"} | arguments)
-        )
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(**{"name": "x", "type": "text"} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -168,25 +166,25 @@ def test_wrong_attributes_are_refused_by_name(store: Store, arguments: dict[str,
     [("Größe (cm)", "groe_cm"), ("Ünïcode", "unicode"), ("A--B", "a_b"), ("名前", "attribute_1"), ("Created by", "created_by")],
 )
 def test_a_slug_is_derived_from_the_name(store: Store, name: str, slug: str) -> None:
-    made = store.write(attributes.create_attribute, store.object("things"), attributes.NewAttribute(name=name, type="text"))
+    made = store.write(objects.create_attribute, store.object("things"), objects.NewAttribute(name=name, type="text"))
     assert (made["slug"], made["name"], made["displayOrder"]) == (slug, name, 1)
 
 
 def test_slugs_of_record_fields_are_reserved(store: Store) -> None:
     with pytest.raises(BadRequest, match="created_at"):
-        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="Created at", type="date"))
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name="Created at", type="date"))
     with pytest.raises(BadRequest, match="id"):
-        store.write(attributes.create_attribute, store.standard("people"), attributes.NewAttribute(name="Number", slug="id", type="text"))
+        store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name="Number", slug="id", type="text"))
 
 
 def test_only_the_name_of_an_attribute_can_change(store: Store) -> None:
     things = store.object("things", {"slug": "field", "type": "text"})
     before = store.attribute(things, "field")
     store.clock.advance(1)
-    after = store.write(lambda tx, now, **_: attributes.update_attribute(tx, things, before["id"], name="Better", now=now))
+    after = store.write(lambda tx, now, **_: objects.update_attribute(tx, things, before["id"], name="Better", now=now))
     assert {key for key in before if before[key] != after[key]} == {"name", "updatedAt"}
     with pytest.raises(NotFound):
-        store.write(lambda tx, now, **_: attributes.update_attribute(tx, store.standard("people"), before["id"], name="x", now=now))
+        store.write(lambda tx, now, **_: objects.update_attribute(tx, store.standard("people"), before["id"], name="x", now=now))
 
 
 def test_deleting_an_attribute_deletes_its_values(store: Store) -> None:
@@ -199,13 +197,13 @@ def test_deleting_an_attribute_deletes_its_values(store: Store) -> None:
     made = [store.create(things, **{"code": f'"code": {n}', "note-2": '{"code":1}', "size": 10**30 + n}) for n in range(3)]
     blank = store.create(things, code="", size=1)
     for slug in ("code", "note-2"):
-        store.engine.write(lambda tx, slug=slug: attributes.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
+        store.engine.write(lambda tx, slug=slug: objects.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
     assert [each["data"] for each in store.find(things)] == [{"size": 10**30 + n} for n in range(3)] + [{"size": 1}]
     assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in (*made, blank)]
     assert store.rows("SELECT * FROM unique_value") == []
     with pytest.raises(BadRequest, match="code"):
         store.create(things, code="x")
-    store.write(attributes.create_attribute, things, attributes.NewAttribute(name="Code", slug="code", type="number", is_unique=True))
+    store.write(objects.create_attribute, things, objects.NewAttribute(name="Code", slug="code", type="number", is_unique=True))
     again = store.create(things, code=1, size=2)
     assert store.find(things, ("code", "isNotEmpty", "true")) == [again]
     assert store.find(things, ("size", "equals", str(10**30 + 1)))[0]["id"] == made[1]["id"]
@@ -216,12 +214,12 @@ def test_the_number_of_attributes_is_limited(store: Store) -> None:
     things = store.object("things")
 
     def fill(tx: Any, **named: Any) -> None:
-        for n in range(attributes.MAX_ATTRIBUTES):
-            attributes.create_attribute(tx, things, attributes.NewAttribute(name=f"a{n}", type="text"), **named)
+        for n in range(objects.MAX_ATTRIBUTES):
+            objects.create_attribute(tx, things, objects.NewAttribute(name=f"a{n}", type="text"), **named)
 
     store.write(fill)
-    assert store.create(things, a0="x", **{f"a{attributes.MAX_ATTRIBUTES - 1}": "y"})["data"]["a0"] == "x"
+    assert store.create(things, a0="x", **{f"a{objects.MAX_ATTRIBUTES - 1}": "y"})["data"]["a0"] == "x"
     with pytest.raises(BadRequest, match="at most"):
-        store.write(attributes.create_attribute, things, attributes.NewAttribute(name="one more", type="text"))
+        store.write(objects.create_attribute, things, objects.NewAttribute(name="one more", type="text"))
     with pytest.raises(NotFound):
-        store.write(attributes.create_attribute, new_id(), attributes.NewAttribute(name="x", type="text"))
+        store.write(objects.create_attribute, new_id(), objects.NewAttribute(name="x", type="text"))

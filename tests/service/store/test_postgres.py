@@ -18,7 +18,7 @@ from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
 from crmctl.service.server import make_first_key
-from crmctl.service.store import activities, attributes, change_log, keys, objects, records
+from crmctl.service.store import activities, change_log, keys, objects, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.postgres import PostgresEngine
 from tests.service.store.conftest import Store, new_id, opened
@@ -154,13 +154,13 @@ def test_attributes_change_while_others_read_and_write(two: Stores) -> None:
         try:
             for n in range(8):
                 one.write(
-                    attributes.create_attribute,
+                    objects.create_attribute,
                     things,
-                    attributes.NewAttribute(name=f"Late {n}", slug=f"late_{n}", type="number", is_unique=n % 2 == 0),
+                    objects.NewAttribute(name=f"Late {n}", slug=f"late_{n}", type="number", is_unique=n % 2 == 0),
                 )
                 one.create(things, **{f"late_{n}": n})
                 late = one.attribute(things, f"late_{n}")["id"]
-                one.engine.write(lambda tx, late=late: attributes.delete_attribute(tx, things, late))
+                one.engine.write(lambda tx, late=late: objects.delete_attribute(tx, things, late))
         finally:
             stop.set()
         for each in busy:
@@ -190,7 +190,7 @@ def test_prepared_statements_survive_a_change_of_their_table(two: Stores) -> Non
         for _ in range(8):
             other.create(things)
             assert len(other.rows(f"SELECT * FROM record_{number} LIMIT 1")[0]) == 5 + 2 * n
-        one.write(attributes.create_attribute, things, attributes.NewAttribute(name=f"a{n}", type="text"))
+        one.write(objects.create_attribute, things, objects.NewAttribute(name=f"a{n}", type="text"))
 
 
 def test_numbers_stay_unchanged_when_an_attribute_is_deleted(two: Stores) -> None:
@@ -202,7 +202,7 @@ def test_numbers_stay_unchanged_when_an_attribute_is_deleted(two: Stores) -> Non
         )
     )
     gone = store.attribute(things, "gone")["id"]
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, things, gone))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, things, gone))
     number = store.rows("SELECT number FROM crm_object WHERE id = ?", things)[0][0]
     (data,) = store.rows(f"SELECT data FROM record_{number}")[0]
     assert data == jsontext.dumps(jsontext.loads('{"n": 1.50e+300, "t": "\\u00e9\\n\\"gone\\":"}'))

@@ -10,7 +10,7 @@ import pytest
 from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
 from crmctl.service.jobs.worker import Retention
-from crmctl.service.store import attributes, change_log, record_history, records, webhooks
+from crmctl.service.store import change_log, objects, record_history, records, webhooks
 from crmctl.service.store.record_history import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
 
@@ -100,7 +100,7 @@ def test_values_of_deleted_attributes_are_left_out_and_named(store: Store) -> No
     store.clock.sleep(60)
     store.write(records.update_record, made, one, {"n": 2, "words": ["y"]})
     words = store.attribute(made, "words")["id"]
-    store.engine.write(lambda tx: attributes.delete_attribute(tx, made, words))
+    store.engine.write(lambda tx: objects.delete_attribute(tx, made, words))
     restored = restore(store, made, moment)
     assert (restored.counts, restored.left_out, restored.failed) == ({"updated": 1}, {"words"}, {})
     assert store.find(made)[0]["data"] == {"code": "a", "n": 1}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import new_id
-from crmctl.service.store import deliveries
-from crmctl.service.store.deliveries import UNPROVEN, Attempt, recent_attempts
+from crmctl.service.store import webhooks
+from crmctl.service.store.webhooks import UNPROVEN, Attempt, recent_attempts
 from tests.support.deliveries import Bench
 
 
@@ -16,10 +16,10 @@ def attempt(bench: Bench, endpoint: str, outcomes: list[tuple[int | None, float]
     def run(tx: Any) -> None:
         now = bench.clock.now()
         for status, seconds in outcomes:
-            deliveries.send_test(tx, endpoint, ids=new_id, now=now)
+            webhooks.send_test(tx, endpoint, ids=new_id, now=now)
             tx.execute("UPDATE webhook_endpoint SET failing_since = NULL, succeeded_at = NULL")
-            [due] = deliveries.claim(tx, UNPROVEN, 9, now=now)
-            deliveries.settle(tx, [Attempt(due, now, seconds, status, None, {}, {}, "")], new_id)
+            [due] = webhooks.claim(tx, UNPROVEN, 9, now=now)
+            webhooks.settle(tx, [Attempt(due, now, seconds, status, None, {}, {}, "")], new_id)
 
     bench.engine.write(run)
 
@@ -29,7 +29,7 @@ def recent(bench: Bench, endpoint: str) -> dict[str, Any]:
 
 
 def test_the_newest_attempts_are_summarized(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "RECENT", 25)
+    monkeypatch.setattr(webhooks, "RECENT", 25)
     one, other = (bench.endpoint(f"http://127.0.0.1:9/{name}")["id"] for name in ("one", "other"))
     assert recent(bench, one) == {"tries": 0, "succeeded": 0, "rate": None, "median": None, "slowest": None}
     attempt(bench, one, [(503, 0.1)] * 9)
@@ -43,4 +43,4 @@ def test_the_newest_attempts_are_summarized(bench: Bench, monkeypatch: pytest.Mo
     ("tries", "succeeded", "rate"), [(3000, 2999, "99.9 %"), (3000, 1, "0.1 %"), (3, 2, "66.7 %"), (7, 7, "100 %"), (7, 0, "0 %")]
 )
 def test_rates_are_never_rounded_to_all_or_nothing(tries: int, succeeded: int, rate: str) -> None:
-    assert deliveries._rate(succeeded, tries) == rate
+    assert webhooks._rate(succeeded, tries) == rate

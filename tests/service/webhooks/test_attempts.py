@@ -15,7 +15,7 @@ from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import CallFailedError, TargetGuard
-from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store import webhooks
 from crmctl.service.store.engine import open_engine
 from tests.support.authority import Authority
 from tests.support.deliveries import Bench
@@ -169,7 +169,7 @@ def test_the_program_trusts_the_authority_in_the_environment(tmp_path: Path, aut
     with Receiver(tls=authority.server("127.0.0.1")) as receiver, service_process(data, "--dev", env=env) as service:
         with closing(open_engine(data / "service.db")) as engine:
             endpoint = engine.write(lambda tx: webhooks.create_endpoint(tx, url=receiver.url, ids=new_id, now=time.time()))["id"]
-            engine.write(lambda tx: deliveries.send_test(tx, endpoint, ids=new_id, now=time.time()))
+            engine.write(lambda tx: webhooks.send_test(tx, endpoint, ids=new_id, now=time.time()))
             wait_until(lambda: engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint))["health"] != "untried")
             found = engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint))
         assert service.stop() == 0

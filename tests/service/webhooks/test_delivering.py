@@ -15,8 +15,8 @@ from crmctl.service.context import new_id
 from crmctl.service.jobs.worker import Retention
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import UNPROVEN
+from crmctl.service.store import webhooks
+from crmctl.service.store.webhooks import UNPROVEN
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
@@ -57,7 +57,7 @@ def test_failures_are_repeated_with_one_id_and_a_fresh_signature(bench: Bench) -
     assert len({request.body for request in receiver.received}) == 1
     [delivery] = bench.history(endpoint)
     assert delivery["state"] == "succeeded"
-    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    found = bench.engine.read(lambda tx: webhooks.get_delivery(tx, delivery["id"]))
     assert [attempt["status"] for attempt in found["history"]] == [500, 500, 500, 200]
 
 
@@ -91,7 +91,7 @@ def test_a_broken_connection_is_a_failure(bench: Bench) -> None:
         bench.event()
         bench.deliver()
     [delivery] = bench.history(endpoint)
-    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    found = bench.engine.read(lambda tx: webhooks.get_delivery(tx, delivery["id"]))
     assert (found["state"], found["history"][0]["status"]) == ("pending", None)
     assert "RemoteProtocolError" in found["history"][0]["error"]
 
@@ -122,7 +122,7 @@ def test_a_private_address_is_refused_with_a_reason(tmp_path: Path, database: st
         bench.deliver()
         assert receiver.received == []
     [delivery] = bench.history(endpoint)
-    found = bench.engine.read(lambda tx: deliveries.get_delivery(tx, delivery["id"]))
+    found = bench.engine.read(lambda tx: webhooks.get_delivery(tx, delivery["id"]))
     assert "not a public address" in found["history"][0]["error"]
     bench.engine.close()
 
@@ -131,8 +131,8 @@ def test_a_claimed_delivery_cannot_be_claimed_again_until_its_lease_ends(bench: 
     bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
 
-    def claim() -> list[deliveries.Due]:
-        return bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
+    def claim() -> list[webhooks.Due]:
+        return bench.engine.write(lambda tx: webhooks.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
 
     first = claim()
     assert len(first) == 1
@@ -158,7 +158,7 @@ def test_a_replay_sends_the_same_event_again(bench: Bench) -> None:
         bench.event(recordId="r")
         bench.deliver()
         [delivery] = bench.history(endpoint)
-        bench.engine.write(lambda tx: deliveries.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now()))
+        bench.engine.write(lambda tx: webhooks.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now()))
         bench.deliver()
     assert len(receiver.received) == 2
     assert len({(request.headers["webhook-id"], request.body) for request in receiver.received}) == 1
@@ -174,11 +174,11 @@ def test_a_range_of_failures_is_replayed_once_each(bench: Bench) -> None:
         before = len(receiver.received)
         start = bench.clock.now()
         again = bench.engine.write(
-            lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
+            lambda tx: webhooks.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
         )
         bench.deliver()
         none = bench.engine.write(
-            lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
+            lambda tx: webhooks.replay_range(tx, endpoint["id"], 0, start + 1, only_failed=True, ids=new_id, now=bench.clock.now())
         )
     assert (again, none, len(receiver.received) - before) == (3, 0, 3)
 
@@ -186,7 +186,7 @@ def test_a_range_of_failures_is_replayed_once_each(bench: Bench) -> None:
 def replay_failed(bench: Bench, endpoint: dict[str, Any]) -> int:
     until = bench.clock.now() + 1
     return bench.engine.write(
-        lambda tx: deliveries.replay_range(tx, endpoint["id"], 0, until, only_failed=True, ids=new_id, now=bench.clock.now())
+        lambda tx: webhooks.replay_range(tx, endpoint["id"], 0, until, only_failed=True, ids=new_id, now=bench.clock.now())
     )
 
 
@@ -200,7 +200,7 @@ def test_replaying_a_pending_delivery_sends_it_once_and_at_once(bench: Bench) ->
         [*_, first] = bench.history(endpoint)
         status[0] = 200
         receiver.received.clear()
-        again = bench.engine.write(lambda tx: deliveries.replay(tx, first["id"], ids=new_id, now=bench.clock.now()))
+        again = bench.engine.write(lambda tx: webhooks.replay(tx, first["id"], ids=new_id, now=bench.clock.now()))
         assert again == (first["id"], False)
         bench.deliver()
         assert len(receiver.received) == 1
@@ -219,9 +219,7 @@ def test_replaying_twice_sends_once(bench: Bench) -> None:
         bench.event()
         bench.deliver()
         [delivery] = bench.history(endpoint)
-        pressed = [
-            bench.engine.write(lambda tx: deliveries.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now())) for _ in range(2)
-        ]
+        pressed = [bench.engine.write(lambda tx: webhooks.replay(tx, delivery["id"], ids=new_id, now=bench.clock.now())) for _ in range(2)]
         bench.deliver()
     assert [is_new for _, is_new in pressed] == [True, False]
     assert len(receiver.received) == 2
@@ -231,8 +229,8 @@ def test_replaying_twice_sends_once(bench: Bench) -> None:
 def test_replaying_a_delivery_under_way_changes_nothing(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
-    [due] = bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
-    again = bench.engine.write(lambda tx: deliveries.replay(tx, due.delivery, ids=new_id, now=bench.clock.now()))
+    [due] = bench.engine.write(lambda tx: webhooks.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
+    again = bench.engine.write(lambda tx: webhooks.replay(tx, due.delivery, ids=new_id, now=bench.clock.now()))
     assert again == (due.delivery, False)
     assert bench.deliver() == 0
     assert len(bench.history(endpoint)) == 1
@@ -262,7 +260,7 @@ def test_a_test_event_reaches_a_disabled_endpoint(bench: Bench) -> None:
     with Receiver() as receiver:
         endpoint = bench.endpoint(receiver.url)
         bench.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint["id"], {"enabled": False}, now=bench.clock.now()))
-        bench.engine.write(lambda tx: deliveries.send_test(tx, endpoint["id"], ids=new_id, now=bench.clock.now()))
+        bench.engine.write(lambda tx: webhooks.send_test(tx, endpoint["id"], ids=new_id, now=bench.clock.now()))
         bench.deliver()
     assert receiver.received[0].headers["webhook-event-type"] == "webhook.test"
 

@@ -13,9 +13,9 @@ import pytest
 from crmctl.service.background import LOOPBACK
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
-from crmctl.service.store import deliveries, webhooks
-from crmctl.service.store.deliveries import PROVEN, UNPROVEN, Lane
+from crmctl.service.store import webhooks
 from crmctl.service.store.engine import open_engine
+from crmctl.service.store.webhooks import PROVEN, UNPROVEN, Lane
 from tests.support.deliveries import Bench
 from tests.support.patience import PATIENCE
 from tests.support.receiver import SLOW_HANDSHAKE, ByteReceiver, Received, Receiver, drip
@@ -97,9 +97,9 @@ def test_the_places_of_an_endpoint_are_counted_over_all_processes(bench: Bench, 
             stack.callback(engine.close)
         start = threading.Barrier(4)
 
-        def claim(engine: Any) -> list[deliveries.Due]:
+        def claim(engine: Any) -> list[webhooks.Due]:
             start.wait()
-            return engine.write(lambda tx: deliveries.claim(tx, lane, 32, now=bench.clock.now()))
+            return engine.write(lambda tx: webhooks.claim(tx, lane, 32, now=bench.clock.now()))
 
         claimed = [due for found in processes.map(claim, engines) for due in found]
     assert len({due.delivery for due in claimed}) == len(claimed) == places
@@ -110,8 +110,8 @@ def test_places_of_a_dead_process_return_when_its_leases_end(bench: Bench) -> No
     for number in range(3):
         bench.event(number=number)
 
-    def claim() -> list[deliveries.Due]:
-        return bench.engine.write(lambda tx: deliveries.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
+    def claim() -> list[webhooks.Due]:
+        return bench.engine.write(lambda tx: webhooks.claim(tx, UNPROVEN, 8, now=bench.clock.now()))
 
     assert [len(claim()), len(claim())] == [1, 0]
     bench.clock.advance(30)
@@ -129,7 +129,7 @@ def test_a_failing_endpoint_loses_its_places_until_its_next_success(bench: Bench
                 bench.event(number=number)
             found = []
             for lane in (PROVEN, UNPROVEN):
-                due = bench.engine.write(lambda tx, lane=lane: deliveries.claim(tx, lane, 32, now=bench.clock.now()))  # type: ignore[misc]
+                due = bench.engine.write(lambda tx, lane=lane: webhooks.claim(tx, lane, 32, now=bench.clock.now()))  # type: ignore[misc]
                 found.append(len(due))
             bench.clock.advance(31)
             return found
@@ -157,7 +157,7 @@ def test_endpoints_take_turns(bench: Bench) -> None:
         bench.deliver()
         for number in range(20):
             bench.event(number=number)
-        claimed = [bench.engine.write(lambda tx: deliveries.claim(tx, PROVEN, 4, now=bench.clock.now())) for _ in range(len(endpoints))]
+        claimed = [bench.engine.write(lambda tx: webhooks.claim(tx, PROVEN, 4, now=bench.clock.now())) for _ in range(len(endpoints))]
     turns = [{due.endpoint for due in found} for found in claimed]
     assert [len(turn) for turn in turns] == [1, 1, 1]
     assert set().union(*turns) == {endpoint["id"] for endpoint in endpoints}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import new_id
-from crmctl.service.store import change_log, deliveries, webhooks
-from crmctl.service.store.deliveries import Attempt, Due, Lane
+from crmctl.service.store import change_log, webhooks
+from crmctl.service.store.webhooks import Attempt, Due, Lane
 from tests.support.deliveries import Bench
 
 ALL = Lane("all", 100, False, 100)
@@ -64,7 +64,7 @@ def append_events(bench: Bench, count: int) -> None:
 
 
 def claim(bench: Bench, most: int = 100) -> list[Due]:
-    return bench.engine.write(lambda tx: deliveries.claim(tx, ALL, most, now=bench.clock.now()))
+    return bench.engine.write(lambda tx: webhooks.claim(tx, ALL, most, now=bench.clock.now()))
 
 
 def ended_try(bench: Bench, due: Due, status: int | None = 200, again: float | None = None, after: float = 0.0) -> Attempt:
@@ -73,7 +73,7 @@ def ended_try(bench: Bench, due: Due, status: int | None = 200, again: float | N
 
 
 def settle(bench: Bench, tries: list[Attempt]) -> None:
-    bench.engine.write(lambda tx: deliveries.settle(tx, tries, new_id))
+    bench.engine.write(lambda tx: webhooks.settle(tx, tries, new_id))
 
 
 def test_the_number_of_statements_does_not_depend_on_the_deliveries(bench: Bench) -> None:
@@ -81,13 +81,13 @@ def test_the_number_of_statements_does_not_depend_on_the_deliveries(bench: Bench
         bench.endpoint("http://127.0.0.1:9/hook")
     append_events(bench, 40)
     now = bench.clock.now()
-    assert count_statements(bench, lambda tx: deliveries.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
+    assert count_statements(bench, lambda tx: webhooks.fan_out(tx, change_log.take_waiting(tx, 200), ids=new_id, now=now)) == 4
     found: list[Due] = []
     # Busy endpoints, free deliveries, one for each endpoint, and the leases.
-    assert count_statements(bench, lambda tx: found.extend(deliveries.claim(tx, ALL, 200, now=now))) <= 6
+    assert count_statements(bench, lambda tx: found.extend(webhooks.claim(tx, ALL, 200, now=now))) <= 6
     assert len(found) == 120
     # The attempts, the deliveries, and the health of each endpoint.
-    assert count_statements(bench, lambda tx: deliveries.settle(tx, [ended_try(bench, due) for due in found], new_id)) == 5
+    assert count_statements(bench, lambda tx: webhooks.settle(tx, [ended_try(bench, due) for due in found], new_id)) == 5
     assert bench.engine.read(lambda tx: tx.all("SELECT state, count(*) FROM webhook_delivery GROUP BY state")) == [("succeeded", 120)]
     assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (120,)
 
@@ -116,7 +116,7 @@ def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
     assert states == ["succeeded", "pending", "failed", "succeeded", "pending"]
     assert [bool(known[due.delivery]["settledAt"]) for due in (first, second, third, fourth, lost)] == [True, False, True, True, False]
     assert known[second.delivery]["nextTryAt"] is not None
-    histories = [bench.engine.read(lambda tx, due=due: deliveries.get_delivery(tx, due.delivery))["history"] for due in (second, lost)]  # type: ignore[misc]
+    histories = [bench.engine.read(lambda tx, due=due: webhooks.get_delivery(tx, due.delivery))["history"] for due in (second, lost)]  # type: ignore[misc]
     assert [(each[0]["status"], each[0]["error"]) for each in histories] == [(None, "ConnectError: refused"), (200, None)]
     # The try that ended last decides the endpoint's health; the deleted endpoint leaves nothing.
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, fine["id"]))["health"] == "working"

@@ -31,19 +31,7 @@ from crmctl.service.console.visits import (
 from crmctl.service.context import DAY
 from crmctl.service.faults import BadRequest, Forbidden, NotFound, Unavailable
 from crmctl.service.files.storage import read_pieces
-from crmctl.service.store import (
-    attributes,
-    change_log,
-    deliveries,
-    keys,
-    logs,
-    members,
-    preferences,
-    records,
-    reports,
-    webhooks,
-    workflows,
-)
+from crmctl.service.store import change_log, keys, logs, members, objects, preferences, records, reports, webhooks, workflows
 from crmctl.service.store.keys import ApiKey, parse_expiry
 from crmctl.service.store.members import MEANINGS, MemberRole, role_of
 from crmctl.service.store.preferences import option_colours
@@ -248,7 +236,7 @@ def add_pages(pages: Pages) -> None:
         enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
         failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
         disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
-        counts = [deliveries.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
+        counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
         values = {
             "organisation": members.get_organisation(tx),
             "address": visit.context.settings.address,
@@ -257,8 +245,8 @@ def add_pages(pages: Pages) -> None:
             "failing": failing[:MOST_FAILING],
             "failing_endpoints": len(failing),
             "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
-            "failed": sum(count[deliveries.FAILED] for count in counts),
-            "pending": sum(count[deliveries.PENDING] for count in counts),
+            "failed": sum(count[webhooks.FAILED] for count in counts),
+            "pending": sum(count[webhooks.PENDING] for count in counts),
             "given_up": disabled[:MOST_FAILING],
             "broken": broken[:MOST_FAILING],
             "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
@@ -280,9 +268,7 @@ def _count(tx: Tx, known: Mapping[str, Any], slug: str, operator: Operator, valu
 
 def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return each stage of deals with its colour and number of deals."""
-    found = [
-        each for each in attributes.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT
-    ]
+    found = [each for each in objects.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT]
     options = found[0]["config"]["options"] if found else ()
     colours = colours_of(options, option_colours(tx).get(found[0]["id"], {}) if found else {})
     return [(option, colours[option], _count(tx, known, "stage", Operator.EQUALS, option)) for option in options]
@@ -318,15 +304,15 @@ def add_health(pages: Pages) -> None:
 
     @pages.get("/health", needs=MemberRole.ADMIN, is_slow=True)
     def show_health(tx: Tx, visit: Visit) -> ConsolePage:
-        counts = [deliveries.count_deliveries(tx, endpoint["id"]) for endpoint in webhooks.list_endpoints(tx)]
+        counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in webhooks.list_endpoints(tx)]
         backup = _backup_file(visit)
         made = backup.stat() if backup.is_file() else None
         values = {
             "facts": {
                 "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
                 "Events waiting": counted_up_to(*change_log.count_waiting(tx)),
-                "Deliveries pending": f"{sum(count[deliveries.PENDING] for count in counts):,}",
-                "Deliveries failed": f"{sum(count[deliveries.FAILED] for count in counts):,}",
+                "Deliveries pending": f"{sum(count[webhooks.PENDING] for count in counts):,}",
+                "Deliveries failed": f"{sum(count[webhooks.FAILED] for count in counts):,}",
             },
             "slow": logs.slowest(tx, visit.now() - DAY, MOST_SLOW),
             "backup": {"at": to_wire(to_micros(made.st_mtime)), "size": made.st_size} if made else None,

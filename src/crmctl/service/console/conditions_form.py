@@ -12,7 +12,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import SYMBOLS
 from crmctl.service.console.visits import Visit, day, is_wire_time
 from crmctl.service.faults import BadRequest
-from crmctl.service.store import attributes, objects
+from crmctl.service.store import objects
 from crmctl.service.store.tx import Tx
 from crmctl.values import yaml_text
 from crmctl.values.operators import VALUELESS, Kind, Operator
@@ -155,7 +155,7 @@ def with_targets(visit: Visit, found: Sequence[Json]) -> list[Json]:
 def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
     """Return the rows of a form as entries of a definition, values as the attributes of the form's object store them."""
     about = objects.find_object_by_slug(tx, visit.text("object"))
-    by_slug = {each["slug"]: each for each in attributes.list_attributes(tx, about["id"])} if about else {}
+    by_slug = {each["slug"]: each for each in objects.list_attributes(tx, about["id"])} if about else {}
     return [
         {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)}
         for slug, name, value in rows_of(visit.form)
@@ -173,7 +173,7 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
     return {
         "is_yaml": "yaml" in (visit.text("as"), visit.query.get("as")),
         "yaml": visit.raw("yaml") if visit.text("as") == "yaml" else yaml_text.dumps(entry),
-        "attributes": with_targets(visit, attributes.list_attributes(tx, about["id"])) if about else [],
+        "attributes": with_targets(visit, objects.list_attributes(tx, about["id"])) if about else [],
         "conditions": rows_from(entry.get(conditions, [])),
         "operators": operators_for,
         "operator_types": OPERATOR_TYPES,

@@ -29,11 +29,11 @@ from crmctl.service.console.visits import browser_name, counted, counted_up_to, 
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.store import activities as activity_store
-from crmctl.service.store import attributes, keys, preferences, reports, workflows
+from crmctl.service.store import keys, preferences, reports, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store import webhooks as endpoints
-from crmctl.service.store.attributes import options_of
 from crmctl.service.store.members import MEANINGS, MemberRole
+from crmctl.service.store.objects import options_of
 
 NAME = NounField("name", "Name", is_required=True)
 DESCRIPTION = NounField("description", "Description", longest=10_000)
@@ -273,7 +273,7 @@ ATTRIBUTES = ConsoleNoun(
     ),
     list=lambda tx, visit, _asked: objects.described_attributes(tx, str(visit.path.get("objectId") or visit.path["id"])),
     empty="No attributes yet.",
-    get=lambda tx, visit: attributes.get_attribute(tx, visit.id("objectId"), visit.id("id")),
+    get=lambda tx, visit: object_store.get_attribute(tx, visit.id("objectId"), visit.id("id")),
     state=_active,
     trail=objects.trail,
     form=NounForm(
@@ -302,7 +302,7 @@ ATTRIBUTES = ConsoleNoun(
         deletion_action(
             "attribute",
             objects.attribute_deletion_text,
-            lambda tx, visit, attribute: attributes.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
+            lambda tx, visit, attribute: object_store.delete_attribute(tx, visit.id("objectId"), attribute["id"]),
             is_slow=True,
         ),
     ),

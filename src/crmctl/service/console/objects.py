@@ -10,9 +10,8 @@ from crmctl.service.console.cells import COLOURS, ListCell, colours_of
 from crmctl.service.console.noun_pages import NounQuery
 from crmctl.service.console.visits import Outcome, Redirect, Visit, counted
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, Held
-from crmctl.service.store import attributes, objects, records
-from crmctl.service.store.attributes import MAX_OPTIONS, NewAttribute, change_options, options_of
-from crmctl.service.store.objects import STANDARD, NewObject
+from crmctl.service.store import objects, records
+from crmctl.service.store.objects import MAX_OPTIONS, STANDARD, NewAttribute, NewObject, change_options, options_of
 from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx
@@ -76,7 +75,7 @@ def switch(tx: Tx, visit: Visit, known: Json, is_on: bool) -> None:
 
 
 def switch_attribute(tx: Tx, visit: Visit, attribute: Json, is_on: bool) -> None:
-    attributes.set_active(tx, visit.id("objectId"), attribute["id"], is_on, now=visit.now())
+    objects.set_attribute_active(tx, visit.id("objectId"), attribute["id"], is_on, now=visit.now())
 
 
 def deletion_text(tx: Tx, known: Json) -> str:
@@ -91,7 +90,7 @@ def deletion_text(tx: Tx, known: Json) -> str:
 def described_attributes(tx: Tx, object_id: str) -> list[Json]:
     """Return the attributes of an object, each with its type and rules in words as `kind`."""
     names = {known["id"]: known["pluralName"] for known in objects.list_objects(tx, include_inactive=True)}
-    return [attribute | {"kind": _kind(attribute, names)} for attribute in attributes.list_attributes(tx, object_id, include_inactive=True)]
+    return [attribute | {"kind": _kind(attribute, names)} for attribute in objects.list_attributes(tx, object_id, include_inactive=True)]
 
 
 def _kind(attribute: Json, names: dict[str, str]) -> str:
@@ -124,7 +123,7 @@ def create_attribute(tx: Tx, visit: Visit) -> Outcome:
         config = {"allowed_object_id": visit.text("target")}
     new = NewAttribute(visit.text("name"), kind, slug, "required" in flags, "unique" in flags, "list" in flags, config)
     try:
-        attributes.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
+        objects.create_attribute(tx, visit.id("objectId"), new, **visit.stamp())
     except Held as error:
         raise Conflict(error.message) from error
     return Redirect(f"/objects/{visit.id('objectId')}", "attribute-created")
@@ -142,7 +141,7 @@ def option_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
 
 def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
     object_id, old = visit.id("objectId"), options_of(attribute)
-    attributes.update_attribute(tx, object_id, attribute["id"], name=visit.text("name"), now=visit.now())
+    objects.update_attribute(tx, object_id, attribute["id"], name=visit.text("name"), now=visit.now())
     if old and visit.chosen("option"):
         texts = [text.strip() for text in visit.chosen("option")]
         places = [int(text) if text.isdecimal() else MAX_OPTIONS for text in visit.chosen("place")]

@@ -27,7 +27,7 @@ from crmctl.service.console.record_list import (
 from crmctl.service.console.record_page import read_form, saver_of
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, counted
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.store import activities, attributes, records
+from crmctl.service.store import activities, objects, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ
 from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.members import MemberRole
@@ -291,7 +291,7 @@ def _move_references(tx: Tx, visit: Visit, known: Json, survivors: Mapping[str, 
     """Let records that refer to a merged record refer to its survivor. Raises BadRequest for too many, or for one that refuses."""
     changes: dict[str, dict[str, Json]] = {}
     active = {each["id"] for each in visit.objects}
-    for attribute in attributes.referring_attributes(tx, known["id"]):
+    for attribute in objects.referring_attributes(tx, known["id"]):
         owner, slug = attribute["objectId"], attribute["slug"]
         for loser in survivors if attribute["isActive"] and owner in active else ():
             rows, total = records.list_records(tx, owner, [Condition(slug, Operator.EQUALS, loser)], Paging(limit=MOST_MOVED))

@@ -32,7 +32,7 @@ from crmctl.service.console.record_form import USUAL_PARTS, part_attributes
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
-from crmctl.service.store import attributes, objects, preferences, records
+from crmctl.service.store import objects, preferences, records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, Where, read_condition, too_many_conditions
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
@@ -167,7 +167,7 @@ def object_of(tx: Tx, visit: Visit) -> Json:
     known = objects.find_object_by_slug(tx, str(visit.path["slug"]))
     if known is None:
         raise NotFound(f"there is no object {visit.path['slug']!r}")
-    return known | {"attributes": attributes.list_attributes(tx, known["id"])}
+    return known | {"attributes": objects.list_attributes(tx, known["id"])}
 
 
 def list_page(tx: Tx, visit: Visit) -> ConsolePage:

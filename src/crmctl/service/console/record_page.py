@@ -16,7 +16,7 @@ from crmctl.service.console.record_form import FormField, changes, fields_for, f
 from crmctl.service.console.record_list import form_attributes, labels_of_records, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
-from crmctl.service.store import activities, attributes, records
+from crmctl.service.store import activities, objects, records
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.records import Paging
@@ -268,7 +268,7 @@ def _form(
 
 def _record(tx: Tx, visit: Visit) -> ConsolePage:
     known, record = _opened(tx, visit)
-    found = attributes.list_attributes(tx, known["id"], include_inactive=True)
+    found = objects.list_attributes(tx, known["id"], include_inactive=True)
     shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
     [cells] = cells_of(tx, shown, [record], visit)
     history = read_history(tx, known["id"], record["id"], MOST_CHANGES)
@@ -292,7 +292,7 @@ def _record(tx: Tx, visit: Visit) -> ConsolePage:
 
 def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
     """Return changes with their actor, time, and the old and new text of each attribute."""
-    kinds = {each["slug"]: each for each in attributes.list_attributes(tx, str(known["id"]), include_inactive=True)}
+    kinds = {each["slug"]: each for each in objects.list_attributes(tx, str(known["id"]), include_inactive=True)}
     shown = [{each["attributeSlug"]: each[value] for each in change["changes"]} for change in history.changes for value in ("old", "new")]
     labels = labels_in(tx, list(kinds.values()), shown)
 
@@ -318,7 +318,7 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
     """Return, for each attribute that may link here, how many records link and some of them. Lists of references are not counted."""
     slugs = {each["id"]: each for each in visit.objects}
     result = []
-    for attribute in attributes.referring_attributes(tx, str(known["id"])):
+    for attribute in objects.referring_attributes(tx, str(known["id"])):
         owner = slugs.get(attribute["objectId"])
         if owner is None or not attribute["isActive"]:
             continue

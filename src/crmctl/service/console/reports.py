@@ -18,7 +18,7 @@ from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redire
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
 from crmctl.service.faults import BadRequest, check_shape
 from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition, run_report
-from crmctl.service.store import attributes, reports
+from crmctl.service.store import objects, reports
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
 
@@ -149,7 +149,7 @@ def add_pages(pages: Pages) -> None:
 
 def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[Json]:
     """Return each column as an attribute with a readable name; `slug` is the column's name."""
-    found = attributes.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
+    found = objects.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
     by_slug = {attribute["slug"]: attribute for attribute in found}
     own = {"type": AttributeType.REFERENCE, "config": {"allowed_object_id": report["object"]["id"]}} if report["object"] else {}
     return [_column(name, by_slug) | (own if name == "id" else {}) for name in names]

@@ -10,13 +10,13 @@ from crmctl.service.console.noun_pages import BoxChoice, NounQuery
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.faults import BadRequest, NotFound
-from crmctl.service.store import deliveries, webhooks
+from crmctl.service.store import webhooks
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx, micros_of
 from crmctl.values.value_readers import Invalid, parse_instant
 
 PER_PAGE = 25
-STATES = (deliveries.PENDING, deliveries.SUCCEEDED, deliveries.FAILED)
+STATES = (webhooks.PENDING, webhooks.SUCCEEDED, webhooks.FAILED)
 SOON_SECONDS = 20.0
 """A try due within this time is worth waiting for: the page then looks again by itself."""
 
@@ -27,14 +27,14 @@ def add_pages(pages: Pages) -> None:
         endpoint, delivery = _known_delivery(tx, visit)
         due = delivery["nextTryAt"]
         is_due = due is not None and micros_of(parse_instant(due)) / 1_000_000 <= visit.now() + SOON_SECONDS
-        is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == deliveries.TEST_EVENT)
+        is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == webhooks.TEST_EVENT)
         values = {"endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
         return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
 
     @pages.post("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}/replay")
     def replay(tx: Tx, visit: Visit) -> Redirect:
         endpoint, delivery = _known_delivery(tx, visit)
-        again, is_new = deliveries.replay(tx, delivery["id"], **visit.stamp())
+        again, is_new = webhooks.replay(tx, delivery["id"], **visit.stamp())
         return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
     choose_range = pages.get("/webhooks/{id:uuid}/replay", needs=MemberRole.ADMIN)(_range_form)
@@ -46,15 +46,15 @@ def add_pages(pages: Pages) -> None:
             raise BadRequest("the range ends before it begins", {"field": "until"})
         only_failed = visit.text("which") != "all"
         if visit.text("count"):
-            counted = deliveries.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
+            counted = webhooks.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
             return _range_form(tx, visit, counted)
-        count = deliveries.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
+        count = webhooks.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
         return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
 
 
 def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     endpoint = webhooks.get_endpoint(tx, visit.id("id"))
-    delivery = deliveries.get_delivery(tx, visit.id("deliveryId"))
+    delivery = webhooks.get_delivery(tx, visit.id("deliveryId"))
     if delivery["endpointId"] != endpoint["id"]:
         raise NotFound(f"there is no delivery with the id {delivery['id']}")
     return endpoint, delivery
@@ -91,7 +91,7 @@ TYPES = BoxChoice(
 
 def list_page(tx: Tx, _visit: Visit, _asked: NounQuery) -> list[Json]:
     return [
-        endpoint | {"counts": deliveries.count_deliveries(tx, endpoint["id"]), "recent": deliveries.recent_attempts(tx, endpoint["id"])}
+        endpoint | {"counts": webhooks.count_deliveries(tx, endpoint["id"]), "recent": webhooks.recent_attempts(tx, endpoint["id"])}
         for endpoint in webhooks.list_endpoints(tx)
     ]
 
@@ -146,12 +146,12 @@ def rotate(tx: Tx, visit: Visit, endpoint: Json) -> None:
 
 
 def send_test(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
-    delivery = deliveries.send_test(tx, endpoint["id"], **visit.stamp())
+    delivery = webhooks.send_test(tx, endpoint["id"], **visit.stamp())
     return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{delivery}", "test-sent")
 
 
 def page_values(tx: Tx, visit: Visit, endpoint: Json) -> Json:
     endpoint_id, state = endpoint["id"], visit.query.get("state") if visit.query.get("state") in STATES else None
-    part = visit.part(lambda limit, offset: deliveries.list_deliveries(tx, endpoint_id, state, limit, offset), PER_PAGE)
-    part |= {"counts": deliveries.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
-    return part | {"recent": deliveries.recent_attempts(tx, endpoint_id), "secret": None, "type_count": len(EVENT_TYPES)}
+    part = visit.part(lambda limit, offset: webhooks.list_deliveries(tx, endpoint_id, state, limit, offset), PER_PAGE)
+    part |= {"counts": webhooks.count_deliveries(tx, endpoint_id), "state": state, "states": STATES}
+    return part | {"recent": webhooks.recent_attempts(tx, endpoint_id), "secret": None, "type_count": len(EVENT_TYPES)}

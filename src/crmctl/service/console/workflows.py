@@ -18,7 +18,7 @@ from crmctl.service.console.record_form import FormField, Input, changes, fields
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
 from crmctl.service.faults import BadRequest, NotFound, check_shape
-from crmctl.service.store import attributes, objects, records, workflows
+from crmctl.service.store import objects, records, workflows
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 from crmctl.service.workflows.run_executor import start_by_hand, switch
 from crmctl.service.workflows.workflow_definition import Trigger, WorkflowDefinition, is_template
@@ -65,7 +65,7 @@ def switch_on(tx: Tx, visit: Visit, workflow: Json, is_on: bool) -> None:
 def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return name and type of the attributes its conditions may name."""
     known = workflow["object"] and workflow["object"].get("id")
-    found = attributes.list_attributes(tx, known, include_inactive=True) if known else []
+    found = objects.list_attributes(tx, known, include_inactive=True) if known else []
     return {"title": ("Title", "text")} | {each["slug"]: (each["name"], each["type"]) for each in found}
 
 
@@ -248,7 +248,7 @@ def in_form_words(message: str) -> str:
 def attributes_of(tx: Tx, slug: str) -> list[Json]:
     """Return the attributes of the object with this slug, inactive ones too; none if it does not exist."""
     known = objects.find_object_by_slug(tx, slug)
-    return attributes.list_attributes(tx, known["id"], include_inactive=True) if known else []
+    return objects.list_attributes(tx, known["id"], include_inactive=True) if known else []
 
 
 def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:

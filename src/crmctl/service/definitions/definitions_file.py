@@ -13,7 +13,7 @@ from crmctl.service.faults import BadRequest, Body, Conflict, Fault, check_shape
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.outbound.guard import read_target
 from crmctl.service.reports.report_definition import ReportDefinition, plan_report
-from crmctl.service.store import attributes, members, objects, reports, webhooks, workflows
+from crmctl.service.store import members, objects, reports, webhooks, workflows
 from crmctl.service.store.engine import Engine, rehearse
 from crmctl.service.store.logs import OPERATOR
 from crmctl.service.store.members import MemberRole, role_of
@@ -211,7 +211,7 @@ class _Loading:
         # Attributes last: a reference may name any object of the file.
         for definition in document.objects:
             object_id = objects.id_of_slug(self.tx, definition.slug, "slug")
-            existing = {wire["slug"]: wire for wire in attributes.list_attributes(self.tx, object_id, include_inactive=True)}
+            existing = {wire["slug"]: wire for wire in objects.list_attributes(self.tx, object_id, include_inactive=True)}
             for attribute in definition.attributes:
                 name, old = f"{definition.slug}.{attribute.slug}", existing.get(attribute.slug)
                 self._count("attribute", name, self._attribute, object_id, attribute, old)
@@ -281,17 +281,17 @@ class _Loading:
         is_active = definition.is_active is not False
         flags, config = (definition.is_required, definition.is_unique, definition.is_list), self._config(definition)
         if existing is None:
-            new = attributes.NewAttribute(name, definition.type, definition.slug, *flags, config)
-            made = attributes.create_attribute(self.tx, object_id, new, **self.stamp)
-            attributes.set_active(self.tx, object_id, made["id"], is_active, now=self.now)
+            new = objects.NewAttribute(name, definition.type, definition.slug, *flags, config)
+            made = objects.create_attribute(self.tx, object_id, new, **self.stamp)
+            objects.set_attribute_active(self.tx, object_id, made["id"], is_active, now=self.now)
             return "created"
         for field, value in {"type": definition.type, **dict(zip(_FLAGS, flags, strict=True)), "config": config}.items():
             if value != existing[field]:
                 raise Conflict(f"{field} cannot be changed; delete the attribute and its values first")
         if (name, is_active) == (existing["name"], existing["isActive"]):
             return "unchanged"
-        attributes.update_attribute(self.tx, object_id, existing["id"], name=name, now=self.now)
-        attributes.set_active(self.tx, object_id, existing["id"], is_active, now=self.now)
+        objects.update_attribute(self.tx, object_id, existing["id"], name=name, now=self.now)
+        objects.set_attribute_active(self.tx, object_id, existing["id"], is_active, now=self.now)
         return "updated"
 
     def _config(self, definition: AttributeSpec) -> Json | None:
@@ -317,7 +317,7 @@ def dump_sections(tx: Tx) -> Json:
         "version": 1,
         "members": [_member(member) for member in members.list_members(tx)],
         "objects": [
-            _object(crm_object, attributes.list_attributes(tx, crm_object["id"], include_inactive=True), slugs) for crm_object in active
+            _object(crm_object, objects.list_attributes(tx, crm_object["id"], include_inactive=True), slugs) for crm_object in active
         ],
         "reports": _reports(tx, slugs),
         "workflows": _workflows(tx, slugs),

@@ -25,10 +25,10 @@ from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoint import PREFIX
 from crmctl.service.http.json_answers import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
 from crmctl.service.store import keys
-from crmctl.service.store.deliveries import FIGURES
 from crmctl.service.store.keys import UNLIMITED, ApiKey
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import to_micros, to_wire
+from crmctl.service.store.webhooks import FIGURES
 
 
 @dataclass

@@ -19,9 +19,9 @@ from crmctl.service.faults import Body, check_shape
 from crmctl.service.files.storage import BUCKET, MAX_PATH
 from crmctl.service.http.json_answers import bad_request
 from crmctl.service.store.activities import MOST_LINKS
-from crmctl.service.store.attributes import MAX_OPTIONS
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, ConditionDefinition, too_many_conditions
 from crmctl.service.store.members import MEANINGS
+from crmctl.service.store.objects import MAX_OPTIONS
 from crmctl.service.store.record_tables import MAX_DESCRIPTION, MAX_NAME, MAX_SLUG
 from crmctl.values.attribute_types import TYPES
 from crmctl.values.operators import Operator

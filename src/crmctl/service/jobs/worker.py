@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
-from crmctl.service.store import change_log, deliveries, logs, removals, workflows
+from crmctl.service.store import change_log, logs, removals, webhooks, workflows
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx
@@ -276,9 +276,9 @@ class Retention(PeriodicJob):
     def work(self) -> None:
         now = self._context.clock.now()
         kept = self._context.settings.kept
-        self._context.engine.write(lambda tx: deliveries.expire(tx, now=now))
+        self._context.engine.write(lambda tx: webhooks.expire_deliveries(tx, now=now))
         self._context.engine.write(lambda tx: workflows.forget_runs(tx, now - RUN_SECONDS))
-        self._repeat(lambda tx: deliveries.forget(tx, now - DELIVERY_SECONDS, CHUNK))
+        self._repeat(lambda tx: webhooks.forget_deliveries(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
         self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
         self._repeat(lambda tx: logs.forget(tx, "request_log", now - kept.requests, CHUNK))

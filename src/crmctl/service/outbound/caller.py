@@ -23,7 +23,7 @@ from crmctl.service.outbound.guard import (
     UnresolvableTargetError,
     VettedAddress,
 )
-from crmctl.service.store.deliveries import Attempt, Due
+from crmctl.service.store.webhooks import Attempt, Due
 
 MOST_HEAD = 100 * 1024
 """Most bytes before the body of an answer, interim answers such as 100 Continue included."""

@@ -25,21 +25,10 @@ from crmctl.service.http.json_answers import present
 from crmctl.service.http.schemas import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
-from crmctl.service.store import (
-    activities,
-    attributes,
-    deliveries,
-    logs,
-    members,
-    objects,
-    oidc_trusts,
-    records,
-    reports,
-    workflows,
-)
-from crmctl.service.store.attributes import edit_options
+from crmctl.service.store import activities, logs, members, objects, oidc_trusts, records, reports, webhooks, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.members import MemberRole, role_of
+from crmctl.service.store.objects import edit_options
 from crmctl.service.store.record_history import read_history
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import start_by_hand
@@ -108,22 +97,22 @@ NEW_ATTRIBUTE: Json = {"status": 201, "body": schemas.AttributeCreate, "conflict
 def list_attributes(tx: Tx, call: Call) -> Json:
     """List an object's attributes in display order."""
     include_inactive = call.query["includeInactive"] == "true"
-    return {"attributes": attributes.list_attributes(tx, call.id("objectId"), include_inactive=include_inactive)}
+    return {"attributes": objects.list_attributes(tx, call.id("objectId"), include_inactive=include_inactive)}
 
 
 @endpoint("GET", ATTRIBUTE, "attributes:read", schemas.ATTRIBUTE)
 def get_attribute(tx: Tx, call: Call) -> Json:
     """Get an attribute."""
-    return attributes.get_attribute(tx, call.id("objectId"), call.id("attributeId"))
+    return objects.get_attribute(tx, call.id("objectId"), call.id("attributeId"))
 
 
 @endpoint("POST", ATTRIBUTES, "attributes:write", schemas.ATTRIBUTE, **NEW_ATTRIBUTE)
 def create_attribute(call: Call) -> Json:
     """Create an attribute."""
-    new = attributes.NewAttribute(**call.fields())
+    new = objects.NewAttribute(**call.fields())
 
     def create(tx: Tx) -> Json:
-        return attributes.create_attribute(tx, call.id("objectId"), new, **call.stamp())
+        return objects.create_attribute(tx, call.id("objectId"), new, **call.stamp())
 
     return after_removal(call.context.engine, create, within=call.within, by=logs.key(call.key.id))
 
@@ -131,7 +120,7 @@ def create_attribute(call: Call) -> Json:
 @endpoint("PATCH", ATTRIBUTE, "attributes:write", schemas.ATTRIBUTE, body=schemas.AttributeUpdate)
 def update_attribute(tx: Tx, call: Call) -> Json:
     """Rename an attribute."""
-    return attributes.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
+    return objects.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
 
 
 @endpoint("POST", ATTRIBUTE + "/options", "attributes:write", schemas.ATTRIBUTE, body=schemas.OptionsEdit, is_long=True, is_addition=True)
@@ -143,7 +132,7 @@ def edit_attribute_options(tx: Tx, call: Call) -> Json:
 @endpoint("DELETE", ATTRIBUTE, "attributes:write", schemas.DELETED, conflicts=True, is_long=True)
 def delete_attribute(tx: Tx, call: Call) -> Json:
     """Delete an attribute and its values in all records."""
-    attributes.delete_attribute(tx, call.id("objectId"), call.id("attributeId"))
+    objects.delete_attribute(tx, call.id("objectId"), call.id("attributeId"))
     return DELETED
 
 
@@ -379,7 +368,7 @@ def list_files(_tx: Tx, call: Call) -> Json:
 @endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.REPLAY, is_addition=True)
 def replay_delivery(tx: Tx, call: Call) -> Json:
     """Deliver an event to the same endpoint again; one that still waits is tried now."""
-    delivery_id, is_new = deliveries.replay(tx, call.id("deliveryId"), **call.stamp())
+    delivery_id, is_new = webhooks.replay(tx, call.id("deliveryId"), **call.stamp())
     return {"deliveryId": delivery_id, "isNew": is_new}
 
 

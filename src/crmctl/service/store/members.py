@@ -13,9 +13,8 @@ from uuid import uuid4
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs
-from crmctl.service.store.attributes import NewAttribute, create_attribute
 from crmctl.service.store.keys import secret_hash
-from crmctl.service.store.objects import STANDARD, NewObject, create_object
+from crmctl.service.store.objects import STANDARD, NewAttribute, NewObject, create_attribute, create_object
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Ids, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
 from crmctl.values.folded_text import fold

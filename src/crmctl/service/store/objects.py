@@ -1,17 +1,35 @@
-"""Objects: the data structures of the organisation. Each has its own table of records."""
+"""Objects and their attributes: the data structures of the organisation. Each object has its own table of records.
+
+Of an attribute the name, the options of a select, and whether it is active can change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, Conflict, Forbidden
-from crmctl.service.store import logs, record_tables, removals
-from crmctl.service.store.attributes import list_attributes, referring_attributes
-from crmctl.service.store.record_tables import load_schema, require_description, require_name, require_slug, slug_from
-from crmctl.service.store.tx import Rows, Stamp, Tx, required, to_micros, update
+from crmctl.models.resources import AttributeType
+from crmctl.service.faults import BadRequest, Conflict, Forbidden, Held, NotFound
+from crmctl.service.store import logs, record_tables, records, removals
+from crmctl.service.store.preferences import option_colours, set_option_colours
+from crmctl.service.store.record_tables import (
+    RESERVED_SLUGS,
+    invalid,
+    load_schema,
+    require_description,
+    require_name,
+    require_slug,
+    slug_from,
+)
+from crmctl.service.store.records import Paging
+from crmctl.service.store.tx import Rows, Stamp, Tx, insert, required, to_micros, update
+from crmctl.values.attribute_types import TYPES
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
+from crmctl.values.value_readers import canonical_uuid
 
 STANDARD, CUSTOM = "standard", "custom"
 
@@ -112,3 +130,218 @@ def _get_custom(tx: Tx, object_id: str, action: str) -> Json:
     if crm_object["type"] == STANDARD:
         raise Forbidden(f"{crm_object['slug']} is a standard object and cannot be {action}")
     return crm_object
+
+
+MAX_ATTRIBUTES = 250
+"""Most attributes of an object, which take two columns each; SQLite allows 2,000 columns in a table, PostgreSQL 1,600."""
+
+MAX_OPTIONS = 1000
+
+
+_ATTRIBUTES = Rows(
+    "attribute",
+    "attribute",
+    "id, object_id, name, slug, type, display_order, config, is_required, is_unique, is_list, is_active, created_at, updated_at",
+    config=jsontext.loads,
+)
+
+
+@dataclass(frozen=True)
+class NewAttribute:
+    """An attribute as the caller describes it, not checked yet."""
+
+    name: str
+    type: str
+    slug: str | None = None
+    is_required: bool = False
+    is_unique: bool = False
+    is_list: bool = False
+    config: Json | None = None
+
+
+def list_attributes(tx: Tx, object_id: str, include_inactive: bool = False) -> list[Json]:
+    """Return the attributes in display order. Raises NotFound for an unknown object."""
+    schema = load_schema(tx, object_id)
+    active = "" if include_inactive else " AND is_active = 1"
+    return _ATTRIBUTES.all(tx, f"WHERE object_id = ?{active} ORDER BY display_order, number", (schema.object_id,))
+
+
+def get_attribute(tx: Tx, object_id: str, attribute_id: str) -> Json:
+    keys = (canonical_uuid(attribute_id) or "", canonical_uuid(object_id) or "")
+    attribute = _ATTRIBUTES.find(tx, "id = ? AND object_id = ?", *keys)
+    if attribute is None:
+        raise NotFound(f"the object {object_id} has no attribute with the id {attribute_id}")
+    return attribute
+
+
+def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[Stamp]) -> Json:
+    """Create an attribute. Existing records start without a value, also of a required one. Raises NotFound, BadRequest, Conflict for a slug
+    in use, Held while a deleted attribute's values are being removed."""
+    schema = load_schema(tx, object_id, tx.dialect.own_object)
+    known_name = require_name(new.name, "name")
+    if new.type not in list(TYPES):
+        raise BadRequest(f"type must be one of: {', '.join(TYPES)}", {"field": "type", "valid": list(TYPES)})
+    count, last = required(
+        tx.one("SELECT count(*), coalesce(max(display_order), 0) FROM attribute WHERE object_id = ?", (schema.object_id,))
+    )
+    if count >= MAX_ATTRIBUTES:
+        raise BadRequest(f"an object can have at most {MAX_ATTRIBUTES} attributes")
+    known_slug = slug_from(known_name, f"attribute_{last + 1}") if new.slug is None else require_slug(new.slug)
+    if known_slug in RESERVED_SLUGS:
+        raise invalid("slug" if new.slug is not None else "name", f"must not give the slug {known_slug!r}, a field of every record")
+    if tx.one("SELECT 1 FROM attribute WHERE object_id = ? AND slug = ?", (schema.object_id, known_slug)):
+        raise Conflict(f"the object has an attribute with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
+    if known_slug in schema.leaving:
+        raise Held(f"the deleted attribute {known_slug!r} is still being taken out of the records; nothing was done, try again")
+    settings = _require_config(tx, new.type, new.config)
+    row: Json = {"id": stamp["ids"](), "object_id": schema.object_id, "name": known_name, "slug": known_slug, "type": str(new.type)}
+    row |= {"is_required": int(new.is_required), "is_unique": int(new.is_unique), "is_list": int(new.is_list)}
+    row |= {"is_active": 1, "display_order": last + 1, "config": settings}
+    insert(tx, "attribute", row | dict.fromkeys(("created_at", "updated_at"), to_micros(stamp["now"])))
+    vacant = removals.take_vacancy(tx, schema.number)
+    record_tables.add_attribute(tx, schema.number, load_schema(tx, object_id).attributes[known_slug], vacant)
+    created = _ATTRIBUTES.get(tx, row["id"])
+    _note(tx, "created", created, now=stamp["now"])
+    return created
+
+
+def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
+    attribute = get_attribute(tx, object_id, attribute_id)
+    if require_name(name, "name") != attribute["name"]:
+        update(tx, "attribute", {"name": name, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute, {"name": name}, now=now)
+    return get_attribute(tx, object_id, attribute_id)
+
+
+def set_attribute_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, now: float) -> Json:
+    """Activate or deactivate an attribute. Records keep and show the values of an inactive one, but take no new ones, and no filter knows
+    it. Raises NotFound."""
+    load_schema(tx, object_id, tx.dialect.own_object)
+    attribute = get_attribute(tx, object_id, attribute_id)
+    if attribute["isActive"] != is_active:
+        update(tx, "attribute", {"is_active": int(is_active), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute, {"isActive": is_active}, now=now)
+    return get_attribute(tx, object_id, attribute_id)
+
+
+def delete_attribute(tx: Tx, object_id: str, attribute_id: str) -> None:
+    """Delete an attribute. Its values disappear at once and are removed from the records bit by bit, without events and without touching
+    updatedAt. Raises NotFound."""
+    schema = load_schema(tx, object_id, tx.dialect.own_object)
+    attribute = get_attribute(tx, object_id, attribute_id)
+    stored = schema.every[attribute["slug"]]
+    tx.execute("DELETE FROM attribute WHERE number = ?", (stored.number,))
+    removals.begin(tx, schema.object_id, schema.number, stored)
+    _note(tx, "deleted", attribute)
+
+
+def _note(tx: Tx, done: str, attribute: Json, new: Mapping[str, Any] | None = None, now: float | None = None) -> None:
+    about = {name: (attribute | dict(new or {}))[name] for name in ("objectId", "slug", "name", "type", "isActive")}
+    changed = {} if new is None else logs.differences(attribute, new)
+    logs.note(tx, f"attribute.{done}", attribute["id"], about | changed, now=now)
+
+
+def referring_attributes(tx: Tx, object_id: str) -> list[Json]:
+    references = _ATTRIBUTES.all(tx, "WHERE type = ? ORDER BY number", (str(AttributeType.REFERENCE),))
+    return [attribute for attribute in references if attribute["config"]["allowed_object_id"] == object_id]
+
+
+def _require_config(tx: Tx, type: str, config: Json | None) -> str | None:
+    """Return the config as it is stored. Each type takes exactly its own keys."""
+    settings = config or {}
+    keys: dict[str, str] = {AttributeType.SELECT: "options", AttributeType.REFERENCE: "allowed_object_id"}
+    expected = keys.get(type)
+    if expected is None:
+        if settings:
+            raise invalid("config", f"must be left out: {type} attributes have none")
+        return None
+    if set(settings) != {expected}:
+        raise invalid("config", f"must hold {expected!r} and nothing else for a {type} attribute")
+    if type == AttributeType.SELECT:
+        return jsontext.dumps({expected: _require_options(settings[expected])})
+    try:
+        target = load_schema(tx, str(settings[expected]), tx.dialect.share_object)
+    except NotFound:
+        raise invalid("config.allowed_object_id", "must be the id of an existing object") from None
+    return jsontext.dumps({expected: target.object_id})
+
+
+def _require_options(options: Any) -> list[str]:
+    field = "config.options"
+    if not isinstance(options, list) or not options:
+        raise invalid(field, "must be a non-empty array of strings")
+    if len(options) > MAX_OPTIONS:
+        raise invalid(field, f"must have at most {MAX_OPTIONS:,} entries")
+    checked = [require_name(option, field) for option in options]
+    if len(set(checked)) < len(checked):
+        raise invalid(field, "must not name an option twice")
+    return checked
+
+
+MOST_RENAMED = 10_000
+"""Records that get the new name of an option."""
+
+ADD, RENAME, RETIRE = "add", "rename", "retire"
+
+
+def options_of(attribute: Json) -> list[str]:
+    return list((attribute["config"] or {}).get("options", ()))
+
+
+def edit_options(tx: Tx, object_id: str, attribute_id: str, edits: Mapping[str, Any], **stamp: Unpack[Stamp]) -> Json:
+    """Add, rename and retire options; new ones come last. Records keep retired values. Raises NotFound, BadRequest."""
+    attribute = get_attribute(tx, object_id, attribute_id)
+    slug, options = attribute["slug"], options_of(attribute)
+    added, renamed, retired = edits.get(ADD, []), edits.get(RENAME, {}), edits.get(RETIRE, [])
+    if not options:
+        raise BadRequest(f"{slug} is not a select: only selects have options")
+    for field, names in ((RENAME, renamed), (RETIRE, retired)):
+        if unknown := [name for name in names if name not in options]:
+            raise BadRequest(f"{unknown[0]!r} is no option of {slug} ({', '.join(options)})", {"field": field, "valid": options})
+    if twice := [name for name in retired if name in renamed]:
+        raise BadRequest(f"{twice[0]!r} cannot be renamed and retired at once", {"field": RETIRE})
+    new = [renamed.get(option, option) for option in options if option not in retired] + added
+    if taken := [name for place, name in enumerate(new) if name in new[:place]]:
+        raise BadRequest(f"{slug} has the option {taken[0]!r} already", {"field": ADD if taken[0] in added else RENAME})
+    colours = option_colours(tx).get(attribute["id"], {})
+    set_option_colours(tx, attribute["id"], {renamed.get(name, name): colour for name, colour in colours.items() if name not in retired})
+    return change_options(tx, attribute, new, {was: name for was, name in renamed.items() if was != name}, **stamp)
+
+
+def change_options(tx: Tx, attribute: Json, options: Sequence[str], renamed: Mapping[str, str], **stamp: Unpack[Stamp]) -> Json:
+    """Replace the options of a select, and give the records that hold a renamed one its new name; others keep values that are no option
+    any more. Raises NotFound, BadRequest, also for too many records."""
+    object_id, new = attribute["objectId"], {"options": list(options)}
+    # Before the records are read: a record written meanwhile would keep the old name.
+    load_schema(tx, object_id, tx.dialect.own_object)
+    items, attribute = _renamed_records(tx, attribute, renamed), get_attribute(tx, object_id, attribute["id"])
+    config = _require_config(tx, attribute["type"], new)
+    if attribute["config"] != new:
+        update(tx, "attribute", {"config": config, "updated_at": to_micros(stamp["now"])}, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute | attribute["config"], new, now=stamp["now"])
+    held = {name for item in items for value in item["data"].values() for name in (value if isinstance(value, list) else [value])}
+    # A record may hold retired options beside a renamed one; it keeps them.
+    _allow(tx, attribute, [*options, *sorted(held.difference(options))])
+    if failed := records.bulk_write(tx, object_id, records.UPSERT, items, **stamp)["failed"]:
+        raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
+    _allow(tx, attribute, options)
+    return get_attribute(tx, object_id, attribute["id"])
+
+
+def _allow(tx: Tx, attribute: Json, options: Sequence[str]) -> None:
+    update(tx, "attribute", {"config": jsontext.dumps({"options": list(options)})}, "id = ?", attribute["id"])
+
+
+def _renamed_records(tx: Tx, attribute: Json, renamed: Mapping[str, str]) -> list[Json]:
+    """Return the changes that give records with a renamed option its new name. Raises BadRequest for too many records."""
+    slug, items = attribute["slug"], dict[str, Json]()
+    for was in renamed:
+        rows, total = records.list_records(tx, attribute["objectId"], [Condition(slug, Operator.EQUALS, was)], Paging(limit=MOST_RENAMED))
+        if total > MOST_RENAMED:
+            problem = f"{total:,} records have the option {was!r}, which is too many to rename at once"
+            raise BadRequest(f"{problem}; add a new option and use crmctl bulk update", {"field": "options"})
+        for row in rows:
+            value = row["data"][slug]
+            new = [renamed.get(name, name) for name in value] if isinstance(value, list) else renamed[value]
+            items[row["id"]] = {"id": row["id"], "data": {slug: new}}
+    return list(items.values())
