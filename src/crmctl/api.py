@@ -224,10 +224,10 @@ class Records:
 
 def as_query(context: ClientContext, object_name: str, filter: Filter, order: ListOrder | None = None) -> RecordQuery:
     """Parse a filter. Raises UsageError, and what looking up other records raises."""
-    given = [filter] if isinstance(filter, str | Condition) else filter
+    filters = [filter] if isinstance(filter, str | Condition) else filter
     note = context.listener.note
     asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note)
-    return RecordQuery(asked, object_name, FilterReader(asked, object_name).read(given), order)
+    return RecordQuery(asked, object_name, FilterReader(asked, object_name).read(filters), order)
 
 
 def as_conditions(context: ClientContext, object_name: str, filter: Filter) -> tuple[tuple[Condition, ...], Admits | None]:
@@ -365,9 +365,9 @@ class Bulk:
         from crmctl.plan.export import ExportRequest, Further, export
 
         conditions, admits = as_conditions(self._context, object_name, filter)
-        given = _checked(ExportRequest, options)
+        values = _checked(ExportRequest, options)
         further = Further((str(filter),), admits)
-        request = ExportRequest(object=object_name, path=Path(path), conditions=conditions, further=further, **given)
+        request = ExportRequest(object=object_name, path=Path(path), conditions=conditions, further=further, **values)
         return export(self._context, request)
 
     def inspect(self, path: str | Path, object_name: str | None = None, **options: Any) -> InspectReport:
@@ -387,13 +387,13 @@ class Bulk:
 def _import_request(object_name: str, rows: Rows, options: Mapping[str, Any]) -> ImportRequest:
     from crmctl.plan.requests import ImportRequest
 
-    given = dict(options)
-    key = given.pop("key", ())
-    given.setdefault("keys", (key,) if isinstance(key, str) else tuple(key))
+    values = dict(options)
+    key = values.pop("key", ())
+    values.setdefault("keys", (key,) if isinstance(key, str) else tuple(key))
     for short, name in (("map", "map_pairs"), ("set", "set_values"), ("references", "references")):
-        if short in given:
-            given[name] = _pairs(given.pop(short))
-    checked = _checked(ImportRequest, given)
+        if short in values:
+            values[name] = _pairs(values.pop(short))
+    checked = _checked(ImportRequest, values)
     if isinstance(rows, str | Path):
         return ImportRequest(object=object_name, file=str(rows), **checked)
     return ImportRequest(object=object_name, file="rows", rows=rows, **checked)
@@ -405,10 +405,10 @@ def _pairs(given: Pairs) -> tuple[str, ...]:
 
 def _checked(request: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Raise TypeError, as Python does, for an unknown option."""
-    known = {field.name for field in fields(request)}
-    unknown = [name for name in options if name not in known]
+    names = {field.name for field in fields(request)}
+    unknown = [name for name in options if name not in names]
     if unknown:
-        raise TypeError(f"{request.__name__} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        raise TypeError(f"{request.__name__} has no option {', '.join(unknown)}; it has {', '.join(sorted(names))}")
     return dict(options)
 
 
@@ -430,8 +430,8 @@ class Client:
         listener: Listener | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        given = dict(os.environ if environ is None else environ)
-        self._context = ClientContext(given, (profile, base_url, api_key), listener or LogListener())
+        variables = dict(os.environ if environ is None else environ)
+        self._context = ClientContext(variables, (profile, base_url, api_key), listener or LogListener())
 
     @property
     def bulk(self) -> Bulk:

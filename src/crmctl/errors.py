@@ -256,9 +256,9 @@ def reason(error: BaseException) -> str:
         return error.message
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1:,} is not {error.encoding.upper()}"
-    found, mark = getattr(error, "msg", None), getattr(error, "problem_mark", None)
-    if isinstance(found, str) and hasattr(error, "colno"):
-        return f"line {error.lineno}, column {error.colno}: {json_words(found)}"  # type: ignore[attr-defined]
+    text, mark = getattr(error, "msg", None), getattr(error, "problem_mark", None)
+    if isinstance(text, str) and hasattr(error, "colno"):
+        return f"line {error.lineno}, column {error.colno}: {json_words(text)}"  # type: ignore[attr-defined]
     if mark is not None:
         problem = re.sub(_SYMBOL, r"the \1", getattr(error, "problem", None) or "it ends here")
         return f"line {mark.line + 1}, column {mark.column + 1}: {_sentence(problem)}"

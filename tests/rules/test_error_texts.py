@@ -22,6 +22,7 @@ OUR_TEXTS = {
     "files:_end_of_flawed": "jsontext's own text about JSON that breaks a rule other than syntax",
     "files:_failure": "looked up in a table of our texts",
     "files:json_problem": "jsontext's own text about a duplicate key",
+    "client:_explain": "the text distinguishes two failures; no message contains it",
     "mirror:_explained": "SQLite's text about the user's own SQL, which people look up",
     "models:parse": "names the place, not the problem",
     "output:_why": "JMESPath's text about the user's own expression",

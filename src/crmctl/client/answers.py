@@ -187,8 +187,8 @@ def text_of(value: Any) -> str | None:
 def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
     """Return the message with the reasons for single fields that it lacks."""
     said = (message or "").casefold()
-    found = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
-    new = [f"{field}: {why}" if field else why for field, why in found if why.casefold() not in said or field.casefold() not in said]
+    reasons = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
+    new = [f"{field}: {why}" if field else why for field, why in reasons if why.casefold() not in said or field.casefold() not in said]
     if len(new) == 1 and new[0].endswith(f": {message}"):
         return new[0]
     more = [f"and {len(new) - MOST_REASONS:,} more"] if len(new) > MOST_REASONS else []
@@ -360,10 +360,10 @@ def find_one(answer: Answer, name: str, is_it: Callable[[Json], bool], *, whole:
     path = _locate(answer.json(), name, is_it, _DEPTH)
     if path is None:
         raise unreadable(answer, f"an answer without the expected {name}")
-    found = path[0]
+    resource = path[0]
     for inner, outer in pairwise(path if whole else ()):
-        found = {**{key: value for key, value in outer.items() if value is not inner}, **found}
-    return found
+        resource = {**{key: value for key, value in outer.items() if value is not inner}, **resource}
+    return resource
 
 
 def has_id(document: Json) -> bool:
@@ -489,18 +489,18 @@ def iterate(
     `on_shift` is called if repeats or another `total` show that the list changed: items may be missing. Raises ServiceError `no_progress`
     if the service ignores `offset`.
     """
-    given, position, repeats, longest = 0, offset, 0, 0
-    known: set[Any] = set()
+    count, position, repeats, longest = 0, offset, 0, 0
+    seen_ids: set[Any] = set()
     seen: set[int] = set()
     total: int | None = None
     while True:
-        wanted = PAGE_LIMIT if limit is None else min(PAGE_LIMIT, limit - given)
-        page = fetch(wanted, position)
-        items = [item for item in page.items if item.wire.get("id") is None or item.wire["id"] not in known]
+        size = PAGE_LIMIT if limit is None else min(PAGE_LIMIT, limit - count)
+        page = fetch(size, position)
+        items = [item for item in page.items if item.wire.get("id") is None or item.wire["id"] not in seen_ids]
         if page.items and _digest(page.items) in seen:
             items = []
         repeats = repeats + 1 if page.items and not items else 0
-        if repeats and page.total is None and _is_short(page, wanted) and len(page.items) not in _DEFAULT_PAGES:
+        if repeats and page.total is None and _is_short(page, size) and len(page.items) not in _DEFAULT_PAGES:
             return
         if repeats == REPEATS:
             raise ServiceError(
@@ -511,14 +511,14 @@ def iterate(
         seen.add(_digest(page.items))
         if position > offset and (page.total != total or len(items) < len(page.items)):
             on_shift()
-        known, total = {item.wire.get("id") for item in page.items}, page.total
-        items = items if limit is None else items[: limit - given]
+        seen_ids, total = {item.wire.get("id") for item in page.items}, page.total
+        items = items if limit is None else items[: limit - count]
         if items or position == offset:
             yield Page(items, page.total, page.limit, page.offset, page.date)
-        given += len(items)
+        count += len(items)
         position += len(page.items)
         longest = max(longest, len(page.items))
-        if not page.items or given == limit or _is_last(page, wanted, position, longest):
+        if not page.items or count == limit or _is_last(page, size, position, longest):
             return
 
 

@@ -34,9 +34,9 @@ class Directory:
     def object(self, slug_or_id: str) -> Object:
         """Return an active object by slug, or any object by id."""
         cached = self._cache.get(OBJECTS) or []
-        found = next((Object.parse(item) for item in cached if slug_or_id in (item.get("slug"), item.get("id"))), None)
-        if found is not None:
-            return found
+        crm_object = next((Object.parse(item) for item in cached if slug_or_id in (item.get("slug"), item.get("id"))), None)
+        if crm_object is not None:
+            return crm_object
         if is_uuid(slug_or_id):
             return self._crm.get_object(slug_or_id)[0]
         return find_object(slug_or_id, self.objects(refresh=True))
@@ -60,15 +60,15 @@ class Directory:
     def attribute(self, of: Object | str, slug_or_id: str) -> Attribute:
         """Return one attribute of an object, active or not."""
         object_id = of.id if isinstance(of, Object) else self.object_id(of)
-        known = self.attributes(of)
-        found = _find_attribute(slug_or_id, known)
-        if found is None:
-            known = self._crm.list_attributes(object_id, include_inactive=True)
-            found = _find_attribute(slug_or_id, known)
+        attributes = self.attributes(of)
+        attribute = _find_attribute(slug_or_id, attributes)
+        if attribute is None:
+            attributes = self._crm.list_attributes(object_id, include_inactive=True)
+            attribute = _find_attribute(slug_or_id, attributes)
             self.forget(object_id)  # it is newer than the cache, or inactive
-        if found is None:
-            raise _unknown("attribute", slug_or_id, [each.slug for each in known], f"crmctl attributes list {object_id}")
-        return found
+        if attribute is None:
+            raise _unknown("attribute", slug_or_id, [attribute.slug for attribute in attributes], f"crmctl attributes list {object_id}")
+        return attribute
 
     def with_object(self, of: Object | str, use: Callable[[str], T]) -> T:
         """Return `use(object id)`. If a cached id gets a 404, look it up again and retry once."""
@@ -102,23 +102,23 @@ class Directory:
             if inside is None:
                 raise
             attributes = inside
-        self._cache.put(object_id, [each.wire for each in active_ones(attributes)])
+        self._cache.put(object_id, [attribute.wire for attribute in active_ones(attributes)])
         return attributes
 
 
 def active_ones(attributes: Sequence[Attribute]) -> list[Attribute]:
     """Return the active attributes in display order."""
     active = [attribute for attribute in attributes if attribute.is_active is not False]
-    return sorted(active, key=lambda each: each.display_order if each.display_order is not None else len(active))
+    return sorted(active, key=lambda attribute: attribute.display_order if attribute.display_order is not None else len(active))
 
 
 def find_object(slug_or_id: str, objects: Iterable[Object]) -> Object:
     """Return one of these objects. Raises NotFoundError with the valid slugs."""
     objects = list(objects)
-    found = next((crm_object for crm_object in objects if slug_or_id in (crm_object.slug, crm_object.id)), None)
-    if found is None:
+    crm_object = next((crm_object for crm_object in objects if slug_or_id in (crm_object.slug, crm_object.id)), None)
+    if crm_object is None:
         raise _unknown("object", slug_or_id, [crm_object.slug for crm_object in objects if crm_object.slug], "crmctl objects list")
-    return found
+    return crm_object
 
 
 def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute | None:
@@ -140,12 +140,12 @@ N = TypeVar("N", bound="NamedResource")
 
 def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
     """Return the item of exactly this id or name. Raises UsageError that lists the ids of several, NotFoundError with similar names."""
-    found = [item for item in items if item.id == name] or [item for item in items if item.name == name]
-    if len(found) == 1:
-        return found[0]
+    matches = [item for item in items if item.id == name] or [item for item in items if item.name == name]
+    if len(matches) == 1:
+        return matches[0]
     noun = kind.removesuffix("s")
-    if found:
-        ids = [item.id for item in found]
+    if matches:
+        ids = [item.id for item in matches]
         raise UsageError(
             f"{len(ids)} {kind} have the name {name!r}: {', '.join(ids)}",
             hint=f"name the {noun} by its id",
@@ -158,7 +158,7 @@ def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
 
 def _hint(name: str, names: list[str], kind: str) -> str:
     """Return the nearest name, else one that contains the text."""
-    near = nearest(name, names) or next((each for each in names if name and name.casefold() in each.casefold()), None)
+    near = nearest(name, names) or next((candidate for candidate in names if name and name.casefold() in candidate.casefold()), None)
     return f"did you mean {near!r}?" if near is not None else f"crmctl {kind} list shows what there is"
 
 

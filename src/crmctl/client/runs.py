@@ -21,11 +21,13 @@ def newest_report_run(crm: Crm, report_id: str) -> ReportRun | None:
     """Return the run that started last, or None."""
 
     def age(run: ReportRun) -> float | None:
-        return next((found for text in (run.started_at, run.created_at, run.completed_at) if (found := seconds_of(text)) is not None), None)
+        return next(
+            (seconds for text in (run.started_at, run.created_at, run.completed_at) if (seconds := seconds_of(text)) is not None), None
+        )
 
     pages = newest_pages(lambda limit, offset: crm.list_report_runs(report_id, limit=limit, offset=offset), age)
     runs = [run for page in pages for run in page]
-    return max(runs, key=lambda run: known if (known := age(run)) is not None else float("-inf"), default=None)
+    return max(runs, key=lambda run: seconds if (seconds := age(run)) is not None else float("-inf"), default=None)
 
 
 def newest_pages(fetch: Callable[[int, int], Page[R]], age: Callable[[R], float | None]) -> Iterator[list[R]]:
@@ -33,8 +35,13 @@ def newest_pages(fetch: Callable[[int, int], Page[R]], age: Callable[[R], float 
     for number, page in enumerate(iterate(fetch)):
         yield page.items
         ages = [age(run) for run in page.items]
-        known = [age for age in ages if age is not None]
-        if number == 0 and len(known) == len(ages) > 1 and known == sorted(known, reverse=True) and known[0] > known[-1]:
+        ages_known = [age for age in ages if age is not None]
+        if (
+            number == 0
+            and len(ages_known) == len(ages) > 1
+            and ages_known == sorted(ages_known, reverse=True)
+            and ages_known[0] > ages_known[-1]
+        ):
             return
 
 
@@ -106,18 +113,18 @@ class RunFollower:
         looks = 0
         ours: tuple[WorkflowRun, ...] = ()
         while True:
-            left = began + seconds - self.clock.monotonic()
-            self._refresh(max(left, 1.0), ours)
+            seconds_left = began + seconds - self.clock.monotonic()
+            self._refresh(max(seconds_left, 1.0), ours)
             waited = self.clock.monotonic() - began
             ours = self._ours(patient=waited < min(STRANGE_CLOCK, seconds))
             self.tell(_standing(ours))
             if ours and all(outcome_of(run) is not None for run in ours):
                 return Followed(ours, ended=True)
-            left = began + seconds - self.clock.monotonic()
-            if left <= 0:
+            seconds_left = began + seconds - self.clock.monotonic()
+            if seconds_left <= 0:
                 return Followed(ours, ended=False)
             looks += 1
-            self.clock.sleep(min(GAPS.gap(looks), left))
+            self.clock.sleep(min(GAPS.gap(looks), seconds_left))
 
     def _refresh(self, seconds: float, ours: Sequence[WorkflowRun]) -> None:
         """Read the list. A passing failure ends nothing, because the run continues."""
@@ -180,7 +187,7 @@ class RunFollower:
 
 
 def _created(run: WorkflowRun) -> float | None:
-    return next((found for text in (run.created_at, run.started_at) if (found := seconds_of(text)) is not None), None)
+    return next((created for text in (run.created_at, run.started_at) if (created := seconds_of(text)) is not None), None)
 
 
 def _order(run: WorkflowRun) -> tuple[float, str]:

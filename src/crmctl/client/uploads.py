@@ -156,12 +156,12 @@ class Uploader:
         A change meanwhile is noticed before the last byte is sent, so that no mixture is stored.
         """
         before = os.fstat(descriptor)
-        left = size
-        while left:
-            chunk = os.read(descriptor, min(CHUNK, left))
-            left -= len(chunk)
+        bytes_left = size
+        while bytes_left:
+            chunk = os.read(descriptor, min(CHUNK, bytes_left))
+            bytes_left -= len(chunk)
             after = os.fstat(descriptor)
-            if not chunk or (left == 0 and (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)):
+            if not chunk or (bytes_left == 0 and (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)):
                 raise RejectedError(f"{file.source} changed while it was read", code="file_changed", hint="upload it again")
             if self._ended is not None:
                 raise self._ended
@@ -208,7 +208,7 @@ def _refused(answer: Answer, address: str, action: str = "an upload") -> CrmctlE
 def _words(answer: Answer, address: str) -> str:
     """Return code and message of an XML, JSON or other error, without parts of the signed address."""
     text = answer.content[: _EXCERPT * 20].decode("utf-8", "replace")
-    named = [found[1] for tag in ("Code", "Message") if (found := re.search(rf"<{tag}>([^<]*)</{tag}>", text))]
+    named = [element[1] for tag in ("Code", "Message") if (element := re.search(rf"<{tag}>([^<]*)</{tag}>", text))]
     if not named:
         code, message, _ = explanation(answer)
         named = list(dict.fromkeys(filter(None, (code, message))))

@@ -260,9 +260,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _drain(self) -> None:
         """Read some of the remaining bytes: closing earlier would reset the connection and lose the answer."""
-        left = 2 * MAX_BODY
-        while left > 0 and (content := self.rfile.read1(65_536)):
-            left -= len(content)
+        bytes_left = 2 * MAX_BODY
+        while bytes_left > 0 and (content := self.rfile.read1(65_536)):
+            bytes_left -= len(content)
 
     def _answer(self, status: int, text: str = "", **headers: str) -> None:
         content = jsontext.dumps({"error": text}).encode() if text else b""

@@ -370,8 +370,8 @@ class Paths:
 def _directory(kind: str, environ: Mapping[str, str]) -> Path:
     variable = f"CRMCTL_{kind.upper()}_DIR"
     try:
-        if given := environ.get(variable):
-            return Path(given).expanduser().absolute()
+        if folder := environ.get(variable):
+            return Path(folder).expanduser().absolute()
         import platformdirs  # not needed if the variables are set
 
         directories = platformdirs.PlatformDirs("crmctl", appauthor=False)
@@ -426,16 +426,16 @@ class Settings:
     def require_base_url(self) -> str:
         """Return the service's address. Raises ConfigError without one, also if --profile names a profile without one: a typing error must
         not reach the service that the environment names."""
-        name, known = self.profile.value, sorted(self.file.profiles)
-        is_slip = self.profile.source == "--profile" and name not in (*known, DEFAULT_PROFILE)
+        name, profiles = self.profile.value, sorted(self.file.profiles)
+        is_slip = self.profile.source == "--profile" and name not in (*profiles, DEFAULT_PROFILE)
         if self.base_url.value is not None and not is_slip:
             return self.base_url.value
         other = "set CRMCTL_BASE_URL" if self.base_url.value is None else "leave --profile out"
         way = f"run `crmctl auth login --profile {name} --base-url URL`, or {other}"
-        if name in known:
+        if name in profiles:
             raise ConfigError(f"profile {name!r} has no base_url", hint=way, code="no_base_url")
-        if known or is_slip:
-            hint = f"known profiles: {', '.join(known)}; or {way}" if known else way
+        if profiles or is_slip:
+            hint = f"known profiles: {', '.join(profiles)}; or {way}" if profiles else way
             raise ConfigError(f"there is no profile {name!r} ({self.profile.source})", hint=hint, code="unknown_profile")
         raise ConfigError(
             "no service is configured yet", hint="run `crmctl auth login --base-url URL`, or set CRMCTL_BASE_URL", code="no_base_url"
@@ -461,8 +461,8 @@ def load_settings(environ: Mapping[str, str], flags: Mapping[str, Any], paths: P
     )
     values: dict[str, Sourced[Any]] = {}
     for name, key in KEYS.items():
-        given = (source[name] for source in sources if name in source)
-        label, raw = next((entry for entry in given if entry[1] is not None), ("default", key.default))
+        settings = (source[name] for source in sources if name in source)
+        label, raw = next((entry for entry in settings if entry[1] is not None), ("default", key.default))
         values[name] = Sourced(raw if label == "default" else _parsed(name, key.parse, raw, str(label)), str(label))
     return Settings(profile=profile, file=file, **values)
 

@@ -51,14 +51,14 @@ def skeleton(word: str) -> str:
 
     Most typing errors leave a skeleton unchanged.
     """
-    found, last = word[:1], word[:1].translate(_SOUNDS)
+    letters, last = word[:1], word[:1].translate(_SOUNDS)
     for sound in word[1:].translate(_SOUNDED):
         if sound != last:
-            found += sound
-            if len(found) == SKELETON:
+            letters += sound
+            if len(letters) == SKELETON:
                 break
             last = sound
-    return found
+    return letters
 
 
 def word_keys(text: str) -> tuple[str, ...]:
@@ -144,29 +144,29 @@ class Scheme:
         for at, column, make in zip(self.places, used, self._makers, strict=True):
             if at not in known:
                 known[at] = [make(text) if text is not None else () for text in column]
-        found, (one, *others) = [], self.places
+        places, (first_place, *others) = [], self.places
         for other in others:
             # add a prefix, because a word in both terms would put all its records into one block
             numbered = [
                 [3 * (block + (other << NUMBER_BITS)) & _BLOCK | number for block in blocks]
                 for number, blocks in enumerate(known[other], first)
             ]
-            found += [a ^ b for blocks, more in zip(known[one], numbered, strict=True) for b in more for a in blocks]
-        return found
+            places += [a ^ b for blocks, more in zip(known[first_place], numbered, strict=True) for b in more for a in blocks]
+        return places
 
 
 def schemes_of(rules: Sequence[MatchRule], readings: Sequence[str]) -> list[Scheme]:
     """Return the schemes for these rules. Rules with equal schemes share one. `readings`: the normal forms of a record."""
-    found: dict[tuple[str, tuple[int, ...]], Scheme] = {}
+    schemes: dict[tuple[str, tuple[int, ...]], Scheme] = {}
     for number, rule in enumerate(rules):
         needed = [term for term in rule.terms if not term.optional]
         equal = [term for term in needed if term.least is None]
         terms = equal or needed
         kind = EQUAL if equal else ALONE if len(terms) == 1 else CROSSED
         places = tuple(readings.index(term.reading) for term in terms)
-        scheme = found.setdefault((kind, places), Scheme(len(found), kind, places, [term.form for term in terms]))
+        scheme = schemes.setdefault((kind, places), Scheme(len(schemes), kind, places, [term.form for term in terms]))
         scheme.rules.append(number)
-    return list(found.values())
+    return list(schemes.values())
 
 
 def neighbours(members: Sequence[int], sort_key: Callable[[int], str]) -> Iterator[tuple[int, int]]:
@@ -259,9 +259,9 @@ class MatchCandidates(Spill):
         documents = ("null" if value is None else jsontext.dumps(value) for value in kept)
         rows = zip(range(first, self.count), ids, documents, told, strict=True)
         self._db.executemany("INSERT INTO candidate VALUES (?, ?, ?, ?)", rows)
-        known: dict[int, list[tuple[int, ...]]] = {}
+        known_places: dict[int, list[tuple[int, ...]]] = {}
         for scheme, places in zip(self._schemes, self._places, strict=True):
-            places += scheme.record_places(first, columns, known)
+            places += scheme.record_places(first, columns, known_places)
         if sum(map(len, self._places)) > HELD_KEYS:
             self._spill_places()
 
@@ -335,8 +335,8 @@ class MatchCandidates(Spill):
     def _each_block(self, scheme: Scheme) -> Iterator[list[int]]:
         """Yield every block with at least two records. Parts of a huge block overlap by one record."""
         members: list[int] = []
-        for one, other in pairwise(self._sorted_places(scheme)):
-            if one ^ other > _NUMBER:
+        for place, other in pairwise(self._sorted_places(scheme)):
+            if place ^ other > _NUMBER:
                 if len(members) > 1:
                     yield members
                 members = []
@@ -346,7 +346,7 @@ class MatchCandidates(Spill):
                     yield members
                     members = members[-1:]
             else:
-                members = [one & _NUMBER, other & _NUMBER]
+                members = [place & _NUMBER, other & _NUMBER]
         if len(members) > 1:
             yield members
 
@@ -369,14 +369,14 @@ class MatchCandidates(Spill):
         """Return the number of compared pairs, without those settled by an earlier rule."""
         pairs -= self._settled
         forms = self._first.__getitem__ if self.count <= HELD else self.forms
-        found = []
+        matches = []
         scores = [(test.rule, test.score) for test in tests]
         for pair in sorted(pairs) if self.count > HELD else pairs:
             a, b = pair >> NUMBER_BITS, pair & _NUMBER
-            one, other = forms(a), forms(b)
+            left, other = forms(a), forms(b)
             best, fits = 0.0, -1
             for rule, score in scores:
-                if (alike := score(one, other)) > best:
+                if (alike := score(left, other)) > best:
                     best, fits = alike, rule
                     if alike == 1.0:
                         # This rule precedes all rules of later blocks, so none of them can fit better.
@@ -384,12 +384,12 @@ class MatchCandidates(Spill):
                             self._settled.add(pair)
                         break
             if best:
-                found.append((a, b, fits, best))
+                matches.append((a, b, fits, best))
         self.compared += len(pairs)
         self._db.executemany(
             "INSERT INTO pair VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET rule = excluded.rule, score = excluded.score "
             "WHERE excluded.score > score OR (excluded.score = score AND excluded.rule < rule)",
-            found,
+            matches,
         )
         return len(pairs)
 

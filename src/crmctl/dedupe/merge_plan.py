@@ -78,21 +78,21 @@ class KeepRules:
 
 def parse_keep(texts: Sequence[str], attributes: Sequence[Attribute]) -> KeepRules:
     """Parse `--keep`. Raises UsageError for an unknown rule or attribute."""
-    known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
+    by_slug = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
     survivor: str | None = None
     values: dict[str, str] = {}
-    for one in (part.strip() for text in texts for part in text.split(",")):
-        slug, sign, rule = (part.strip() for part in one.partition("="))
+    for word in (part.strip() for text in texts for part in text.split(",")):
+        slug, sign, rule = (part.strip() for part in word.partition("="))
         if not sign and slug in SURVIVOR_RULES and survivor in (None, slug):
             survivor = slug
         elif not sign and slug in SURVIVOR_RULES:
             raise UsageError(f"--keep: {survivor} and {slug} exclude each other", hint=HINT, code="malformed_rule")
         elif not sign or rule not in VALUE_RULES:
-            raise UsageError(f"--keep: {one!r} is no rule", hint=HINT, code="malformed_rule")
-        elif slug not in known:
-            hint = f"the attributes are: {', '.join(known)}"
+            raise UsageError(f"--keep: {word!r} is no rule", hint=HINT, code="malformed_rule")
+        elif slug not in by_slug:
+            hint = f"the attributes are: {', '.join(by_slug)}"
             raise UsageError(f"--keep: there is no attribute {slug}", hint=hint, code="unknown_attribute")
-        elif rule == UNION and not holds_several(known[slug]):
+        elif rule == UNION and not holds_several(by_slug[slug]):
             raise UsageError(f"--keep: {slug} holds one value, of which there is no union", hint=HINT, code="malformed_rule")
         else:
             values[slug] = rule
@@ -135,20 +135,20 @@ def merge_values(records: Sequence[MergeRecord], survivor: str, keep: KeepRules,
     for attribute in attributes:
         if attribute.is_active is False:
             continue
-        found = values_of(attribute, records)
+        values = values_of(attribute, records)
         rule = keep.values.get(attribute.slug, OF_SURVIVOR)
         if any(not is_empty(as_sent(attribute, record.data.get(attribute.slug))) for record in records):
-            merged[attribute.slug] = merge_value(records, survivor, found, rule)
+            merged[attribute.slug] = merge_value(records, survivor, values, rule)
     return merged
 
 
 def values_of(attribute: Attribute, records: Sequence[MergeRecord]) -> Json:
     """Return the records' values, without references among the records: the survivor would then refer to itself."""
-    found = {record.id: as_sent(attribute, record.data.get(attribute.slug)) for record in records}
+    values = {record.id: as_sent(attribute, record.data.get(attribute.slug)) for record in records}
     if attribute.type == AttributeType.REFERENCE:
         members = {record.id.lower() for record in records}
-        return {record_id: _outside(value, members) for record_id, value in found.items()}
-    return found
+        return {record_id: _outside(value, members) for record_id, value in values.items()}
+    return values
 
 
 def merge_value(records: Sequence[MergeRecord], survivor: str, found: Mapping[str, Any], rule: str) -> MergedValue:
@@ -187,7 +187,7 @@ def _items(value: Any) -> list[Any]:
 
 def _outside(value: Any, members: set[str]) -> Any:
     if isinstance(value, list):
-        return [one for one in value if str(one).lower() not in members]
+        return [item for item in value if str(item).lower() not in members]
     return None if isinstance(value, str) and value.lower() in members else value
 
 
@@ -247,7 +247,10 @@ class PlannedMerge:
         return {
             "group": self.group,
             "score": self.score,
-            "why": [{"rule": each.rule, "score": round(each.score, 4), "records": list(each.records)} for each in self.why],
+            "why": [
+                {"rule": match_reason.rule, "score": round(match_reason.score, 4), "records": list(match_reason.records)}
+                for match_reason in self.why
+            ],
             "survivor": self.survivor,
             "proposed": self.survivor,
             "losers": list(self.losers),
@@ -333,13 +336,13 @@ class _Line:
             if fingerprint(record.data) != document["records"][record.id].get("hash"):
                 raise self._wrong(f"what record {record.id} looked like was edited")
         ids = [record.id for record in merge.records]
-        if unknown := [one for one in (merge.survivor, *merge.losers) if one not in ids]:
+        if unknown := [record_id for record_id in (merge.survivor, *merge.losers) if record_id not in ids]:
             raise self._wrong(f"{unknown[0]} is no record of this group")
         losers = list(dict.fromkeys(loser for loser in merge.losers if loser != merge.survivor))
         if merge.survivor in merge.losers:
             # Records without any mention were left out by the user.
-            left = [record_id for record_id in ids if record_id not in (merge.survivor, *losers)]
-            losers += [document["proposed"]] if document.get("proposed") in left else left if len(left) == 1 else []
+            left_out = [record_id for record_id in ids if record_id not in (merge.survivor, *losers)]
+            losers += [document["proposed"]] if document.get("proposed") in left_out else left_out if len(left_out) == 1 else []
         if not losers:
             raise self._wrong("no record is left to be merged")
         named = replace(merge, losers=tuple(losers))
@@ -348,17 +351,17 @@ class _Line:
     def _as_written(self, document: Mapping[str, Any]) -> PlannedMerge:
         self._check_kinds(document)
         records = tuple(
-            MergeRecord(record_id, one["data"], one.get("createdAt"), one.get("updatedAt"), one.get("activities"))
-            for record_id, one in document["records"].items()
+            MergeRecord(record_id, entry["data"], entry.get("createdAt"), entry.get("updatedAt"), entry.get("activities"))
+            for record_id, entry in document["records"].items()
         )
         reasons = document.get("why", ())
-        why = tuple(MatchReason((one["records"][0], one["records"][1]), one["rule"], one["score"]) for one in reasons)
+        why = tuple(MatchReason((reason["records"][0], reason["records"][1]), reason["rule"], reason["score"]) for reason in reasons)
         values = {
-            slug: MergedValue(one.get("value"), tuple(_listed(one.get("from"))), one.get("by") or "")
-            for slug, one in document["values"].items()
+            slug: MergedValue(entry.get("value"), tuple(_listed(entry.get("from"))), entry.get("by") or "")
+            for slug, entry in document["values"].items()
         }
         spelled = {record.id.lower(): record.id for record in records}
-        survivor, *losers = (spelled.get(one.lower(), one) for one in (document["survivor"], *document["losers"]))
+        survivor, *losers = (spelled.get(record_id.lower(), record_id) for record_id in (document["survivor"], *document["losers"]))
         score = float(document.get("score", 0.0))
         return PlannedMerge(document["group"], score, why, survivor, tuple(losers), values, records, self.number)
 
@@ -372,7 +375,7 @@ class _Line:
         if not isinstance(losers, list) or not all(isinstance(loser, str) for loser in losers):
             raise self._wrong("losers is no list of ids", 'for example "losers": ["ID"]')
         for name in ("values", "records"):
-            if not isinstance(document[name], dict) or not all(isinstance(one, dict) for one in document[name].values()):
+            if not isinstance(document[name], dict) or not all(isinstance(entry, dict) for entry in document[name].values()):
                 raise self._wrong(f"{name} is not what it was", 'for example "values": {"name": {"value": "Ada"}}')
 
     def _value(self, merge: PlannedMerge, slug: str, value: MergedValue, document: Mapping[str, Any]) -> MergedValue:
@@ -380,25 +383,25 @@ class _Line:
         attribute = next((attribute for attribute in self.attributes if attribute.slug == slug), None)
         if attribute is None:
             raise self._wrong(f"there is no attribute {slug}")
-        found = values_of(attribute, merge.records)
+        values = values_of(attribute, merge.records)
         is_given = "value" in document["values"][slug]
         if not value.sources:
             if not is_given:
                 raise self._wrong(f"{slug} has neither a value nor a record it is from")
             return value
-        if unknown := [one for one in value.sources if one not in found]:
+        if unknown := [source for source in value.sources if source not in values]:
             raise self._wrong(f"{slug} is from {unknown[0]}, which is no record of this group")
         if len(value.sources) > 1:
             return value
-        source = found[value.sources[0]]
+        source = values[value.sources[0]]
         if is_given and value.value != source and not (value.value is None and value.sources[0] == merge.survivor):
             hint = 'delete "from" to write a value of your own, or delete "value" to take that record\'s'
             raise self._wrong(f"{slug} is not what {value.sources[0]} holds", hint)
         proposed = str(document.get("proposed", merge.survivor))
-        chosen_by_hand = value.sources[0] != proposed and not is_empty(found.get(proposed))
+        chosen_by_hand = value.sources[0] != proposed and not is_empty(values.get(proposed))
         if value.rule == OF_SURVIVOR and value.sources[0] != merge.survivor and is_given and not chosen_by_hand:
             members = [record for record in merge.records if record.id in (merge.survivor, *merge.losers)]
-            return merge_value(members, merge.survivor, found, OF_SURVIVOR)
+            return merge_value(members, merge.survivor, values, OF_SURVIVOR)
         return value if is_given else replace(value, value=source)
 
     def _wrong(self, what: str, hint: str = EDITABLE) -> UsageError:
@@ -427,7 +430,7 @@ def reason_of(error: ValueError) -> str:
 
 
 def _listed(value: Any) -> list[str]:
-    return [] if value is None else [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _value_document(value: MergedValue) -> Json:
@@ -482,11 +485,11 @@ def components(count: int, pairs: Iterable[Pair]) -> Iterator[list[int]]:
         a, b = root(pair.a), root(pair.b)
         if a != b:
             parent[max(a, b)] = min(a, b)
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for number in range(count):
         if linked[number]:
-            found.setdefault(root(number), []).append(number)
-    yield from found.values()
+            groups.setdefault(root(number), []).append(number)
+    yield from groups.values()
 
 
 def find_groups(candidates: MatchCandidates, counts: GroupCounts, most: int) -> Iterator[MatchGroup]:
@@ -513,19 +516,19 @@ def clusters(members: Sequence[int], pairs: Sequence[Pair], counts: GroupCounts)
     Starting with the best pairs, merge two clusters if at least half of the pairs between them match. If A is like B, B like C and C like
     D, A and D are not yet duplicates.
     """
-    known = {(pair.a, pair.b) for pair in pairs}
+    pairs_matched = {(pair.a, pair.b) for pair in pairs}
     home = {member: {member} for member in members}
     ordered = sorted(pairs, key=lambda pair: (-pair.score, pair.a, pair.b))
     for pair in ordered:
-        one, other = home[pair.a], home[pair.b]
-        if one is other:
+        first, other = home[pair.a], home[pair.b]
+        if first is other:
             continue
-        matching = sum((min(a, b), max(a, b)) in known for a in one for b in other)
-        if 2 * matching < len(one) * len(other):
+        matching = sum((min(a, b), max(a, b)) in pairs_matched for a in first for b in other)
+        if 2 * matching < len(first) * len(other):
             counts.cut += 1
             continue
-        one |= other
-        home.update(dict.fromkeys(other, one))
+        first |= other
+        home.update(dict.fromkeys(other, first))
     done: set[int] = set()
     for member in members:
         cluster = home[member]

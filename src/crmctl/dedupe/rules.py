@@ -149,9 +149,9 @@ def said(value: Any, order: tuple[str, ...] = ()) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        known = {fold(str(key)): item for key, item in value.items()}
-        parts = [said(known.pop(fold(name))) for name in order if fold(name) in known]
-        return " ".join(filter(None, [*parts, *(said(item) for item in known.values())]))
+        by_part = {fold(str(key)): item for key, item in value.items()}
+        parts = [said(by_part.pop(fold(name))) for name in order if fold(name) in by_part]
+        return " ".join(filter(None, [*parts, *(said(item) for item in by_part.values())]))
     if isinstance(value, list):
         return " ".join(filter(None, map(said, value)))
     if value is None or isinstance(value, bool):
@@ -187,10 +187,10 @@ def read_any_email(value: Any) -> str | None:
     text = said(value)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(_UNSEEN)
-    found = _MAIL.search(text.strip().casefold().replace("mailto:", ""))
-    if found is None:
+    address = _MAIL.search(text.strip().casefold().replace("mailto:", ""))
+    if address is None:
         return None
-    local, _, host = found[0].strip("'.").rpartition("@")
+    local, _, host = address[0].strip("'.").rpartition("@")
     return f"{local}@{read_host(host)}"
 
 
@@ -225,9 +225,9 @@ def read_code(value: Any) -> str | None:
 
 def read_phone(value: Any) -> str | None:
     if isinstance(value, Mapping):
-        known = {fold(str(key)): item for key, item in value.items()}
+        by_part = {fold(str(key)): item for key, item in value.items()}
         spellings = ("number", *PART_NAMES[AttributeType.PHONE_NUMBER]["number"])
-        value = next((known[name] for name in spellings if known.get(name)), None)
+        value = next((by_part[name] for name in spellings if by_part.get(name)), None)
     parts = [_EXTENSION.sub("", part) for part in _NEXT_NUMBER.split(_EXTENSION.sub("", said(value)))]
     numbers = ((part, read_digits(part) or "") for part in parts)
     text, digits = next(((part, digits) for part, digits in numbers if len(digits) >= FEWEST_DIGITS), ("", ""))
@@ -261,23 +261,23 @@ def read_company(value: Any) -> str | None:
         for form in GLUED_FORMS:
             text = text.removeprefix(form).removesuffix(form).strip() or text
     words = [word for word in _POLISH_FORM.sub("", text).split() if word != "the"]
-    left = [word for word in words if word not in LEGAL_FORMS]
-    while left[-1:] == ["and"]:
-        left.pop()
-    return _telling(" ".join(left or words))
+    words_left = [word for word in words if word not in LEGAL_FORMS]
+    while words_left[-1:] == ["and"]:
+        words_left.pop()
+    return _telling(" ".join(words_left or words))
 
 
 def _joined_words(words: list[str]) -> list[str]:
     """Join consecutive single letters: `S. A. R. L.`, `A/S`."""
-    found: list[str] = []
+    joined: list[str] = []
     last = 0
     for word in words:
-        if len(word) == 1 == last and word.isalpha() and found[-1].isalpha():
-            found[-1] += word
+        if len(word) == 1 == last and word.isalpha() and joined[-1].isalpha():
+            joined[-1] += word
         else:
-            found.append(word)
+            joined.append(word)
         last = len(word)
-    return found
+    return joined
 
 
 def read_address(value: Any) -> str | None:
@@ -430,14 +430,14 @@ def _names_alike(measure: TextMeasure, a: str | None, b: str | None, /, *, score
     alike = measure(a, b, score_cutoff=score_cutoff)
     if not alike or alike == 1.0 or a is None or b is None:
         return alike
-    one, other = set(a.split()), set(b.split())
-    fewer, more = sorted((one - other, other - one), key=len)
+    first, other = set(a.split()), set(b.split())
+    fewer, more = sorted((first - other, other - first), key=len)
     if not GENERATIONS.isdisjoint(fewer | more):
         return 0.0
     least = min(score_cutoff, WORD_LEAST)
     for word in fewer:
-        if not any(word.startswith(each) or each.startswith(word) for each in more if 1 in (len(word), len(each))) and not any(
-            measure(word, each, score_cutoff=least) for each in more
+        if not any(word.startswith(word_b) or word_b.startswith(word) for word_b in more if 1 in (len(word), len(word_b))) and not any(
+            measure(word, word_b, score_cutoff=least) for word_b in more
         ):
             return 0.0
     return alike
@@ -463,8 +463,8 @@ class Field:
         values = [data.get(slug) for data in records]
         if self.part is None:
             return values
-        wanted = fold(self.part)
-        return [next((item for key, item in value.items() if fold(key) == wanted), None) if isinstance(value, Mapping) else None
+        part = fold(self.part)
+        return [next((item for key, item in value.items() if fold(key) == part), None) if isinstance(value, Mapping) else None
                 for value in values]  # fmt: skip
 
 
@@ -537,10 +537,10 @@ class MatchRule:
 
 def parse_rules(texts: Sequence[str], attributes: Sequence[Attribute], object_slug: str) -> tuple[MatchRule, ...]:
     """Parse the rules of `--match`, in order. Raises UsageError for invalid rules and unknown names."""
-    known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
+    by_slug = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
     if not texts:
         raise UsageError("say what makes two records the same: --match", hint=HINT, code="no_rule")
-    rules = tuple(MatchRule(text, tuple(_term(one, text, known, object_slug) for one in text.split(","))) for text in texts)
+    rules = tuple(MatchRule(text, tuple(_term(term, text, by_slug, object_slug) for term in text.split(","))) for text in texts)
     for rule in rules:
         if all(term.optional for term in rule.terms):
             raise UsageError(f"--match {rule.text}: a term without ? has to hold", hint=HINT, code="malformed_rule")
@@ -548,23 +548,23 @@ def parse_rules(texts: Sequence[str], attributes: Sequence[Attribute], object_sl
 
 
 def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str) -> MatchTerm:
-    found = _TERM.fullmatch(one)
-    if found is None:
+    match = _TERM.fullmatch(one)
+    if match is None:
         raise UsageError(f"--match {text}: {one.strip()!r} is no term", hint=HINT, code="malformed_rule")
-    fields = tuple(_field(name.strip(), text, known) for name in found["fields"].split("+"))
+    fields = tuple(_field(name.strip(), text, known) for name in match["fields"].split("+"))
     first = known[fields[0].slug]
     form = usual_form(first, object_slug)
     if fields[0].part:
         form = FORMS["name" if first.type == "name" else "text"]
-    if (wanted := found["form"]) is not None:
-        if wanted not in FORMS:
+    if (form_name := match["form"]) is not None:
+        if form_name not in FORMS:
             raise UsageError(
-                f"--match {text}: there is no form {wanted}",
-                hint=suggestion(wanted, FORMS, f"one of: {', '.join(FORMS)}"),
+                f"--match {text}: there is no form {form_name}",
+                hint=suggestion(form_name, FORMS, f"one of: {', '.join(FORMS)}"),
                 code="unknown_form",
             )
-        form = FORMS[wanted]
-    return MatchTerm(fields, form, _least(found["least"], text), found["unless"] is not None)
+        form = FORMS[form_name]
+    return MatchTerm(fields, form, _least(match["least"], text), match["unless"] is not None)
 
 
 def _field(name: str, text: str, known: Mapping[str, Attribute]) -> Field:

@@ -69,8 +69,8 @@ class Names:
         owner = self._attribute(name.removesuffix(CURRENCY_SUFFIX)) if name.endswith(CURRENCY_SUFFIX) else None
         if owner is not None and owner.attribute.type == AttributeType.CURRENCY and not owner.attribute.is_list:
             return ColumnMatch(owner.attribute, "currency", owner.by)
-        left, _, part = name.partition(".")
-        owner = self._attribute(left)
+        owner_name, _, part = name.partition(".")
+        owner = self._attribute(owner_name)
         if owner is None or not _has_parts(owner.attribute) or not knows_part(owner.attribute, part.strip(), self.form(owner.attribute)):
             return None
         return ColumnMatch(owner.attribute, part.strip(), owner.by)
@@ -81,8 +81,8 @@ class Names:
 
     def parts_of(self, name: str) -> list[str]:
         """Return the valid parts if `slug.part` names an unknown part. Empty for other names."""
-        left, dot, _ = name.strip().partition(".")
-        owner = self._attribute(left) if dot else None
+        owner_name, dot, _ = name.strip().partition(".")
+        owner = self._attribute(owner_name) if dot else None
         if owner is None or not _has_parts(owner.attribute):
             return []
         return [f"{owner.attribute.slug}.{part}" for part in known_parts(owner.attribute, self.form(owner.attribute))]
@@ -181,10 +181,10 @@ def _by_column(option: str, texts: Iterable[str], read: Callable[[str], str]) ->
     said: dict[str, str] = {}
     for text in texts:
         column, _, value = text.rpartition("=")
-        known = read(value)
-        if said.get(column, known) != known:
+        choice = read(value)
+        if said.get(column, choice) != choice:
             raise UsageError(f"{option} says two things of {f'the column {column!r}' if column else 'all columns'}")
-        said[column] = known
+        said[column] = choice
     return said
 
 
@@ -212,9 +212,9 @@ def parse_replacements(texts: Iterable[str]) -> dict[str, dict[str, str]]:
         before, equals, after = pair.rpartition("=")
         if not (column and equals and before and after):
             raise UsageError(f"--value takes COLUMN:FROM=TO, not {text!r}", hint="for example --value Status:Software=technology")
-        known = replacements.setdefault(column, {})
-        if known.setdefault(before, after) != after:
-            raise UsageError(f"--value replaces {before!r} of the column {column!r} by {known[before]!r} and by {after!r}")
+        of_column = replacements.setdefault(column, {})
+        if of_column.setdefault(before, after) != after:
+            raise UsageError(f"--value replaces {before!r} of the column {column!r} by {of_column[before]!r} and by {after!r}")
     return replacements
 
 

@@ -199,7 +199,7 @@ def _sheet_value(kind: str, value: Any, owner: str) -> Any:
 
 def _sheet_text(text: str, owner: str) -> str:
     """Escape characters that a workbook cannot contain, as Excel does: `_x000B_`."""
-    escaped = _ILLEGAL.sub(lambda found: f"_x{ord(found[0]):04X}_", text)
+    escaped = _ILLEGAL.sub(lambda match: f"_x{ord(match[0]):04X}_", text)
     if len(escaped) > CELL_LENGTH:
         raise RejectedError(
             f"{owner} has a text of {len(escaped):,} characters, and a cell holds {CELL_LENGTH:,}",

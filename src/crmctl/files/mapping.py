@@ -172,8 +172,8 @@ def build_mapping(
     ]
     columns = _without_unknown(columns) if options.ignore_unknown else columns
     _refuse_unknown(columns, names)
-    given = parse_assignments(options.set_values, names.attributes, form_of=names.form)
-    constants, constant_parts = given.fields, without_bare_amounts(given, names.attributes).parts
+    assigned = parse_assignments(options.set_values, names.attributes, form_of=names.form)
+    constants, constant_parts = assigned.fields, without_bare_amounts(assigned, names.attributes).parts
     _refuse_shared_targets(columns, constants)
     if header or header_complete:  # otherwise the first records are all unreadable, and each gets its own finding
         _require_content(columns, constants, names, mode)
@@ -193,8 +193,15 @@ def build_mapping(
 def schema_digest(attributes: Sequence[Attribute]) -> str:
     """Return a stable fingerprint of the attributes as far as they matter for an import."""
     facts = [
-        [one.slug, one.type, bool(one.is_list), bool(one.is_required), bool(one.is_unique), one.config]
-        for one in sorted(attributes, key=lambda attribute: attribute.slug)
+        [
+            definition.slug,
+            definition.type,
+            bool(definition.is_list),
+            bool(definition.is_required),
+            bool(definition.is_unique),
+            definition.config,
+        ]
+        for definition in sorted(attributes, key=lambda attribute: attribute.slug)
     ]
     return _digest(facts)
 

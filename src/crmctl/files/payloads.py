@@ -304,7 +304,7 @@ class RowBuilder:
     def _fill_key(self, work: _Work, column: MappedColumn, key: str, item: Any) -> None:
         cell = self._cells_of.get(key)
         if cell is None:
-            cell = self._cells_of[key] = next((known for known in self.cells if known.column is column), None) or self._cell(column)
+            cell = self._cells_of[key] = next((cell for cell in self.cells if cell.column is column), None) or self._cell(column)
             self._headers.setdefault(cell.slug, key)
         target = cell.slug if cell.part is None else f"{cell.slug}.{cell.part}"
         rival = work.filled.get(target) or work.filled.get(cell.slug) or (cell.part is None and cell.slug in work.parts and key)
@@ -462,13 +462,13 @@ class RowEncoder:
 
     def values(self, cells: list[str], slugs: Sequence[str]) -> Json:
         """Return values of an encoded row by slug."""
-        found = {slug: self._constants[slug] for slug in slugs if slug in self._constants}
+        values = {slug: self._constants[slug] for slug in slugs if slug in self._constants}
         for slug in slugs:
             if slug in self._places:
                 place, read = self._places[slug]
                 if any(self._columns[place].members([cells[place]])):
-                    found[slug] = read(cells[place])
-        return found
+                    values[slug] = read(cells[place])
+        return values
 
 
 def can_encode(builder: RowBuilder) -> bool:
@@ -502,8 +502,8 @@ class Seen(Spill):
         inserted = self._db.execute("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", (key, line)).rowcount
         if inserted == 1:
             return None
-        found: tuple[int] = self._db.execute("SELECT line FROM seen WHERE key = ?", (key,)).fetchone()
-        return found[0]
+        row: tuple[int] = self._db.execute("SELECT line FROM seen WHERE key = ?", (key,)).fetchone()
+        return row[0]
 
 
 def _text_of(value: Any) -> str:

@@ -38,7 +38,7 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Callable[[]
     Raises UsageError for a bad workbook or a missing sheet.
     """
     with closing(_open(path, name, values=True)) as book:
-        names = [one.title for one in book.worksheets]
+        names = [sheet.title for sheet in book.worksheets]
     if not names or (sheet is not None and sheet not in names):
         raise UsageError(f"{name} has no sheet {sheet or ''}".rstrip(), hint=f"its sheets: {', '.join(names)}", code="no_such_sheet")
     chosen = sheet or names[0]
@@ -107,7 +107,7 @@ def _problem(cells: Any, texts: Any, header: Sequence[Any]) -> Finding | None:
 
 
 def _value(value: Any) -> Any:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value) if isinstance(value, str) and "_x" in value else value
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value) if isinstance(value, str) and "_x" in value else value
 
 
 BATCH = 2000

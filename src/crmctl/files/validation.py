@@ -251,8 +251,8 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
             for row, encoded in zip(block, records, strict=True):
                 if encoded is None:
                     yield _payload(row, builder, seen)
-                elif unique and (found := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
-                    yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, found, row)
+                elif unique and (findings := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):
+                    yield Payload(row.ordinal, row.first_line, row.last_line, Entry(row.ordinal, encoded).data, None, findings, row)
                 else:
                     yield Entry(row.ordinal, encoded)
 
@@ -304,12 +304,12 @@ def _payload(row: Row, builder: RowBuilder, seen: Seen) -> Payload:
 
 
 def _duplicates(seen: Seen, unique: Sequence[str], data: Json, row: Row) -> list[Finding]:
-    found = []
+    findings = []
     for slug in unique:
         value = data.get(slug)
         if value not in (None, "", [], {}) and (line := seen.first_line(slug, value, row.first_line)) is not None:
-            found.append(_duplicate("duplicate_value", slug, line, row).on(slug, value))
-    return found
+            findings.append(_duplicate("duplicate_value", slug, line, row).on(slug, value))
+    return findings
 
 
 def _duplicate(code: str, column: str, line: int, row: Row) -> Finding:

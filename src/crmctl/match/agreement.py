@@ -119,29 +119,29 @@ def pair_altered(rows: Sequence[Entry], records: Sequence[Record], batch: Sequen
     near = {key: best for key, alike in content.items() if (best := _candidates(nearby.rows(alike[0]), alike[0], scale))}
     for key in _of_others({key: content[key][0] for key in near}, {key: best[0].score for key, best in near.items()}, scale, others):
         del near[key]
-    found: dict[int, str | None] = {}
+    agreed: dict[int, str | None] = {}
     extra: dict[int, list[str]] = {}
     possible: set[int] = set()
     ids: set[str] = set()
     strong = {key: candidates for key, candidates in near.items() if all(candidate.is_strong for candidate in candidates)}
     for group in _groups(strong):
         edges = sorted(((candidate, key) for key in group for candidate in strong[key]), key=lambda edge: -edge[0].score)
-        left = {key: [record.id for record in content[key]] for key in group}
+        unpaired = {key: [record.id for record in content[key]] for key in group}
         pairs: dict[int, tuple[str, str, float]] = {}
         for candidate, key in edges:
-            if candidate.ordinal not in pairs and left[key]:
-                pairs[candidate.ordinal] = (key, left[key].pop(0), candidate.score)
+            if candidate.ordinal not in pairs and unpaired[key]:
+                pairs[candidate.ordinal] = (key, unpaired[key].pop(0), candidate.score)
         if open_rows := {candidate.ordinal for candidate, _ in edges} - pairs.keys():
             possible |= open_rows | pairs.keys()
             continue
         ids.update(record_id for _, record_id, _ in pairs.values())
         for ordinal, (own, record_id, score) in pairs.items():
             rivals = (edge for edge in edges if (edge[0].ordinal == ordinal) is not (edge[1] == own))
-            found[ordinal] = None if any(rival.score >= score for rival, _ in rivals) else record_id
-            if left[own]:
-                extra[ordinal], left[own] = left[own], []
+            agreed[ordinal] = None if any(rival.score >= score for rival, _ in rivals) else record_id
+            if unpaired[own]:
+                extra[ordinal], unpaired[own] = unpaired[own], []
     possible.update(candidate.ordinal for key in near.keys() - strong.keys() for candidate in near[key])
-    return Agreement(found, frozenset(possible - found.keys()), extra, frozenset(ids))
+    return Agreement(agreed, frozenset(possible - agreed.keys()), extra, frozenset(ids))
 
 
 def _groups(near: Mapping[str, Sequence[_Candidate]]) -> Iterator[set[str]]:
@@ -177,16 +177,18 @@ class _Nearby:
     def rows(self, record: Record) -> Sequence[Entry]:
         if not self._is_indexed:
             return self._rows
-        found = [self._index.get(token, ()) for token in tokens(record.data)]
-        return list({row.ordinal: row for rows in found if len(rows) <= COMMON for row in rows}.values())
+        ordinals = [self._index.get(token, ()) for token in tokens(record.data)]
+        return list({row.ordinal: row for rows in ordinals if len(rows) <= COMMON for row in rows}.values())
 
 
 def _candidates(rows: Iterable[Entry], record: Record, scale: Scale) -> list[_Candidate]:
     """Return the rows that may have become a record, best first, without those that agree clearly less than the best."""
     scored = (scale.compare(row, record.data) for row in rows)
-    every = sorted((candidate for candidate in scored if candidate.score >= POSSIBLE), key=lambda one: (-one.score, one.ordinal))
+    every = sorted(
+        (candidate for candidate in scored if candidate.score >= POSSIBLE), key=lambda candidate: (-candidate.score, candidate.ordinal)
+    )
     margin = STRONG_MARGIN if every and every[0].is_strong else MARGIN
-    return [one for one in every if one.score > every[0].score - margin and not every[0].beats(one)]
+    return [candidate for candidate in every if candidate.score > every[0].score - margin and not every[0].beats(candidate)]
 
 
 def _of_others(records: Mapping[str, Record], ours: Mapping[str, float], scale: Scale, others: Iterable[Entry]) -> set[str]:
@@ -231,7 +233,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
     if isinstance(value, list):
-        return [item for one in value if (item := canonical(one)) is not None] or None
+        return [item for element in value if (item := canonical(element)) is not None] or None
     return value
 
 

@@ -219,10 +219,10 @@ class Lookup:
 
         Changes older than the margin at an earlier look were seen then and are not read again.
         """
-        begun, known = self.now(), self.as_of
-        if known != self._known[0]:
-            self._known = known, begun
-        since = max(known - MARGIN, self._certain)
+        begun, known_as_of = self.now(), self.as_of
+        if known_as_of != self._known[0]:
+            self._known = known_as_of, begun
+        since = max(known_as_of - MARGIN, self._certain)
         for field in ("updated_at", "created_at"):
             listing = Listing(self.object_id, field=field, descending=True, until=since)
             try:
@@ -233,7 +233,7 @@ class Lookup:
                     moments = (micros_of(record.updated_at) or 0 for record in records)
                     self.as_of = max(self.as_of, *moments, 0)
                 if (begun - self._known[1]) * MICROS > MARGIN:
-                    self._certain = known
+                    self._certain = known_as_of
                 return True
             except Unsorted:
                 continue

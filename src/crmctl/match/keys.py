@@ -46,19 +46,19 @@ class KeyRule:
 
 def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str = "--key") -> KeyRule:
     """Return the rule for attributes given by slug. Raises UsageError for an attribute that does not exist or cannot be a key."""
-    known = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
-    found = []
+    by_slug = {attribute.slug: attribute for attribute in attributes if attribute.is_active is not False}
+    key_attributes = []
     for slug in dict.fromkeys(slugs):
-        attribute = known.get(slug)
+        attribute = by_slug.get(slug)
         if attribute is None:
-            listing = f"the attributes are: {', '.join(known)}"
-            hint = "--mode upsert updates records by their id" if slug == "id" else suggestion(slug, known, listing)
+            listing = f"the attributes are: {', '.join(by_slug)}"
+            hint = "--mode upsert updates records by their id" if slug == "id" else suggestion(slug, by_slug, listing)
             raise UsageError(f"{option}: there is no attribute {slug}", hint=hint, code="unknown_attribute")
         if attribute.type not in KEY_TYPES or attribute.is_list:
             kind = "list of values" if attribute.is_list else attribute.type
             raise UsageError(f"{option}: {slug} is a {kind}, which cannot be a key", code="unusable_key")
-        found.append(attribute)
-    return KeyRule(tuple(found))
+        key_attributes.append(attribute)
+    return KeyRule(tuple(key_attributes))
 
 
 def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:

@@ -128,7 +128,7 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
 
     spell_of_all = next((spell for spell in (_as_written, _without_blanks) if explains(spell)), None)
     kept = _kept(rows, there) if spell_of_all is None else frozenset[int]()
-    found: dict[int, str | None] = {}
+    pairs: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
     for key, ids in there.items():
@@ -144,9 +144,9 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
                 ambiguous.update(ordinal for ordinal, form in rows[key].items() if counts[spell(form)] < room[spell(form)])
                 ids = dict(_at_most(ids, room, spell))
         for group in _groups(rows[key], ids, twins, spell):
-            _match_group(group, known, found, extra, ambiguous)
+            _match_group(group, known, pairs, extra, ambiguous)
     foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
-    return RecordMatch(found, extra, frozenset(ambiguous), foreign, bool(recognition.key_types))
+    return RecordMatch(pairs, extra, frozenset(ambiguous), foreign, bool(recognition.key_types))
 
 
 class _Group(NamedTuple):
@@ -172,10 +172,10 @@ def _room(rows: Mapping[int, str], twins: Mapping[str, Twins], spell: Spell) -> 
 
 def _at_most(records: Mapping[str, str], room: Counter[str], spell: Spell) -> Iterator[tuple[str, str]]:
     """Yield the first records of each form, as many as there are rows."""
-    left = Counter(room)
+    room_left = Counter(room)
     for record_id, form in records.items():
-        if left[spell(form)] > 0:
-            left[spell(form)] -= 1
+        if room_left[spell(form)] > 0:
+            room_left[spell(form)] -= 1
             yield record_id, form
 
 
@@ -211,12 +211,12 @@ def _groups(rows: Mapping[int, str], records: Mapping[str, str], twins: Mapping[
         return [_Group(rows, records, _joined(twins.values()), len({*rows.values(), *twins}) > 1)]
     return [
         _Group(
-            {ordinal: form for ordinal, form in rows.items() if spell(form) == one},
-            {record_id: form for record_id, form in records.items() if spell(form) == one},
-            _joined(twin for form, twin in twins.items() if spell(form) == one),
+            {ordinal: form for ordinal, form in rows.items() if spell(form) == spelling},
+            {record_id: form for record_id, form in records.items() if spell(form) == spelling},
+            _joined(twin for form, twin in twins.items() if spell(form) == spelling),
         )
-        for one in room
-        if one in map(spell, rows.values())
+        for spelling in room
+        if spelling in map(spell, rows.values())
     ]
 
 
@@ -326,10 +326,14 @@ def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition:
     be other clients'.
     """
     there = _by_key(records, recognition)
-    rows = [(_telling(entry.data, recognition), found) for entry in entries if (found := there.get(recognition.key(entry.data) or ""))]
-    given = Counter(slug for data, _ in rows for slug in data)
-    same = Counter(slug for data, found in rows for slug in data if any(_resembles(data[slug], one.data.get(slug)) for one in found))
-    altered = {slug for slug, count in given.items() if count >= LEAST_JUDGED and 2 * same[slug] < count}
+    rows = [
+        (_telling(entry.data, recognition), candidates) for entry in entries if (candidates := there.get(recognition.key(entry.data) or ""))
+    ]
+    sent = Counter(slug for data, _ in rows for slug in data)
+    same = Counter(
+        slug for data, candidates in rows for slug in data if any(_resembles(data[slug], record.data.get(slug)) for record in candidates)
+    )
+    altered = {slug for slug, count in sent.items() if count >= LEAST_JUDGED and 2 * same[slug] < count}
     return replace(recognition, altered=recognition.altered | altered)
 
 
@@ -421,5 +425,5 @@ def _written(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: item for name in sorted(value) if (item := _written(value[name])) is not None} or None
     if isinstance(value, list):
-        return [item for one in value if (item := _written(one)) is not None] or None
+        return [item for element in value if (item := _written(element)) is not None] or None
     return None if value == "" else value

@@ -71,16 +71,16 @@ def parse_references(
     given: Iterable[str], attributes: Sequence[Attribute], target_of: Callable[[str], tuple[str, Sequence[Attribute]]]
 ) -> tuple[Reference, ...]:
     """Parse `--ref ATTR=OBJECT.KEY`. Raises UsageError for an invalid reference. `target_of`: the id and attributes of an object."""
-    known = {attribute.slug: attribute for attribute in attributes}
-    found: dict[str, Reference] = {}
+    by_slug = {attribute.slug: attribute for attribute in attributes}
+    parsed: dict[str, Reference] = {}
     for text in given:
         slug, _, rest = text.partition("=")
         name, _, key = rest.partition(".")
         if not (slug and name and key):
             raise UsageError(f"--ref: not ATTR=OBJECT.KEY: {text}", hint="for example --ref company=companies.domain")
-        attribute = known.get(slug)
+        attribute = by_slug.get(slug)
         if attribute is None or attribute.type != AttributeType.REFERENCE:
-            references = [name for name, one in known.items() if one.type == AttributeType.REFERENCE]
+            references = [name for name, attribute in by_slug.items() if attribute.type == AttributeType.REFERENCE]
             hint = suggestion(slug, references, f"references: {', '.join(references)}" if references else "")
             raise UsageError(f"--ref: {slug} is not a reference attribute", hint=hint, code="unknown_attribute")
         object_id, of_target = target_of(name)
@@ -93,32 +93,34 @@ def parse_references(
             if attribute.is_required and attribute.is_active is not False and attribute.slug != key
         )
         is_required, is_unique = bool(attribute.is_required), bool(told.is_unique)
-        found[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, is_required, is_unique)
-    return tuple(found.values())
+        parsed[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, is_required, is_unique)
+    return tuple(parsed.values())
 
 
 def columns_of(header: Sequence[str], slug: str) -> Iterator[tuple[str, str]]:
     """Yield the columns named after a key of a reference, such as `company.domain`, with the key."""
     for column in header:
-        left, dot, key = column.strip().partition(".")
-        if dot and fold(left) == fold(slug) and key:
+        owner, dot, key = column.strip().partition(".")
+        if dot and fold(owner) == fold(slug) and key:
             yield column, key
 
 
 def references_in(header: Sequence[str], attributes: Sequence[Attribute], given: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
     """Return the `--ref` options implied by columns such as `company.domain`, for attributes without an explicit option."""
-    known = {text.partition("=")[0] for text in given}
+    slugs = {text.partition("=")[0] for text in given}
     return [
         f"{attribute.slug}={name_of(attribute.target_object_id)}.{key}"
         for attribute in attributes
-        if attribute.type == AttributeType.REFERENCE and attribute.slug not in known and attribute.target_object_id is not None
+        if attribute.type == AttributeType.REFERENCE and attribute.slug not in slugs and attribute.target_object_id is not None
         for _, key in columns_of(header, attribute.slug)
     ]
 
 
 def stand_ins(attributes: Sequence[Attribute], references: Sequence[Reference]) -> list[Attribute]:
     by_slug = {reference.slug: reference for reference in references}
-    return [found.stand_in(attribute) if (found := by_slug.get(attribute.slug)) is not None else attribute for attribute in attributes]
+    return [
+        reference.stand_in(attribute) if (reference := by_slug.get(attribute.slug)) is not None else attribute for attribute in attributes
+    ]
 
 
 FILE_NAME = "references.sqlite"
@@ -296,7 +298,7 @@ class ReferenceMap:
             parents: set[int] = set()
             for reference, rule in self._references:
                 value = payload.data.get(reference.slug)
-                meanings = [self._meaning(reference, rule, one) or _Meaning() for one in _values(value)]
+                meanings = [self._meaning(reference, rule, item) or _Meaning() for item in _values(value)]
                 parents.update(meaning.parent for meaning in meanings if meaning.parent is not None)
                 if any(meaning.row is not None for meaning in meanings):
                     waiting = reference.slug if reference.is_required else waiting
@@ -325,10 +327,10 @@ class ReferenceMap:
     def parents(self, group: ParentGroup) -> Iterator[tuple[int, Json, str | None]]:
         """Yield each parent's number, data, and id if known."""
         last, query = 0, "SELECT no, value, id FROM parent WHERE object_id = ? AND attribute = ? AND no > ? ORDER BY no LIMIT 500"
-        while found := self._db.execute(query, (group.reference.object_id, group.reference.key, last)).fetchall():
-            for number, value, record_id in found:
+        while rows := self._db.execute(query, (group.reference.object_id, group.reference.key, last)).fetchall():
+            for number, value, record_id in rows:
                 yield number, {group.reference.key: jsontext.loads(value)}, record_id
-            last = found[-1][0]
+            last = rows[-1][0]
 
     def know_parents(self, ids: Mapping[int, str], errors: Mapping[int, str]) -> None:
         self._db.execute("BEGIN")
@@ -351,11 +353,11 @@ class ReferenceMap:
 
     def links(self) -> Iterator[tuple[int, dict[str, Links]]]:
         last, query = 0, "SELECT ordinal, links FROM later WHERE links <> '{}' AND ordinal > ? ORDER BY ordinal LIMIT 500"
-        while found := self._db.execute(query, (last,)).fetchall():
-            for ordinal, links in found:
+        while rows := self._db.execute(query, (last,)).fetchall():
+            for ordinal, links in rows:
                 every = jsontext.loads(links).items()
                 yield ordinal, {slug: Links(many, [self._link(*value) for value in values]) for slug, (many, values) in every}
-            last = found[-1][0]
+            last = rows[-1][0]
 
     def _link(self, record_id: str | None, row: int | None, rival: str | None, parent: int | None) -> RowLink:
         if parent is not None:
@@ -388,16 +390,16 @@ class ReferenceMap:
             if value is None:
                 continue
             ids, is_later = [], False
-            for one in _values(value):
-                meaning = self._meaning(reference, rule, one)
+            for item in _values(value):
+                meaning = self._meaning(reference, rule, item)
                 if meaning is None:
-                    findings += self._not_looked_up(payload, reference, rule, one)
+                    findings += self._not_looked_up(payload, reference, rule, item)
                     continue
                 is_later = is_later or meaning.is_later
                 if len(meaning.ids) == 1:
                     ids.append(meaning.ids[0])
                 elif not meaning.is_later and (finding := self._finding(reference, meaning)) is not None:
-                    findings.append(finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, one))
+                    findings.append(finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, item))
             if is_later:
                 del data[reference.slug]
             else:
@@ -415,11 +417,11 @@ class ReferenceMap:
         query = (
             "SELECT ids, row, rival, problem, parent, parent.id FROM meant LEFT JOIN parent ON no = parent WHERE slug = ? AND meant.key = ?"
         )
-        found = self._db.execute(query, (reference.slug, rule.key({reference.key: value}))).fetchone()
-        if found is None:
+        row = self._db.execute(query, (reference.slug, rule.key({reference.key: value}))).fetchone()
+        if row is None:
             return None
-        *facts, made = found[1:]
-        return _Meaning([made] if made is not None else jsontext.loads(found[0]), *facts)
+        *facts, made = row[1:]
+        return _Meaning([made] if made is not None else jsontext.loads(row[0]), *facts)
 
     def _finding(self, reference: Reference, meaning: _Meaning) -> Finding | None:
         if meaning.problem is not None:
@@ -445,14 +447,14 @@ def as_sent(attribute: Attribute | None, value: Any) -> Any:
 
 def ids_only(value: Any) -> Any:
     if isinstance(value, list):
-        return [ids_only(one) for one in value]
+        return [ids_only(item) for item in value]
     return value.get("id") if isinstance(value, Mapping) else value
 
 
 def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
     """Return a reference value with new ids; `new` is keyed by the old ids in lower case. A list names each record only once."""
     if isinstance(value, list):
-        return list(dict.fromkeys(replace_ids(one, new) for one in value))
+        return list(dict.fromkeys(replace_ids(item, new) for item in value))
     return new.get(value.lower(), value) if isinstance(value, str) else value
 
 
@@ -469,8 +471,8 @@ def reference_ids(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from reference_ids(value.get("id"))
     elif isinstance(value, list):
-        for one in value:
-            yield from reference_ids(one)
+        for item in value:
+            yield from reference_ids(item)
 
 
 def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int | None) -> bool:
@@ -521,6 +523,6 @@ def _sample(newest: Page[Record], slug: str) -> tuple[Record, str] | None:
     named = [(record, value) for record in newest.items if (value := record.data.get(slug)) is not None]
     if any(isinstance(value, list) for _, value in named):
         return None
-    pairs = [(record, one) for record, value in named for one in reference_ids(value) if one != one.upper()]
-    often = Counter(one for _, one in pairs)
+    pairs = [(record, record_id) for record, value in named for record_id in reference_ids(value) if record_id != record_id.upper()]
+    often = Counter(record_id for _, record_id in pairs)
     return min(pairs, key=lambda pair: often[pair[1]], default=None)

@@ -46,17 +46,17 @@ class TableColumn:
     part: str | None = None
 
     def value(self, data: Mapping[str, Any]) -> SqlValue:
-        given = data.get(self.attribute.slug)
-        if given is None:
+        value = data.get(self.attribute.slug)
+        if value is None:
             return None
         if self.part is not None:
-            return _part(self.attribute, self.part, given)
-        return _shown(self.attribute, given)
+            return _part(self.attribute, self.part, value)
+        return _shown(self.attribute, value)
 
 
 def table_columns(attributes: Iterable[Attribute], loose: Iterable[str] = ()) -> list[TableColumn]:
     """Return the columns: attributes in display order, then parts. Attributes in `loose` have numbers that SQLite cannot hold exactly."""
-    ordered = sorted(attributes, key=lambda each: each.display_order if each.display_order is not None else 1 << 30)
+    ordered = sorted(attributes, key=lambda attribute: attribute.display_order if attribute.display_order is not None else 1 << 30)
     taken, untyped = set(FIXED), set(loose)
     columns: list[TableColumn] = []
 
@@ -165,8 +165,8 @@ def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
         text = JOINED_BY[attribute.type].join(str(part) for part in parts if part not in (None, ""))
         return text or clean_text(jsontext.dumps(value))
     main = _MAIN_PARTS.get(attribute.type or "")
-    if main is not None and (found := _part(attribute, main, value)) is not None:
-        return found
+    if main is not None and (part_value := _part(attribute, main, value)) is not None:
+        return part_value
     if attribute.type == AttributeType.REFERENCE and isinstance(value.get("id"), str):
         return clean_text(value["id"])
     return clean_text(jsontext.dumps(value))
@@ -175,8 +175,8 @@ def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
 def _part(attribute: Attribute, part: str, value: Any) -> SqlValue:
     if not isinstance(value, dict):
         return None
-    found = next((item for name, item in value.items() if usual_name(attribute, name) == part and item is not None), None)
-    return None if found is None else _plain(found)
+    part_value = next((item for name, item in value.items() if usual_name(attribute, name) == part and item is not None), None)
+    return None if part_value is None else _plain(part_value)
 
 
 FORMAT = 1
@@ -239,8 +239,8 @@ class SyncState:
     @classmethod
     def from_text(cls, text: str) -> Self:
         document = jsontext.loads(text)
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in document.items() if name in known})
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in document.items() if name in names})
 
 
 def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
@@ -315,14 +315,14 @@ class MirrorFile:
         self.db.close()
 
     def _prepare(self, profile: str, origin: str) -> None:
-        found = self._format()
-        if found not in (None, FORMAT):
+        file_format = self._format()
+        if file_format not in (None, FORMAT):
             raise StorageError(
-                f"the mirror {self.path} has the format {found}, this crmctl writes {FORMAT}",
+                f"the mirror {self.path} has the format {file_format}, this crmctl writes {FORMAT}",
                 hint="crmctl mirror remove, then crmctl mirror sync makes it anew",
                 code="damaged_file",
             )
-        if found == FORMAT:
+        if file_format == FORMAT:
             return
         with self.transaction():
             for name, columns in FIXED_TABLES.items():
@@ -407,8 +407,8 @@ def search_table(table: str) -> str:
 def remove_mirror(path: Path) -> bool:
     """Delete a mirror and the remains of interrupted syncs; return whether there was one."""
     was_there = path.exists()
-    for one in (path, *path.parent.glob(f"{path.name}*")):
-        one.unlink(missing_ok=True)
+    for file in (path, *path.parent.glob(f"{path.name}*")):
+        file.unlink(missing_ok=True)
     return was_there
 
 

@@ -121,8 +121,8 @@ class LocalCopy:
         marks = ", ".join("?" * len(numbers))
         with storage_errors(self.path):
             rows = self._db.execute(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)
-            found = {number: _record(wire) for number, wire in rows}
-        return [found[number] for number in numbers]
+            records = {number: _record(wire) for number, wire in rows}
+        return [records[number] for number in numbers]
 
     def record(self, object_id: str, record_id: str) -> Record | None:
         with storage_errors(self.path):
@@ -191,25 +191,25 @@ class MirroredLists:
         state = self._copy.state(object_id)
         if state is None or not state.proven or state.excluded:
             return None
-        known = {attribute_id: facts for attribute_id, facts in state.fingerprint.items() if facts[-1]}
-        return state if known == fingerprint_of(attributes) else None
+        active = {attribute_id: facts for attribute_id, facts in state.fingerprint.items() if facts[-1]}
+        return state if active == fingerprint_of(attributes) else None
 
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
         limit, offset = query.get("limit", 50), query.get("offset", 0)
-        wanted = (object_id, tuple(query.get("filters", ())), query.get("sort") or "created_at", query.get("order") != "asc")
-        if wanted not in self._lists:
-            self._lists[wanted] = self._numbers(*wanted)
-        numbers = self._lists[wanted]
+        query_key = (object_id, tuple(query.get("filters", ())), query.get("sort") or "created_at", query.get("order") != "asc")
+        if query_key not in self._lists:
+            self._lists[query_key] = self._numbers(*query_key)
+        numbers = self._lists[query_key]
         return Page(self._copy.numbered(object_id, numbers[offset : offset + limit]), len(numbers), limit, offset)
 
     search_records = list_records
 
     def get_record(self, object_id: str, record_id: str) -> Record:
         """Return a record, whatever the case of its id. Raises NotFoundError."""
-        found = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._stored_id(object_id, record_id.lower()))
-        if found is None:
+        record = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._stored_id(object_id, record_id.lower()))
+        if record is None:
             raise NotFoundError(f"no record {record_id} in the mirror")
-        return found
+        return record
 
     def _stored_id(self, object_id: str, lower_id: str) -> str:
         if object_id not in self._stored_ids:

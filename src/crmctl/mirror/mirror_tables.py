@@ -124,15 +124,15 @@ class ObjectTable:
         done = Written()
         for record in records:
             row = self._row(record, wire_text(record.wire))
-            known = self._db.execute(self._compare, [*row, record.id]).fetchone()
-            if known is None:
+            stored = self._db.execute(self._compare, [*row, record.id]).fetchone()
+            if stored is None:
                 number = self._db.execute(self._insert, row).lastrowid
                 done.created += 1
-            elif known[2]:
+            elif stored[2]:
                 continue
             else:
-                number = known[0]
-                self._unsearch(number, known[1])
+                number = stored[0]
+                self._unsearch(number, stored[1])
                 self._db.execute(self._update, [*row, number])
                 done.updated += 1
             if self._has_search:
@@ -141,10 +141,10 @@ class ObjectTable:
 
     def delete(self, ids: Iterable[str]) -> None:
         for record_id in ids:
-            known = self._db.execute(f"SELECT _no, _data FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
-            if known is not None:
-                self._unsearch(*known)
-                self._db.execute(f"DELETE FROM {self._table} WHERE _no = ?", (known[0],))
+            stored = self._db.execute(f"SELECT _no, _data FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
+            if stored is not None:
+                self._unsearch(*stored)
+                self._db.execute(f"DELETE FROM {self._table} WHERE _no = ?", (stored[0],))
 
     def _unsearch(self, number: int, wire: str) -> None:
         if self._has_search:
@@ -164,8 +164,8 @@ class ObjectTable:
 
     def holds(self, record: Record) -> bool:
         """Whether every column of this record holds what the record puts there."""
-        known = self._db.execute(self._compare, [*self._row(record, wire_text(record.wire)), record.id]).fetchone()
-        return known is not None and bool(known[2])
+        stored = self._db.execute(self._compare, [*self._row(record, wire_text(record.wire)), record.id]).fetchone()
+        return stored is not None and bool(stored[2])
 
     def known(self, record_id: str) -> KnownRecord | None:
         row = self._db.execute(f"SELECT id, _created, _updated, _data FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
@@ -210,10 +210,10 @@ def _micros(timestamp: Any) -> int:
 
 
 def write_objects(file: MirrorFile, objects: Iterable[Object], state: SyncState) -> None:
-    for each in objects:
+    for crm_object in objects:
         row = (
-            each.id, each.slug, state.table_name, each.type, each.plural_name, each.singular_name, each.description, each.is_active,
-            each.created_at, each.updated_at, wire_text(each.wire),
+            crm_object.id, crm_object.slug, state.table_name, crm_object.type, crm_object.plural_name, crm_object.singular_name,
+            crm_object.description, crm_object.is_active, crm_object.created_at, crm_object.updated_at, wire_text(crm_object.wire),
         )  # fmt: skip
         _insert(file, "objects", row)
 
@@ -223,11 +223,12 @@ def write_attributes(file: MirrorFile, of: Object, attributes: Sequence[Attribut
     file.db.execute("DELETE FROM attributes WHERE object_id = ?", (of.id,))
     kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
     columns = {column.attribute.id for column in table_columns(kept, state.loose) if column.part is None}
-    for each in attributes:
+    for attribute in attributes:
         row = (
-            each.id, of.id, each.slug, each.name, each.type, each.slug if each.id in columns else None, each.is_required, each.is_unique,
-            each.is_list, each.is_active, each.display_order, None if each.config is None else jsontext.dumps(each.config),
-            each.created_at, each.updated_at, wire_text(each.wire),
+            attribute.id, of.id, attribute.slug, attribute.name, attribute.type, attribute.slug if attribute.id in columns else None,
+            attribute.is_required, attribute.is_unique, attribute.is_list, attribute.is_active, attribute.display_order,
+            None if attribute.config is None else jsontext.dumps(attribute.config),
+            attribute.created_at, attribute.updated_at, wire_text(attribute.wire),
         )  # fmt: skip
         _insert(file, "attributes", row)
 

@@ -156,16 +156,16 @@ class ObjectSync:
         if must_sort and not reader.sorts:
             raise CannotProve("nothing shows yet that the service sorts by time of change")
         while True:
-            found = self._find_deleted(read)
-            if found is None:
+            deleted = self._find_deleted(read)
+            if deleted is None:
                 before = None if looked_back or read.is_whole else read.lowest
                 if stands_still(self.lister, self.state.object_id, self.table, mark.since, before):
                     return read, located
                 looked_back = True
                 again = reader.read(mark, newest, whole=True)
             else:
-                located += found
-                moved += found == 0
+                located += deleted
+                moved += deleted == 0
                 if moved > RETRIES:
                     raise CannotProve("others kept writing while deletions were looked for")
                 again = reader.read(replace(read.mark, since=mark.since), read.newest)
@@ -305,8 +305,8 @@ class ObjectSync:
 
     def _refuse_older_list(self, gone: Iterable[str]) -> None:
         """Raise ServiceError if the record changed last, among those a full list lacks, exists unchanged: the list is older."""
-        known = (each for each in map(self.table.known, gone) if each is not None)
-        newest = max(known, key=lambda each: each.updated, default=None)
+        stored = (row for row in map(self.table.known, gone) if row is not None)
+        newest = max(stored, key=lambda row: row.updated, default=None)
         if newest is None:
             return
         try:

@@ -166,14 +166,14 @@ class ChangeReader:
         news = []
         for record in page:
             is_first = self._db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record.id,)).rowcount
-            changed, known = _changed(record) or 0, self._table.known(record.id)
-            if known is not None and known.wire == wire_text(record.wire):
+            changed, stored = _changed(record) or 0, self._table.known(record.id)
+            if stored is not None and stored.wire == wire_text(record.wire):
                 result.overlap += is_first  # repeated records may be changes read a moment ago
                 continue
-            if known is not None and changed < known.updated:
+            if stored is not None and changed < stored.updated:
                 raise CannotProve("a record has gone back in time, as after a backup was put back", contradicts=True)
             if horizon is not None and changed < horizon:
-                kind = "unknown" if known is None else "another"
+                kind = "unknown" if stored is None else "another"
                 raise CannotProve(f"a record changed long ago is {kind}, as after a backup was put back", contradicts=True)
             news.append(record)
         done = self._table.write(news)
@@ -197,8 +197,8 @@ class ChangeReader:
 
         Records changed since their creation are read one by one, others if they are few.
         """
-        known = [each for each in map(self._table.known, unseen) if each is not None]
-        asked = [each.id for each in known if each.created != each.updated or len(known) <= FEW]
+        stored = [row for row in map(self._table.known, unseen) if row is not None]
+        asked = [row.id for row in stored if row.created != row.updated or len(stored) <= FEW]
         if len(asked) > most_asked_for(self._table.count()):
             raise CannotProve(f"{len(asked):,} records that were changed are not among the changes")
         for record_id in asked:
@@ -338,7 +338,7 @@ class DeletionSearch:
         """Return the offset between `low` and `high` of the first record created at `key` or later."""
         while low < high:
             page = self._fetch(max(low, (low + high - self._page) // 2))
-            place = next((place for place, each in enumerate(page.keys) if each >= key), None)
+            place = next((place for place, page_key in enumerate(page.keys) if page_key >= key), None)
             if place is None:
                 low = page.end
             elif place > 0 or page.offset == low:
@@ -427,8 +427,8 @@ def places(start: int, stop: int, step: int) -> list[int]:
 
 def _fits(page: Slice, table: ObjectTable) -> bool:
     for row in page.rows:
-        known = table.known(row.id)
-        if known is None or known.wire != wire_text(row.wire):
+        stored = table.known(row.id)
+        if stored is None or stored.wire != wire_text(row.wire):
             return False
     edges = [place for place in range(1, len(page.keys)) if page.keys[place - 1] < page.keys[place]]
     return all(table.count_changed_after(-page.keys[place]) == page.offset + place for place in (*edges[:1], *edges[-1:]))
@@ -452,12 +452,12 @@ def compare_page(lister: CountedReads, object_id: str, table: ObjectTable, offse
 def compare(page: Slice, table: ObjectTable, read: ChangesRead) -> int:
     """Compare a page that was read just after these changes."""
     for record in page.rows:
-        known, changed = table.known(record.id), micros_of(record.updated_at) or 0
-        if known is None:
+        stored, changed = table.known(record.id), micros_of(record.updated_at) or 0
+        if stored is None:
             if changed < read.mark.since:
                 raise CannotProve("a record is there whose creation was never seen")
-        elif known.wire != wire_text(record.wire):
-            if changed <= known.updated:
+        elif stored.wire != wire_text(record.wire):
+            if changed <= stored.updated:
                 raise CannotProve("a record has changed without its time of change")
             if changed < read.mark.as_of - UNEVEN:
                 raise CannotProve("a record has changed and was not listed among the changes")

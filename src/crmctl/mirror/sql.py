@@ -156,13 +156,13 @@ def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int 
     if not has_full_text(file.db):
         raise UsageError("this Python's SQLite has no full-text search (FTS5)", hint="crmctl mirror sql \"SELECT ... LIKE '%text%'\"")
     asked = " AND ".join(f'"{word}"*' for word in words)
-    found: list[tuple[float, str, SyncState, int]] = []
+    hits: list[tuple[float, str, SyncState, int]] = []
     with storage_errors(file.path), file.snapshot():
         for state in _chosen(file, objects):
             index = quoted(search_table(state.table_name))
             statement = f"SELECT rowid, bm25({index}) FROM {index} WHERE {index} MATCH ? ORDER BY bm25({index}) LIMIT ?"
-            found += [(score, state.slug, state, number) for number, score in file.db.execute(statement, (asked, limit))]
-        best = heapq.nsmallest(limit, found, key=lambda hit: (hit[0], hit[1], hit[3]))
+            hits += [(score, state.slug, state, number) for number, score in file.db.execute(statement, (asked, limit))]
+        best = heapq.nsmallest(limit, hits, key=lambda hit: (hit[0], hit[1], hit[3]))
         return [_hit(file, state, number, -score, words) for score, _, state, number in best]
 
 
@@ -171,12 +171,12 @@ def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
     states = [state for state in file.states() if state.syncs and search_table(state.table_name) in there]
     if not objects:
         return states
-    known = {name: state for state in reversed(states) for name in (state.slug, state.object_id)}
+    by_name = {name: state for state in reversed(states) for name in (state.slug, state.object_id)}
     for name in objects:
-        if name not in known:
+        if name not in by_name:
             slugs = ", ".join(state.slug for state in states)
             raise NotFoundError(f"{name} is not in the mirror", hint=f"it has: {slugs}; crmctl mirror sync {name} adds it")
-    return [known[name] for name in dict.fromkeys(objects)]
+    return [by_name[name] for name in dict.fromkeys(objects)]
 
 
 def _hit(file: MirrorFile, state: SyncState, number: int, score: float, words: Sequence[str]) -> Json:

@@ -170,12 +170,12 @@ def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[
 
 def _replace(file: MirrorFile) -> Written:
     db, written = file.db, Written()
-    for wire, known in db.execute("SELECT l.wire, a._data FROM temp._listed l LEFT JOIN activities a USING (id)"):
+    for wire, stored in db.execute("SELECT l.wire, a._data FROM temp._listed l LEFT JOIN activities a USING (id)"):
         activity = Activity.parse(jsontext.loads(wire))
-        if known is None or not holds_activity(file, activity):
+        if stored is None or not holds_activity(file, activity):
             write_activity(file, activity)
-            written.updated += known is not None
-            written.created += known is None
+            written.updated += stored is not None
+            written.created += stored is None
     gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)").fetchall()
     for table, column in (("activities", "id"), ("activity_links", "activity_id")):
         db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
@@ -254,8 +254,8 @@ class MirrorSync:
         excluded = self._excluded(request, objects)
         if not request.objects or not self._file.states():
             self._sync_members()
-        for each in chosen:
-            self._sync_object(each, request, excluded.get(each.id, ()))
+        for object_sync in chosen:
+            self._sync_object(object_sync, request, excluded.get(object_sync.id, ()))
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
@@ -268,7 +268,7 @@ class MirrorSync:
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
         objects = [crm_object for crm_object in self._objects() if crm_object.id in states]
         chosen = [find_object(name, objects) for name in dict.fromkeys(names)] if names else objects
-        return [ObjectSync(self.plan, self._file, states[each.id], self._attributes(each)) for each in chosen]
+        return [ObjectSync(self.plan, self._file, states[crm_object.id], self._attributes(crm_object)) for crm_object in chosen]
 
     @property
     def schema_requests(self) -> int:
@@ -281,15 +281,15 @@ class MirrorSync:
 
     def _known(self, request: SyncRequest) -> list[Object]:
         """Return the requested objects if the attributes of all were read since the last sync, which shows that they exist; else none."""
-        found = []
+        objects = []
         for object_id in request.objects:
             state, read = self._file.state(object_id), request.just_read.get(object_id)
             row = self._file.db.execute("SELECT _data FROM objects WHERE id = ?", (object_id,)).fetchone()
             if state is None or read is None or row is None or state.taken >= read.asked:
                 return []
-            found.append(Object.parse(jsontext.loads(row[0])))
+            objects.append(Object.parse(jsontext.loads(row[0])))
         self._just_read = dict(request.just_read)
-        return found
+        return objects
 
     def _objects(self) -> list[Object]:
         """Return the service's objects and drop those of the mirror that no longer exist."""
@@ -311,8 +311,8 @@ class MirrorSync:
     def _chosen(self, request: SyncRequest, objects: Sequence[Object]) -> list[Object]:
         if request.objects:
             return [find_object(name, objects) for name in dict.fromkeys(request.objects)]
-        known = {state.object_id for state in self._file.states()} - {ACTIVITIES}
-        return [crm_object for crm_object in objects if crm_object.id in known] if known else list(objects)
+        synced = {state.object_id for state in self._file.states()} - {ACTIVITIES}
+        return [crm_object for crm_object in objects if crm_object.id in synced] if synced else list(objects)
 
     def _excluded(self, request: SyncRequest, objects: Sequence[Object]) -> dict[str, list[str]]:
         return {find_object(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
@@ -409,14 +409,14 @@ class MirrorSync:
         Note only a sample of many, because a service may keep such references; return the sampled objects.
         """
         sampled = set()
-        for target, found in synced.items():
+        for target, result in synced.items():
             for object_id, table, column in references_to(self._file, target):
                 if object_id not in synced:
                     continue
                 most = most_asked_for(synced[object_id].state.records)
                 rows = self._file.db.execute(
                     f"SELECT ?, id FROM {quoted(table)} WHERE _updated >= ? AND {quoted(column)} NOT IN "
-                    f"(SELECT id FROM {quoted(found.state.table_name)}) LIMIT ?",
+                    f"(SELECT id FROM {quoted(result.state.table_name)}) LIMIT ?",
                     (object_id, self._since.get(object_id) or 0, most + 1),
                 ).fetchall()
                 if len(rows) > most:

@@ -63,24 +63,27 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
         if objects and not is_asked:
             names = objects
         syncs = mirror.object_syncs(names) if names or not objects else []
-        found = Verification([], requests=mirror.schema_requests)
+        verification = Verification([], requests=mirror.schema_requests)
         for sync in syncs:
-            found.wrong += _verify(sync)
-            found.records += sync.state.records
-            found.requests += sync.lister.requests
+            verification.wrong += _verify(sync)
+            verification.records += sync.state.records
+            verification.requests += sync.lister.requests
         if state is not None and is_asked:
             reading = read_activities(mirror.plan, context.service, file)
-            found.wrong += _verify_activities(file, state)
-            found.records += take_activities(file, reading).state.records
-            found.requests += reading.requests
-        return found
+            verification.wrong += _verify_activities(file, state)
+            verification.records += take_activities(file, reading).state.records
+            verification.requests += reading.requests
+        return verification
 
 
 def _verify_activities(file: MirrorFile, state: SyncState) -> list[Json]:
     """Return the wrong activities. Activities that have not changed since the last sync must equal those in the mirror."""
     [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
     differences = [_Difference(*row) for row in wrong_activities(file)]
-    problems = {each.id: Wrong.STALE if each.is_one_version else _problem(each, state.as_of - UNEVEN) for each in differences}
+    problems = {
+        difference.id: Wrong.STALE if difference.is_one_version else _problem(difference, state.as_of - UNEVEN)
+        for difference in differences
+    }
     return _told(state, problems, is_intact=held == state.records)
 
 
@@ -98,7 +101,7 @@ def _verify(sync: ObjectSync) -> list[Json]:
             sync.prepare_table()
         differences = list(_differences(sync, staging))
         sync.take(staging, scan)
-    return _told(state, {each.id: _problem(each, newest) for each in differences}, is_intact=is_intact)
+    return _told(state, {difference.id: _problem(difference, newest) for difference in differences}, is_intact=is_intact)
 
 
 def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: bool) -> list[Json]:
@@ -115,11 +118,11 @@ def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:
             record = Record.parse(jsontext.loads(wire))
             listed.add(record.id)
             if not sync.table.holds(record):
-                known = sync.table.known(record.id)
-                yield _Difference(record.id, None if known is None else known.wire, wire_text(record.wire))
+                stored = sync.table.known(record.id)
+                yield _Difference(record.id, None if stored is None else stored.wire, wire_text(record.wire))
         for record_id in sync.table.ids():
-            if record_id not in listed and (known := sync.table.known(record_id)) is not None:
-                yield _Difference(record_id, known.wire, None)
+            if record_id not in listed and (stored := sync.table.known(record_id)) is not None:
+                yield _Difference(record_id, stored.wire, None)
 
 
 def _problem(found: _Difference, newest: int | None) -> Wrong | None:

@@ -48,11 +48,11 @@ def _add(target: Json, source: Any, path: Path) -> None:
         target[key] = value
     elif isinstance(value, list) and any(isinstance(element, Mapping) for element in value):
         elements = target.setdefault(key, [{} for _ in value])
-        for one, element in zip(elements, value, strict=True):
-            _add(one, element, path[1:])
+        for item, element in zip(elements, value, strict=True):
+            _add(item, element, path[1:])
     elif isinstance(value, Mapping) and _leads_to_something(value, path[1:]):
-        known = target.get(key)
-        target[key] = inner = dict(known) if isinstance(known, Mapping) else {}
+        present = target.get(key)
+        target[key] = inner = dict(present) if isinstance(present, Mapping) else {}
         _add(inner, value, path[1:])
 
 

@@ -34,8 +34,8 @@ def nearest(word: str, candidates: Iterable[str], cutoff: float = CUTOFF) -> str
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return `did you mean people?`, or an empty text."""
-    found = nearest(word, candidates)
-    return f"did you mean {found}?" if found is not None else ""
+    candidate = nearest(word, candidates)
+    return f"did you mean {candidate}?" if candidate is not None else ""
 
 
 def suggestion(word: str, candidates: Iterable[str], listing: str = "") -> str | None:

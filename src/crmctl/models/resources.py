@@ -21,12 +21,12 @@ def to_camel(name: str) -> str:
 
 def document_of(result: object, names: str, **others: Any) -> dict[str, Any]:
     """Return the JSON form of attributes in the order of their names, which become camel case. `others` are values by such a name."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for name in names.split():
         camel = to_camel(name)
         value = others[camel] if camel in others else getattr(result, name)
-        found[camel] = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
-    return found
+        document[camel] = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
+    return document
 
 
 class _Unusable(ValueError):

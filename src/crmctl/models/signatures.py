@@ -62,9 +62,9 @@ def read_headers(headers: Mapping[str, str]) -> SignedHeaders:
     """The signed headers under the standard's or Svix's names, whatever their case. Raises SignatureError naming what is missing."""
     lowered = {name.lower(): value for name, value in headers.items()}
     for family in HEADER_FAMILIES:
-        found = [lowered.get(f"{family}-{part}") for part in ("id", "timestamp", "signature")]
-        if all(found):
-            return SignedHeaders(*(str(value) for value in found))
+        values = [lowered.get(f"{family}-{part}") for part in ("id", "timestamp", "signature")]
+        if all(values):
+            return SignedHeaders(*(str(value) for value in values))
     missing = [f"webhook-{part}" for part in ("id", "timestamp", "signature") if not lowered.get(f"webhook-{part}")]
     raise SignatureError(f"missing header {', '.join(missing)}")
 

@@ -124,14 +124,14 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
     folder = OrgFolder(request.folder)
     _refuse_masked(folder, request, context.origin)
     store_of(context).prepare()
-    known = _read_map(request.map_file)
+    id_map = _read_map(request.map_file)
     with ExitStack() as stack:
         job = None if request.dry_run else unfinished(context, request.folder)
         if job is not None:
             _hold(stack, job)
             settle(context, job, request.settle)
         compared, present = stack.enter_context(
-            service_compared(context, folder, request.matches, known | known_ids(context), edited=request.edited)
+            service_compared(context, folder, request.matches, id_map | known_ids(context), edited=request.edited)
         )
         plan = plan_of(compared, request, takes_sections=takes_sections(context))
         approve(plan)
@@ -148,7 +148,7 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
             job.state = JobState.FINISHED
         if not request.dry_run and request.map_file is not None:
             with whole_file(request.map_file, mode=0o600) as file:
-                file.write(jsontext.dumps(dict(sorted((known | known_ids(context)).items())), indent=0) + "\n")
+                file.write(jsontext.dumps(dict(sorted((id_map | known_ids(context)).items())), indent=0) + "\n")
     return plan
 
 
@@ -172,12 +172,12 @@ def _read_map(path: Path | None) -> dict[str, str]:
     if path is None or not path.exists():
         return {}
     try:
-        known = jsontext.loads(path.read_bytes())
+        id_map = jsontext.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {reason(error)}", code="unusable_input") from error
-    if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
+    if not isinstance(id_map, dict) or not all(isinstance(value, str) for value in id_map.values()):
         raise UsageError(f"{path} is no id map of crmctl", code="unusable_input")
-    return known
+    return id_map
 
 
 def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_sections: bool) -> ApplyPlan:
@@ -228,20 +228,22 @@ def object_order(folder: OrgFolder) -> list[str]:
 
     Raises RejectedError if required references form a cycle.
     """
-    left, order = dict(folder.objects), list[str]()
+    waiting, order = dict(folder.objects), list[str]()
 
     def waits_for(slug: str) -> tuple[int, int]:
         """Return how many required references and how many references lead to objects that are left."""
-        references = [each for each in references_of(left[slug]).values() if each.target in left and each.target != slug]
-        return sum(each.is_required for each in references), len(references)
+        references = [
+            reference for reference in references_of(waiting[slug]).values() if reference.target in waiting and reference.target != slug
+        ]
+        return sum(reference.is_required for reference in references), len(references)
 
-    while left:
-        chosen = min(left, key=waits_for)
+    while waiting:
+        chosen = min(waiting, key=waits_for)
         if waits_for(chosen)[0]:
-            problem = f"required references form a cycle: {', '.join(left)}; no record of them can be created first"
+            problem = f"required references form a cycle: {', '.join(waiting)}; no record of them can be created first"
             raise RejectedError(problem, code="required_cycle")
         order.append(chosen)
-        del left[chosen]
+        del waiting[chosen]
     return order
 
 
@@ -337,18 +339,18 @@ class _Run:
     def _send_entries(self, section: str) -> None:
         """Create and change activities, or the entries of a section, one request each."""
         kind, tables, send = f" {section}", self.compared.tables, self._send_activity if section == "activities" else self._send_entry
-        wanted: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
+        entries: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
         changes = self.compared.changed(kind, strict=section == "activities")
-        wanted += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
-        if section not in self.plan.others or not wanted:
+        entries += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
+        if section not in self.plan.others or not entries:
             return
         step = begin_step(self.job, "entries", section)
-        for source, known in wanted:
+        for source, target_id in entries:
             data, left_out = self.compared.translated(kind, tables.data(Side.RIGHT, kind, source), strict=True)
             for name in left_out:
                 self.plan.leave(f"{section} {source}", f"{name} is not in the service")
             try:
-                send(step, source, known, data)
+                send(step, source, target_id, data)
             except (DeniedError, NotFoundError, RejectedError) as error:
                 self.plan.leave(f"{section} {source}", error.message)
 

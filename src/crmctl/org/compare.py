@@ -117,18 +117,18 @@ class OrgComparison:
 
         def new(_: str, target: str, record_id: str) -> str | None:
             kinds = self.right.objects if target == ANY else (target,)
-            left = next((found for each in kinds if (found := self.lefts(each).get(record_id)) is not None), None)
-            return left if left is not None or strict else record_id
+            left_id = next((paired for target_kind in kinds if (paired := self.lefts(target_kind).get(record_id)) is not None), None)
+            return left_id if left_id is not None or strict else record_id
 
         return self.tables.moved(kind, data, new)
 
     def changed(self, kind: str, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield the pairs that differ. `strict` is that of `translated`."""
-        for left, before, right, after in self.tables.pairs(kind):
-            wanted = self.translated(kind, after, strict=strict)[0]
-            names = [name for name in {**before, **wanted} if not self._alike(kind, name, wanted.get(name), before.get(name))]
+        for left_id, before, right, after in self.tables.pairs(kind):
+            expected = self.translated(kind, after, strict=strict)[0]
+            names = [name for name in {**before, **expected} if not self._alike(kind, name, expected.get(name), before.get(name))]
             if names:
-                yield OrgChange("changed", kind.strip(), left, right, {name: (before.get(name), wanted.get(name)) for name in names})
+                yield OrgChange("changed", kind.strip(), left_id, right, {name: (before.get(name), expected.get(name)) for name in names})
 
     def _alike(self, kind: str, name: str, wanted: Any, current: Any) -> bool:
         attribute = None if self.is_exact else self._attributes.get(kind, {}).get(name)
@@ -152,7 +152,9 @@ def present_of(schema: SchemaDocument) -> Present:
         return Attribute.parse({"id": spec.slug, **spec.model_dump(by_alias=True), "config": config})
 
     objects = {spec.slug: Object.parse({"id": spec.slug, **spec.model_dump(by_alias=True)}) for spec in schema.objects}
-    return Present(objects, {spec.slug: {each.slug: attribute_of(each) for each in spec.attributes} for spec in schema.objects})
+    return Present(
+        objects, {spec.slug: {attribute.slug: attribute_of(attribute) for attribute in spec.attributes} for spec in schema.objects}
+    )
 
 
 def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
@@ -195,8 +197,8 @@ def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf
     """Read a folder into the tables and return its first problems. `edited` is that of `load_folder`."""
     problems = list[Json]()
     try:
-        found = load_folder(tables, side, folder, key, edited=edited)
-        problems.extend({"place": place, "problem": text} for place, text in islice(found, MOST_PROBLEMS))
+        loading = load_folder(tables, side, folder, key, edited=edited)
+        problems.extend({"place": place, "problem": text} for place, text in islice(loading, MOST_PROBLEMS))
     except RejectedError as error:
         problems += _problems_of(error, folder.path)
     return problems
@@ -258,8 +260,10 @@ def service_compared(
     key = keys_of(folder, matches)
     with OrgTables(folder.schema.objects) as tables, ExitStack() as stack:
         check_folder(tables, Side.RIGHT, folder, key, edited=edited)
-        wanted = {*folder.objects, *(each.target for spec in folder.objects.values() for each in references_of(spec).values())}
-        organization = sync_organization(context, lambda every: [one for one in every if one.slug in wanted], folder.parts)
+        slugs = {*folder.objects, *(reference.target for spec in folder.objects.values() for reference in references_of(spec).values())}
+        organization = sync_organization(
+            context, lambda every: [crm_object for crm_object in every if crm_object.slug in slugs], folder.parts
+        )
         stack.enter_context(organization.copy)
         _refuse_excluded(organization, folder)
         files = {*tables.unpaired_ids(Side.RIGHT, FILE_ROWS)}
@@ -276,10 +280,15 @@ def service_compared(
 
 
 def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
-    pairs = [(one, each.slug) for one in organization.objects if one.slug in folder.objects for each in folder.objects[one.slug].attributes]
-    for one, name in pairs:
-        if not organization.copy.holds(one.id, [name]):
-            problem = f"the mirror of the service excludes {one.slug}.{name}, so crmctl cannot compare it"
+    pairs = [
+        (crm_object, attribute.slug)
+        for crm_object in organization.objects
+        if crm_object.slug in folder.objects
+        for attribute in folder.objects[crm_object.slug].attributes
+    ]
+    for crm_object, name in pairs:
+        if not organization.copy.holds(crm_object.id, [name]):
+            problem = f"the mirror of the service excludes {crm_object.slug}.{name}, so crmctl cannot compare it"
             raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
 
 
@@ -290,7 +299,9 @@ def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, 
     """
     with folders_compared(restored, folder, {}, ids) as compared:
         compared.is_exact = True
-        problems = [{"place": one.place, "problem": one.summary} for one in compared.schema if one.action is not ChangeAction.DELETE]
+        problems = [
+            {"place": change.place, "problem": change.summary} for change in compared.schema if change.action is not ChangeAction.DELETE
+        ]
         words = {"added": "not restored", "removed": "restored although the folder lacks it", "changed": "restored differently"}
         for change in compared.changes(strict=True):
             values = f": {', '.join(change.values)}" if change.change == "changed" else ""

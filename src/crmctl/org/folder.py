@@ -126,8 +126,8 @@ class OrgSettings(SpecPart):
     def chosen(self, every: list[Object]) -> list[Object]:
         """Return the objects to pull. Raises NotFoundError, and RejectedError for names that cannot be files of one folder."""
         chosen = [find_object(name, every) for name in dict.fromkeys(self.objects)]
-        chosen = chosen or [one for one in every if one.is_active is not False]
-        if problem := name_problem(one.slug or one.id for one in chosen):
+        chosen = chosen or [crm_object for crm_object in every if crm_object.is_active is not False]
+        if problem := name_problem(crm_object.slug or crm_object.id for crm_object in chosen):
             raise RejectedError(problem, hint="--objects A,B pulls only objects with other names", code="unusable_name")
         return chosen
 
@@ -232,7 +232,9 @@ class OrgFolder:
             if not isinstance(links, list) or not all(isinstance(link, str) and "/" in link for link in links):
                 refuse(place, "links must be texts such as people/ID")
             people = document.get("participants", [])
-            if not isinstance(people, list) or not all(isinstance(each, dict) and each.keys() >= {"type", "id"} for each in people):
+            if not isinstance(people, list) or not all(
+                isinstance(participant, dict) and participant.keys() >= {"type", "id"} for participant in people
+            ):
                 refuse(place, "participants must have a type and an id")
             yield OrgRow(ACTIVITY_ROWS, document.pop("id"), document, place)
         for section in SECTIONS:

@@ -135,12 +135,12 @@ def unfinished(context: BulkContext, path: Path) -> Journal | None:
 
 def known_ids(context: BulkContext) -> dict[str, str]:
     """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
-    known: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for job in org_jobs(context):
         with closing(Journal(job.folder, context.clock)) as apply:
             for step in steps_of(apply):
-                known |= step.new_ids()
-    return known
+                ids |= step.new_ids()
+    return ids
 
 
 def settle(context: BulkContext, apply: Journal, seconds: float) -> None:
@@ -242,14 +242,14 @@ def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_ru
         return
     service, present = context.service, read_service(context.service)
     for slug, name in reversed(made):
-        found = present.objects.get(slug)
+        crm_object = present.objects.get(slug)
         attribute = present.attributes.get(slug, {}).get(name or "")
-        if found is None or (name is not None and attribute is None):
+        if crm_object is None or (name is not None and attribute is None):
             continue
         filters = [Condition(name, Operator.IS_NOT_EMPTY, "true")] if name is not None else []
-        if service.search_records(found.id, limit=1, filters=filters).items:
+        if service.search_records(crm_object.id, limit=1, filters=filters).items:
             result.left.append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
         elif attribute is None:
-            service.delete_object(found.id)
+            service.delete_object(crm_object.id)
         elif (slug, None) not in made:
-            service.delete_attribute(found.id, attribute.id)
+            service.delete_attribute(crm_object.id, attribute.id)

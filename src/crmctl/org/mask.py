@@ -72,15 +72,23 @@ class Mask:
 
     def __init__(self, key: bytes, objects: Mapping[str, Sequence[Attribute]], keep: Collection[str]) -> None:
         """Raises UsageError if `keep` names an attribute that no object has."""
-        if unknown := sorted({*keep} - {f"{slug}.{each.slug}" for slug, attributes in objects.items() for each in attributes}):
+        if unknown := sorted({*keep} - {f"{slug}.{attribute.slug}" for slug, attributes in objects.items() for attribute in attributes}):
             raise UsageError(f"keep in {SETTINGS} names {unknown[0]}, which does not exist", code="unknown_attribute")
         self._key = key
         self._masked: dict[str, dict[str, Attribute]] = {}
         self._scanned: dict[str, set[str]] = {}
         for kind, attributes in {**objects, **OTHER_FIELDS}.items():
-            self._masked[kind] = {each.slug: each for each in attributes if each.type not in HARMLESS and f"{kind}.{each.slug}" not in keep}
-            self._scanned[kind] = {each.slug for each in attributes if each.type not in HARMLESS or each.type == AttributeType.SELECT}
-        self._harmless = {text.lower() for attributes in objects.values() for each in attributes for text in (each.slug, *each.options)}
+            self._masked[kind] = {
+                attribute.slug: attribute
+                for attribute in attributes
+                if attribute.type not in HARMLESS and f"{kind}.{attribute.slug}" not in keep
+            }
+            self._scanned[kind] = {
+                attribute.slug for attribute in attributes if attribute.type not in HARMLESS or attribute.type == AttributeType.SELECT
+            }
+        self._harmless = {
+            text.lower() for attributes in objects.values() for attribute in attributes for text in (attribute.slug, *attribute.options)
+        }
         self._sources: dict[str, set[str]] = {}
         self._unique: set[tuple[str, str]] = set()
         self._made: dict[tuple[str, str], str] = {}
@@ -134,8 +142,8 @@ class Mask:
         kind, folded = _folded(attribute, value)
         is_unique = (kind, folded) in self._unique
         shape = f"{kind}.{part}"
-        if (known := self._made.get((shape, folded))) is not None:
-            return known
+        if (masked := self._made.get((shape, folded))) is not None:
+            return masked
         used = self._used.setdefault(shape, set()) if is_unique or kind == AttributeType.EMAIL else set()
         for number in count():
             digest = hmac.new(self._key, f"{shape}\0{number}\0{folded}".encode("utf-8", "surrogatepass"), hashlib.sha256).digest()

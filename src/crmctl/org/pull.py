@@ -93,32 +93,37 @@ class Organization:
     @cached_property
     def attributes(self) -> dict[str, list[Attribute]]:
         """The active attributes of the chosen objects, by slug of the object."""
-        return {one.slug or one.id: [each for each in self.copy.attributes(one.id) if each.is_active is not False] for one in self.objects}
+        return {
+            crm_object.slug or crm_object.id: [
+                attribute for attribute in self.copy.attributes(crm_object.id) if attribute.is_active is not False
+            ]
+            for crm_object in self.objects
+        }
 
     @cached_property
     def present(self) -> Present:
         """The schema of the service: the chosen objects with attributes, the others only by name."""
-        attributes = {slug: {each.slug: each for each in attributes} for slug, attributes in self.attributes.items()}
-        return Present({one.slug or one.id: one for one in self.every_object}, attributes)
+        attributes = {slug: {attribute.slug: attribute for attribute in attributes} for slug, attributes in self.attributes.items()}
+        return Present({crm_object.slug or crm_object.id: crm_object for crm_object in self.every_object}, attributes)
 
     @cached_property
     def schema(self) -> SchemaDocument:
-        return to_document(self.present, [one.id for one in self.objects])
+        return to_document(self.present, [crm_object.id for crm_object in self.objects])
 
     def leave_out_other_entries(self) -> None:
         """Leave out the reports and workflows of objects that are not chosen."""
-        slugs = {None, *(one.slug for one in self.objects)}
+        slugs = {None, *(crm_object.slug for crm_object in self.objects)}
         for section in self.entries.keys() & ENTRY_FILES:
             self.entries[section] = {name: entry for name, entry in self.entries[section].items() if entry.get("object") in slugs}
 
     def rows(self) -> Iterator[OrgRow]:
         """Yield records with their attributes in schema order, activities and portable entries."""
-        for one in self.objects:
-            slug = one.slug or one.id
-            names = [each.slug for each in self.attributes[slug]]
-            for record in self.copy.records_by_id(one.id):
+        for crm_object in self.objects:
+            slug = crm_object.slug or crm_object.id
+            names = [attribute.slug for attribute in self.attributes[slug]]
+            for record in self.copy.records_by_id(crm_object.id):
                 yield OrgRow(slug, record.id, {name: value for name in names if (value := record.data.get(name)) is not None})
-        slugs = {one.id.lower(): one.slug or one.id for one in self.every_object}
+        slugs = {crm_object.id.lower(): crm_object.slug or crm_object.id for crm_object in self.every_object}
         for activity in self.copy.activities() if self.has_activities else ():
             yield OrgRow(ACTIVITY_ROWS, activity.id, activity_data(activity, slugs))
         for section, entries in self.entries.items():
@@ -129,7 +134,7 @@ class Organization:
 def activity_data(activity: Activity, slugs: Mapping[str, str]) -> Json:
     """Return an activity as a folder holds it; its links are texts such as `people/ID`."""
     links = [f"{slugs.get((link.object_id or '').lower(), link.object_id)}/{link.record_id}" for link in activity.linked_records or ()]
-    participants = [{"type": each.type, "id": each.id} for each in activity.participants or ()]
+    participants = [{"type": participant.type, "id": participant.id} for participant in activity.participants or ()]
     facts: Json = {"title": activity.title, "summary": activity.summary, "activityDate": activity.activity_date}
     listed = {"participants": participants, "links": links}
     return {name: value for name, value in (facts | listed).items() if value not in (None, [])}
@@ -175,9 +180,9 @@ def _settings(request: PullRequest) -> OrgSettings:
 def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
     """Sync the objects that `choose` takes from those of the service, and open the mirror. Raises ServiceError unless it can be proven."""
     every = context.service.list_objects()
-    chosen = sorted(choose(every), key=lambda one: one.slug or one.id)
+    chosen = sorted(choose(every), key=lambda crm_object: crm_object.slug or crm_object.id)
     entries, notes = read_sections(context, parts)
-    report = sync_mirror(context, SyncRequest([one.id for one in chosen], activities="activities" in parts))
+    report = sync_mirror(context, SyncRequest([crm_object.id for crm_object in chosen], activities="activities" in parts))
     for result in report.results:
         if not result.state.proven:
             problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
@@ -227,8 +232,8 @@ def _restrict(tables: OrgTables, organization: Organization, request: PullReques
 
 def _parted(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
     """Return the object that an option names, and the rest. Raises UsageError."""
-    slug, found, rest = text.partition(sign)
-    if not found:
+    slug, operator, rest = text.partition(sign)
+    if not operator:
         raise UsageError(f"{text!r} is not {form}")
     if slug not in objects:
         raise UsageError(f"{text!r}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
@@ -237,7 +242,7 @@ def _parted(objects: Collection[str], text: str, sign: str, form: str) -> tuple[
 
 def _test(slug: str, attributes: Sequence[Attribute], text: str) -> Callable[[Json], bool]:
     """Return the test of a record's values that a condition describes. Raises UsageError, and RejectedError for an unusable value."""
-    condition, by_slug = parse_condition(text), {each.slug: each for each in attributes}
+    condition, by_slug = parse_condition(text), {attribute.slug: attribute for attribute in attributes}
     name = condition.slug
     if name not in by_slug:
         hint = suggestion(name, by_slug, f"it has {', '.join(by_slug)}")
@@ -277,7 +282,7 @@ class _Writing:
         chosen = [section for section in organization.entries if self.mask is None or section == "members"]
         sections = {section: self._section(context, section) for section in chosen}
         contained = records | activities | sections
-        states = [state for one in organization.objects if (state := organization.copy.state(one.id)) is not None]
+        states = [state for crm_object in organization.objects if (state := organization.copy.state(crm_object.id)) is not None]
         return {
             "format": FORMAT,
             "asOf": to_timestamp(min((state.as_of for state in states), default=0)),
@@ -302,12 +307,12 @@ class _Writing:
 
     def _section(self, context: BulkContext, section: str) -> int:
         """Write a section; return the number of its entries."""
-        known, entries = self.organization.entries[section], dict(self._rows(f" {section}"))
+        section_ids, entries = self.organization.entries[section], dict(self._rows(f" {section}"))
         if section == FILES:
             (self.place / FILES).mkdir()
-            entries = {name: fetch_file(context, known[name], self.place / FILES) for name in entries}
+            entries = {name: fetch_file(context, section_ids[name], self.place / FILES) for name in entries}
         if section == "members":
-            entries = {name: data | {"userId": known[name]["userId"]} for name, data in entries.items()}
+            entries = {name: data | {"userId": section_ids[name]["userId"]} for name, data in entries.items()}
         write_section(section, [*entries.values()], self.place)
         return len(entries)
 
@@ -319,16 +324,16 @@ class _Writing:
             yield coverage(part, None, "left out of a masked folder" if part in organization.entries else "not chosen")
         if any("headers" in action for entry in organization.entries.get("workflows", {}).values() for action in entry["actions"]):
             yield coverage("headers of callUrl actions", None, "they may hold secrets")
-        ids = {one.id for one in organization.objects}
-        for one in organization.objects:
-            slug, state = one.slug or one.id, copy.state(one.id)
+        ids = {crm_object.id for crm_object in organization.objects}
+        for crm_object in organization.objects:
+            slug, state = crm_object.slug or crm_object.id, copy.state(crm_object.id)
             for excluded in state.excluded if state is not None else ():
                 yield coverage(f"{slug}.{excluded}", None, "excluded from the mirror")
-            for each in copy.attributes(one.id):
-                if each.is_active is False:
-                    yield coverage(f"{slug}.{each.slug}", None, "the attribute is inactive")
-                elif each.type == AttributeType.REFERENCE and each.target_object_id not in ids:
-                    yield coverage(f"{slug}.{each.slug}", None, "the ids are contained, the records they name are not")
+            for attribute in copy.attributes(crm_object.id):
+                if attribute.is_active is False:
+                    yield coverage(f"{slug}.{attribute.slug}", None, "the attribute is inactive")
+                elif attribute.type == AttributeType.REFERENCE and attribute.target_object_id not in ids:
+                    yield coverage(f"{slug}.{attribute.slug}", None, "the ids are contained, the records they name are not")
             if lost[slug]:
                 yield coverage(f"{slug}: references to deleted records", None, f"{lost[slug]:,} left out")
 
@@ -364,9 +369,9 @@ def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
 def _proposed(settings: OrgSettings, organization: Organization) -> OrgSettings:
     """Return the settings with the first unique attribute as the key of each object."""
     keys = {
-        slug: each.slug
+        slug: attribute.slug
         for slug, attributes in organization.attributes.items()
-        for each in reversed(attributes)
-        if each.is_unique and each.type in KEY_TYPES and not each.is_list
+        for attribute in reversed(attributes)
+        if attribute.is_unique and attribute.type in KEY_TYPES and not attribute.is_list
     }
     return settings.model_copy(update={"keys": keys})

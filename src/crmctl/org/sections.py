@@ -41,7 +41,7 @@ def portable(section: str, entry: Mapping[str, object]) -> Json:
     """Return an entry as any service would show it: without defaults, fields that belong to one service, and headers, often secret."""
     kept: Json = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ()) and value not in (None, "", [])}
     for name in kept.keys() & {"filters", "conditions"}:
-        kept[name] = [_canonical_condition(each) for each in kept[name]]
+        kept[name] = [_canonical_condition(condition) for condition in kept[name]]
     if section == "workflows":
         kept["actions"] = [
             {
@@ -68,12 +68,12 @@ def _canonical_condition(condition: object) -> object:
 
 def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries, list[Json]]:
     """Return the entries of these parts, and a row of coverage for each section that the service does not show."""
-    found: Entries = {}
+    sections: Entries = {}
     notes: list[Json] = []
     if "members" in parts:
         try:
             users = [(member.role, user) for member in context.service.list_members() if (user := member.user) is not None and user.email]
-            found["members"] = {
+            sections["members"] = {
                 fold(user.email or ""): {"email": user.email, "name": user.name, "role": role, "userId": user.id} for role, user in users
             }
         except DeniedError as error:
@@ -85,16 +85,16 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
     for section in others:
         if section == FILES and "GET /files" in extensions:
             try:
-                found[section] = {entry["path"]: entry for entry in _files(context)}
+                sections[section] = {entry["path"]: entry for entry in _files(context)}
             except (DeniedError, RejectedError) as error:
                 notes.append(coverage(section, None, error.message))
         elif section in shown:
-            found[section] = {entry[SECTIONS[section]]: entry for entry in reversed(shown[section])}
-            if further := len(shown[section]) - len(found[section]):
+            sections[section] = {entry[SECTIONS[section]]: entry for entry in reversed(shown[section])}
+            if further := len(shown[section]) - len(sections[section]):
                 notes.append(coverage(f"{section} of the same name", None, f"{further:,} left out"))
         else:
             notes.append(coverage(section, None, "the key lacks the scope" if shown else "this service does not show their content"))
-    return found, notes
+    return sections, notes
 
 
 def _files(context: BulkContext) -> Iterator[Json]:

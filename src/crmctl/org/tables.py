@@ -28,13 +28,13 @@ def _moved_activity(data: Json, new: NewId) -> tuple[Json, list[str]]:
     links, participants, lost = list[str](), list[Json](), list[str]()
     for link in data.get("links", ()):
         slug, _, record_id = link.partition("/")
-        found = new("links", slug, record_id)
-        links += [] if found is None else [f"{slug}/{found}"]
-        lost += [link] if found is None else []
-    for each in data.get("participants", ()):
-        found = new("participants", USERS if each["type"] == "user" else ANY, str(each["id"]))
-        participants += [] if found is None else [each | {"id": found}]
-        lost += [f"participant {each['id']}"] if found is None else []
+        moved_id = new("links", slug, record_id)
+        links += [] if moved_id is None else [f"{slug}/{moved_id}"]
+        lost += [link] if moved_id is None else []
+    for participant in data.get("participants", ()):
+        moved_id = new("participants", USERS if participant["type"] == "user" else ANY, str(participant["id"]))
+        participants += [] if moved_id is None else [participant | {"id": moved_id}]
+        lost += [f"participant {participant['id']}"] if moved_id is None else []
     listed = {"participants": sorted(participants, key=jsontext.dumps), "links": sorted(links)}
     plain = {name: value for name, value in data.items() if name not in listed}
     return plain | {name: value for name, value in listed.items() if value}, lost
@@ -67,7 +67,7 @@ class OrgTables(Spill):
     def __init__(self, objects: Iterable[ObjectSpec]) -> None:
         """`objects`: those of the folder, or those to pull. Only their references count, and those of activities and entries."""
         super().__init__()
-        self.references = {spec.slug: {name: each.target or "" for name, each in references_of(spec).items()} for spec in objects}
+        self.references = {spec.slug: {name: attribute.target or "" for name, attribute in references_of(spec).items()} for spec in objects}
         self._objects = jsontext.dumps([*self.references])
 
     def moved(self, kind: str, data: Json, new: NewId) -> tuple[Json, list[str]]:
@@ -75,13 +75,13 @@ class OrgTables(Spill):
         if kind == ACTIVITY_ROWS:
             return _moved_activity(data, new)
         if kind not in self.references:  # entries name records anywhere in their texts
-            return jsontext.loads(UUID.sub(lambda found: new("", ANY, found[0]) or found[0], jsontext.dumps(data))), []
+            return jsontext.loads(UUID.sub(lambda match: new("", ANY, match[0]) or match[0], jsontext.dumps(data))), []
         moved, lost = dict(data), []
         for name, target in self.references[kind].items():
             if (value := ids_only(data.get(name))) is None:
                 continue
             listed = value if isinstance(value, list) else [value]
-            kept = [found for each in listed if (found := new(name, target, str(each))) is not None]
+            kept = [moved_id for item in listed if (moved_id := new(name, target, str(item))) is not None]
             if len(kept) < len(listed):
                 lost.append(name)
             moved[name] = kept if isinstance(value, list) and (kept or not listed) else kept[0] if kept else None
@@ -136,8 +136,8 @@ class OrgTables(Spill):
         query = f"SELECT l.kind, l.item, l.name, l.target, l.id FROM link l WHERE {condition} ORDER BY l.kind, l.item"
         for (kind, row_id), links in groupby(self._db.execute(query, (side, self._objects)).fetchall(), lambda link: (link[0], link[1])):
             gone = {link[2:] for link in links}
-            found = self.data(side, kind, row_id)
-            data, _ = self.moved(kind, found, lambda *link, gone=gone: None if link in gone else link[2])
+            row_data = self.data(side, kind, row_id)
+            data, _ = self.moved(kind, row_data, lambda *link, gone=gone: None if link in gone else link[2])
             what = (jsontext.dumps(data), side, kind, row_id)
             self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", what)
             yield kind, row_id, sorted(name for name, _, _ in gone)
@@ -192,8 +192,8 @@ class OrgTables(Spill):
             "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = r.kind AND p.right = r.id)"
         )
         by_key = f"item l JOIN item r ON {same} AND l.key = r.key WHERE {free}"
-        for one, other in (("r", "the service"), ("l", "the folder")):
-            query = f"SELECT {one}.place, COUNT(*) FROM {by_key} GROUP BY {one}.id HAVING COUNT(*) > 1 LIMIT 1"
+        for side, other in (("r", "the service"), ("l", "the folder")):
+            query = f"SELECT {side}.place, COUNT(*) FROM {by_key} GROUP BY {side}.id HAVING COUNT(*) > 1 LIMIT 1"
             if (twice := self._db.execute(query, (kind,)).fetchone()) is not None:
                 raise RejectedError(
                     f"{twice[0] or kind}: {twice[1]} records of {other} have its key, so crmctl cannot tell which is meant",
@@ -215,7 +215,7 @@ class OrgTables(Spill):
 
     def pair(self, kind: str, lefts: Mapping[str, str]) -> None:
         """Pair rows: left ids by right ids."""
-        self._db.executemany("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", ((kind, left, right) for right, left in lefts.items()))
+        self._db.executemany("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", ((kind, left_id, right) for right, left_id in lefts.items()))
 
     def lefts(self, kind: str) -> dict[str, str]:
         """Map the right ids of a kind to left ids."""
@@ -232,9 +232,9 @@ class OrgTables(Spill):
             "SELECT l.id, l.data, r.id, r.data FROM pair p JOIN item l ON l.side = 0 AND l.kind = p.kind AND l.id = p.left "
             "JOIN item r ON r.side = 1 AND r.kind = p.kind AND r.id = p.right WHERE p.kind = ? ORDER BY r.id"
         )
-        for left, before, right, after in self._db.execute(query, (kind,)):
-            if before != after or left != right:
-                yield left, jsontext.loads(before), right, jsontext.loads(after)
+        for left_id, before, right, after in self._db.execute(query, (kind,)):
+            if before != after or left_id != right:
+                yield left_id, jsontext.loads(before), right, jsontext.loads(after)
 
     def unpaired(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         """Yield id and data of the rows that only one side has."""

@@ -73,9 +73,9 @@ def _points(series: Mapping[str, Any]) -> Sequence[Any] | None:
 def _long(series: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return a list of named series as one row per point."""
     rows: list[Row] = []
-    for number, one in enumerate(series, 1):
-        front = {"series": _name({key: one[key] for key in one if key in _NAMES}, number, "label")}
-        rows += [{**front, **row} for row in _rows(_points(one), 1)]
+    for number, entry in enumerate(series, 1):
+        front = {"series": _name({key: entry[key] for key in entry if key in _NAMES}, number, "label")}
+        rows += [{**front, **row} for row in _rows(_points(entry), 1)]
     return rows
 
 
@@ -121,11 +121,11 @@ def _cells(value: Mapping[str, Any]) -> list[Row] | None:
     series = next((value[key] for key in ("datasets", "series") if _is_list(value.get(key))), None)
     if series is None and labelled and lines is not None and len(lines) == len(heading):
         return [{"label": label, "value": line} for label, line in zip(heading, lines, strict=True)]
-    if series is None or not all(isinstance(one, Mapping) for one in series):
+    if series is None or not all(isinstance(entry, Mapping) for entry in series):
         return None
     columns: Json = {"label": heading}
-    for number, one in enumerate(series, 1):
-        columns[_name({key: one[key] for key in one if key in _NAMES}, number, "label")] = _points(one) or []
+    for number, entry in enumerate(series, 1):
+        columns[_name({key: entry[key] for key in entry if key in _NAMES}, number, "label")] = _points(entry) or []
     return _columns(columns)
 
 
@@ -245,8 +245,8 @@ def _block(labels: Sequence[str], values: Sequence[Decimal | None], width: int) 
     natural = max(cell_width(label) for label in labels)
     label_width = min(natural, max(width - value_width - _LEAST_BAR - 4, 4), max(width * 2 // 5, 8))
     room = max(width - label_width - value_width - 4, _LEAST_BAR)
-    known = [value for value in values if value is not None]
-    high, low = max([*known, Decimal(0)]), min([*known, Decimal(0)])
+    numbers = [value for value in values if value is not None]
+    high, low = max([*numbers, Decimal(0)]), min([*numbers, Decimal(0)])
     axis = min(max(int(room * -low / (high - low)), 1), room - 1 if high else room) if low else 0
     lines = []
     for label, value, text in zip(labels, values, texts, strict=True):

@@ -80,9 +80,9 @@ def compile_query(expression: str) -> Callable[[Any], Any]:
 
 def _why(error: Exception) -> str:
     """Return what is wrong in an expression, and where. The library's own texts repeat it and print whole values."""
-    if wanted := getattr(error, "expected_types", None):  # of a JMESPathTypeError
+    if types := getattr(error, "expected_types", None):  # of a JMESPathTypeError
         actual = getattr(error, "actual_type", "")
-        return f"{getattr(error, 'function_name', '')}() takes {' or '.join(wanted)}, not {jsontext.TYPE_NAMES.get(actual, actual)}"
+        return f"{getattr(error, 'function_name', '')}() takes {' or '.join(types)}, not {jsontext.TYPE_NAMES.get(actual, actual)}"
     place = getattr(error, "lex_position", None)
     if place is not None:
         return f"it cannot be read from character {place + 1} on"
@@ -239,12 +239,12 @@ class Emitter:
     def _narrow_view(self, view: View | None, sample: Mapping[str, Any] | None) -> tuple[dict[str, tuple[str, ...]] | None, View | None]:
         if self.fields is None:
             return None, view
-        known = view or View("results", (), {})
-        if not known.fields and sample is None:
+        full_view = view or View("results", (), {})
+        if not full_view.fields and sample is None:
             return None, view  # without items and known fields any name may be right
         with self._telling_of_the_change():
-            chosen = choose_fields(self.fields, known, sample)
-        return chosen, known.narrowed(chosen)
+            chosen = choose_fields(self.fields, full_view, sample)
+        return chosen, full_view.narrowed(chosen)
 
     def _narrowed(
         self, page: list[Mapping[str, Any]], chosen: Mapping[str, tuple[str, ...]] | None, *, keep: bool

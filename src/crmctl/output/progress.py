@@ -132,10 +132,10 @@ class ProgressDisplay:
         if self._total is None:
             return f"{self._label}: {self._done:,} done, {rate:,.0f}/s"
         share = f" ({self._done * 100 // self._total} %)" if self._total else ""
-        left, told = self._left(), self._told()
+        remaining, told = self._left(), self._told()
         return (
             f"{self._label}: {self._done:,} of {self._total:,}{share}{f', {told}' if told else ''}, {rate:,.0f}/s"
-            f"{f', about {left}' if left else ''}"
+            f"{f', about {remaining}' if remaining else ''}"
         )
 
     def _told(self) -> str:

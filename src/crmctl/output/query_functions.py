@@ -21,7 +21,7 @@ class ExactFunctions(_BASE):  # type: ignore[misc]
 
     def _get_allowed_pytypes(self, types: Sequence[str]) -> tuple[list[str], list[Any]]:
         allowed, subtypes = super()._get_allowed_pytypes(types)
-        return _with_decimals(allowed), [_with_decimals(each) for each in subtypes]
+        return _with_decimals(allowed), [_with_decimals(subtype) for subtype in subtypes]
 
     def _convert_to_jmespath_type(self, pyobject: str) -> str:
         return "number" if pyobject == "Decimal" else str(super()._convert_to_jmespath_type(pyobject))

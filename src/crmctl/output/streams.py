@@ -171,14 +171,14 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
         return
     raw = getattr(buffer, "raw", buffer)
-    left = memoryview(text.encode("utf-8", "backslashreplace"))
-    while left:
-        written = raw.write(left)
+    rest = memoryview(text.encode("utf-8", "backslashreplace"))
+    while rest:
+        written = raw.write(rest)
         if written is None:
             import select
 
             select.select([], [stream], [])
-        left = left[written or 0 :]
+        rest = rest[written or 0 :]
     buffer.flush()
 
 

@@ -91,8 +91,8 @@ def _parts_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
     from crmctl.values.attribute_types import PART_NAMES
 
     filled = {key: entry for key, entry in value.items() if entry not in (None, "")}
-    found = {_usual_part(kind, key): entry for key, entry in reversed(filled.items())} | filled  # the usual name, else the first other one
-    return {part: found[part] for part in PART_NAMES[kind] if part in found}
+    parts = {_usual_part(kind, key): entry for key, entry in reversed(filled.items())} | filled  # the usual name, else the first other one
+    return {part: parts[part] for part in PART_NAMES[kind] if part in parts}
 
 
 _TELLING = {"currency": {"currency"}, "name": {"first", "last"}, "address": {"street", "city", "postalCode"}}
@@ -114,8 +114,8 @@ def _composite(value: Mapping[str, Any], how: Rendering) -> str:
 
 def are_money(values: Iterable[Any]) -> bool:
     """Whether all values are amounts with a currency, apart from missing ones."""
-    given = [value for value in values if value is not None]
-    return bool(given) and all(isinstance(value, Mapping) and _parts_of("currency", value).keys() == set(value) for value in given)
+    present = [value for value in values if value is not None]
+    return bool(present) and all(isinstance(value, Mapping) and _parts_of("currency", value).keys() == set(value) for value in present)
 
 
 def _joined(kind: str, value: Any, joint: str, how: Rendering) -> str:
@@ -173,8 +173,8 @@ def _reference(value: Any, how: Rendering) -> str:
     if isinstance(value, list):
         return ", ".join(_reference(element, how) for element in value)
     if isinstance(value, Mapping):
-        found = _first(value, ("id", "recordId"))
-        return str(found) if found is not None else _plain(value, how)
+        reference = _first(value, ("id", "recordId"))
+        return str(reference) if reference is not None else _plain(value, how)
     return _plain(value, how)
 
 
@@ -199,8 +199,8 @@ def zones(values: Iterable[Any], how: Rendering) -> str:
     """Return the zones of local times for a header: ` (CET)`; an empty text if times are not local."""
     if not how.terminal:
         return ""
-    found = dict.fromkeys(here[1] for value in values if isinstance(value, str) and (here := local(value)) is not None)
-    return f" ({'/'.join(sorted(found))})" if found else ""
+    zone_names = dict.fromkeys(here[1] for value in values if isinstance(value, str) and (here := local(value)) is not None)
+    return f" ({'/'.join(sorted(zone_names))})" if zone_names else ""
 
 
 RENDERERS: dict[str, Callable[[Any, Rendering], str]] = {

@@ -40,8 +40,8 @@ class View:
 
     def column(self, name: str, path: Path) -> Column:
         """Return the column of a name, of the same kind as in the table."""
-        known = next((column for column in self.columns if column.path == path), None)
-        return Column(path, name, known.kind if known else _kind(name))
+        column = next((column for column in self.columns if column.path == path), None)
+        return Column(path, name, column.kind if column else _kind(name))
 
     def narrowed(self, chosen: Mapping[str, Path]) -> View:
         """Return the view with only the chosen fields, in their order."""

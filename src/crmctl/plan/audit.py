@@ -80,7 +80,7 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
     for chunk in chunks(name_records(journal, reader, again)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
         # If one record holds the written values, a different record with the same key belongs to another client.
-        extra = {row.ordinal: [one for one, edited in row.extra.items() if row.edited or not edited] for row in chunk}
+        extra = {row.ordinal: [record_id for record_id, edited in row.extra.items() if row.edited or not edited] for row in chunk}
         journal.add_duplicates({row.ordinal: [str(row.id), *extra[row.ordinal]] for row in chunk if extra[row.ordinal]})
         unnamed += sum(row.id is None for row in chunk)
     return unnamed
@@ -136,13 +136,13 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
             candidates = [(own_key, recognition)]
         else:  # a row that sets exactly the attributes of the record explains it better than one that sets fewer
             own_slugs = jsontext.dumps(sorted(slug for slug, value in record.data.items() if canonical(value) is not None))
-            candidates = [(_content_key(slugs, one, record.data), one) for slugs, one in contents]
-            exact = [(key, one) for key, one in candidates if key.startswith(f"{own_slugs}\n") and _wants(db, key)]
+            candidates = [(_content_key(slugs, content, record.data), content) for slugs, content in contents]
+            exact = [(key, content) for key, content in candidates if key.startswith(f"{own_slugs}\n") and _wants(db, key)]
             candidates = exact or candidates
-        for key, one in candidates:
+        for key, content in candidates:
             row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), one.form(record.data))
+                _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), content.form(record.data))
     unlisted = {record_id.lower(): record_id for (record_id,) in db.execute(_UNSEEN)}
     for record in find(reader, unlisted):
         data, key = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (unlisted[record.id.lower()],)).fetchone()
@@ -304,7 +304,7 @@ def _named(db: sqlite3.Connection, recognition: Recognition | None) -> Iterator[
         if edited is None and record_id is not None:
             row = db.execute("SELECT edited FROM seen WHERE id = ?", (record_id,)).fetchone()
             edited = bool(row[0]) if row is not None else None
-        extra = {one: changed for one, changed in records.items() if one != record_id} if is_recognized else {}
+        extra = {other_id: changed for other_id, changed in records.items() if other_id != record_id} if is_recognized else {}
         yield CreatedId(ordinal, record_id, bool(edited), extra, edited is not None)
 
 
@@ -347,15 +347,15 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     for chunk in chunks(entries, BULK_LIMIT):
         if records is None:
             records = _new_records(journal, reader)
-        found = _match(journal, records, chunk, again)
+        matches = _match(journal, records, chunk, again)
         checked += len(chunk)
-        if found is None:
+        if matches is None:
             unreadable += len(chunk)
             continue
         rows = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
         nameless = {row for row, entry in rows.items() if entry.state is RowState.CREATED and entry.record_id is None}
-        journal.name_rows({row: record_id for row, record_id in found.found.items() if record_id is not None and row in nameless})
-        journal.add_duplicates({row: [*filter(None, [found.found.get(row)]), *extra] for row, extra in found.extra.items()})
+        journal.name_rows({row: record_id for row, record_id in matches.found.items() if record_id is not None and row in nameless})
+        journal.add_duplicates({row: [*filter(None, [matches.found.get(row)]), *extra] for row, extra in matches.extra.items()})
     final = due is None or journal.clock.now() >= due
     if final and not unreadable:
         journal.remember("audited", journal.clock.now())
@@ -398,8 +398,8 @@ def _match(
 
 
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
-    found = surplus_records(journal)
-    return {row: ((entry := journal.row(row)) and entry.record_id, extra) for row, extra in found.items()}
+    surplus = surplus_records(journal)
+    return {row: ((entry := journal.row(row)) and entry.record_id, extra) for row, extra in surplus.items()}
 
 
 def refuse_unproven(journal: Journal) -> None:
@@ -427,16 +427,16 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
     stored = StoredValues(reader)
     facts: dict[str, dict[str, Any]] = {}
     for row, (_, extra) in told.items():
-        facts |= {one: stored.compare(there[one], sent.get(row, {}), sure=False) for one in extra if one in there}
+        facts |= {record_id: stored.compare(there[record_id], sent.get(row, {}), sure=False) for record_id in extra if record_id in there}
     for row, (own, extra) in told.items():
-        edited = {one: stored.is_edited(facts[one]) for one in extra if one in there}
-        gone = [one for one in extra if one not in there]
+        edited = {record_id: stored.is_edited(facts[record_id]) for record_id in extra if record_id in there}
+        gone = [record_id for record_id in extra if record_id not in there]
         is_gone = edited and own is not None and own not in there
         if is_gone and own is not None and (is_provable(journal.header) or not is_undone(journal, own)):
-            own = max(edited, key=lambda one: edited[one])
+            own = max(edited, key=lambda record_id: edited[record_id])
             journal.name_rows({row: own}, replaces=True)
             del edited[own]
             gone.append(own)
         journal.keep(DUPLICATE, ((record_id, None) for record_id in gone))
-        as_written |= {one for one, is_changed in edited.items() if own is not None and not is_changed}
+        as_written |= {record_id for record_id, is_changed in edited.items() if own is not None and not is_changed}
     return frozenset(as_written)

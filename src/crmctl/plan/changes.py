@@ -62,9 +62,9 @@ class _PricedReader(Reader):
     def list_records(self, object_id: str, **asked: Any) -> Page[Record]:
         page = super().list_records(object_id, **asked)
         tell, self.tell = self.tell, None
-        left = (page.total or 0) - len(page.items)
-        if tell is not None and left > 0 and page.items:
-            tell(Cost(-(-left // PAGE_STEP) + (len(page.items) >= PAGE_LIMIT), as_a_whole=True))
+        unread = (page.total or 0) - len(page.items)
+        if tell is not None and unread > 0 and page.items:
+            tell(Cost(-(-unread // PAGE_STEP) + (len(page.items) >= PAGE_LIMIT), as_a_whole=True))
         return page
 
 
@@ -106,14 +106,14 @@ class Selection:
     def read_ids(self, context: BulkContext, ids: SeenIds) -> None:
         """Add the given ids to `ids`. Raises RejectedError for a malformed id, UsageError for a file without any id."""
         if self.ids is not None:
-            for one in self.ids:
-                if not is_uuid(one):
-                    raise RejectedError(f"{one!r} is not a record id; nothing was {self.verb}d", code="malformed_id")
-                ids.add(one.lower())
+            for record_id in self.ids:
+                if not is_uuid(record_id):
+                    raise RejectedError(f"{record_id!r} is not a record id; nothing was {self.verb}d", code="malformed_id")
+                ids.add(record_id.lower())
         elif self.ids_file is not None:
             name = "stdin" if self.ids_file == STDIN else self.ids_file
-            with temporary_input(store_of(context), self.ids_file, context.stdin) as given:
-                read_ids(given.path, name, ids)
+            with temporary_input(store_of(context), self.ids_file, context.stdin) as ids_input:
+                read_ids(ids_input.path, name, ids)
             if not len(ids):
                 context.listener.note(f"{name} holds no ids: nothing to {self.verb}")
 
@@ -205,8 +205,8 @@ class Deletion:
             return
         if summary.error is not None:
             raise summary.error
-        left = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
-        if said := ", ".join(f"{count:,} {what}" for what, count in left.items() if count):
+        others = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
+        if said := ", ".join(f"{count:,} {what}" for what, count in others.items() if count):
             raise PartialError(f"not every record was deleted: {said}{service_words(summary.refusals)}")
 
 
@@ -227,21 +227,21 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         check_place(Path(request.backup))
     target = resolve_target(context, request.object)
     with ExitStack() as stack:
-        known = stack.enter_context(KnownRecords())
-        is_read = _read(context, request, target.object_id, known)
-        plan = _planned(request, target, known, is_read=is_read)
+        records = stack.enter_context(KnownRecords())
+        is_read = _read(context, request, target.object_id, records)
+        plan = _planned(request, target, records, is_read=is_read)
         _check_number(request, plan)
         if request.dry_run:
             return replace(plan, reads=requests_made(context))
         if not plan.records:
             return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
         approve(plan)
-        given = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(known))))
+        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(records))))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
-        job = start_import(store, target, given, JobOptions(only_ids, kind=JobKind.DELETE))
+        job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
         job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
-        hooks = (lambda job: DeleteHooks(job, known)) if is_read else DeleteHooks
+        hooks = (lambda job: DeleteHooks(job, records)) if is_read else DeleteHooks
         options = RunOptions(DeliveryOptions(concurrency=request.concurrency), hooks=hooks)
         result = run_or_leave_nothing(context, job, options)
         return deletion_of(context, store.find(job.id), result)
@@ -393,11 +393,11 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     delivery, plan = request.delivery(), request.plan()
     target = resolve_target(context, request.object)
     with ExitStack() as stack:
-        known = stack.enter_context(KnownRecords())
-        given, plan, guard = stack.enter_context(_prepared(context, request, target, plan, known))
+        records = stack.enter_context(KnownRecords())
+        ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
         made = JobOptions(plan, kind=JobKind.UPDATE, guard=guard)
-        job = start_import(store, target, given, made)
-        options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, known))
+        job = start_import(store, target, ids_input, made)
+        options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, records))
         return run_or_leave_nothing(context, job, options)
 
 
@@ -408,11 +408,11 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
     requests_made(context)
     plan, target = request.plan(), resolve_target(context, request.object)
     with ExitStack() as stack:
-        known = stack.enter_context(KnownRecords())
-        given, plan, guard = stack.enter_context(_prepared(context, request, target, plan, known))
-        planned = open_input(plan.frozen(target.attributes), given.path, given.name, target.attributes)
+        records = stack.enter_context(KnownRecords())
+        ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
+        planned = open_input(plan.frozen(target.attributes), ids_input.path, ids_input.name, target.attributes)
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
-        first = _compare(planned, known, forecast, findings)
+        first = _compare(planned, records, forecast, findings)
         reads = requests_made(context)
         seconds = seconds_for(context, reads + forecast.requests)
     error = rejected_rows(forecast.rejected) if forecast.rejected else None
@@ -438,7 +438,9 @@ def _prepared(
     plan = replace(plan, values=replace(plan.values, samples=samples))
     values = parse_assignments(request.set_values, target.attributes).data  # before the first record is read
     request.selection.read(context, target.object_id, known)
-    unique = [one.slug for one in target.attributes if one.is_unique and values.get(one.slug) not in (None, "", [], {})]
+    unique = [
+        attribute.slug for attribute in target.attributes if attribute.is_unique and values.get(attribute.slug) not in (None, "", [], {})
+    ]
     if unique and len(known) > 1:
         raise RejectedError(
             f"{unique[0]} must be unique, so {len(known):,} records cannot all have the same",
@@ -449,9 +451,9 @@ def _prepared(
     if guard.percent:
         total = context.crm.list_records(target.object_id, limit=1).total or len(known)
         guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
-    ids = (record.id if (record := known.get(one)) is not None else one for one in known.ids())
-    with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as given:
-        yield given, plan, guard
+    ids = (record.id if (record := known.get(record_id)) is not None else record_id for record_id in known.ids())
+    with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as ids_input:
+        yield ids_input, plan, guard
 
 
 def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:

@@ -153,8 +153,8 @@ SHOWN = 20
 def outcome_text(outcome: Outcome) -> str:
     """Return what failed in one sentence: the check's own message, else the first failure."""
     count, first = len(outcome.failures), outcome.failures[0][1] if outcome.failures else ""
-    found = f"{count:,} failing" + (f", for example {first}" if first else "")
-    return f"{outcome.check.message}: {found}" if outcome.check.message else found
+    failing = f"{count:,} failing" + (f", for example {first}" if first else "")
+    return f"{outcome.check.message}: {failing}" if outcome.check.message else failing
 
 
 def _junit(outcomes: Sequence[Outcome]) -> str:

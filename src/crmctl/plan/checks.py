@@ -137,8 +137,10 @@ class MirroredObject:
         """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
         slug = name.partition(".")[0]
         if slug not in self.attributes or slug in self._excluded:
-            known = [known for known in self.attributes if known not in self._excluded]
-            raise _wrong(self.check.place, f"{self.slug} has no attribute {slug!r}", suggestion(slug, known, f"it has {', '.join(known)}"))
+            mirrored = [slug for slug in self.attributes if slug not in self._excluded]
+            raise _wrong(
+                self.check.place, f"{self.slug} has no attribute {slug!r}", suggestion(slug, mirrored, f"it has {', '.join(mirrored)}")
+            )
         return self.attributes[slug]
 
     def records(self) -> Iterator[Record]:
@@ -282,15 +284,16 @@ def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -
 
     asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell)
     try:
-        wanted = FilterReader(asked, held.slug).read([rule] if isinstance(rule, str) else rule)
+        record_filter = FilterReader(asked, held.slug).read([rule] if isinstance(rule, str) else rule)
     except UsageError as error:
         raise _wrong(held.check.place, error.message, error.hint) from error
     tests = [
-        (condition.slug, value_test(held.attribute(condition.slug), condition.operator, condition.value)) for condition in wanted.conditions
+        (condition.slug, value_test(held.attribute(condition.slug), condition.operator, condition.value))
+        for condition in record_filter.conditions
     ]
-    further: list[Admits] = [*(choice.admits for choice in wanted.choices), *(bound.admits for bound in wanted.bounds)]
-    further += [condition.admits for condition in wanted.local_conditions]
-    for record in () if wanted.is_impossible else held.records():
+    further: list[Admits] = [*(choice.admits for choice in record_filter.choices), *(bound.admits for bound in record_filter.bounds)]
+    further += [condition.admits for condition in record_filter.local_conditions]
+    for record in () if record_filter.is_impossible else held.records():
         if all(test(record.data.get(slug)) for slug, test in tests) and all(admits(record) for admits in further):
             yield record.id, f"matches {rule if isinstance(rule, str) else ', '.join(rule)}"
 

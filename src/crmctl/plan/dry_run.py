@@ -94,7 +94,7 @@ class DryRun:
             "dryRun": True,
             "estimatedSeconds": round(self.seconds, 1),
             "predicted": dict(self.predicted),
-            "parents": [{"object": one.reference.object, "key": one.reference.key, "create": one.size} for one in self.parents],
+            "parents": [{"object": group.reference.object, "key": group.reference.key, "create": group.size} for group in self.parents],
             "choices": list(self.choices),
             "report": self.report.to_document(),
         }
@@ -126,7 +126,7 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
         forecast = _Forecast(planned, decisions)
         resolver = resolver_of(planned, target.object_id, _feed(planned, target, options.state, looked_up))
         if resolver is None:
-            found = _check(planned, report, forecast.write_valid)
+            forecast_result = _check(planned, report, forecast.write_valid)
             if decisions is not None:
                 reader = Reader(lister, target.object_id)
                 decisions.see_records(reader)
@@ -135,18 +135,18 @@ def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions,
             lookup = resolver.lookup(lister, lambda: False)
             lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
             lookup.at_hand, lookup.tell = target.at_hand or lookup.at_hand, target.tell
-            found = _look_up(planned, resolver, lookup, forecast, report)
+            forecast_result = _look_up(planned, resolver, lookup, forecast, report)
             reads += lookup.requests
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         if not planned.mapping.keys and forecast.merges:
             later += (forecast.merges > FEW) + reading_cost(lister, target.object_id, forecast.merges).requests
         requests = forecast.requests + reads + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
-        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: found.rejected}
+        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: forecast_result.rejected}
         summary = Summary(
             None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, found, 0.0, forecast.predicted(found.rejected), parents, forecast.choices, reads)
+        return DryRun(summary, forecast_result, 0.0, forecast.predicted(forecast_result.rejected), parents, forecast.choices, reads)
 
 
 def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
@@ -181,15 +181,15 @@ def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast
             else:
                 forecast.leave_out(payload)
 
-        found = _check(planned, report, keep)
+        checked = _check(planned, report, keep)
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
             forecast.add(row, outcome, resolver, index)
             if outcome.finding is not None:
                 if outcome.action is RowAction.REJECT:
-                    found.reject(outcome.finding)
+                    checked.reject(outcome.finding)
                 report(outcome.finding)
-        return found
+        return checked
 
 
 class _Forecast:
@@ -229,7 +229,7 @@ class _Forecast:
             before = self.values or FeedCounts()
             self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
             self.choices += [
-                {"row": row.ordinal, "line": row.line, **one.to_document()} for one in merge.chosen[: LISTED - len(self.choices)]
+                {"row": row.ordinal, "line": row.line, **choice.to_document()} for choice in merge.chosen[: LISTED - len(self.choices)]
             ]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
             self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
@@ -307,11 +307,11 @@ def preview_import(context: BulkContext, request: ImportRequest) -> ImportPrevie
         _check_plan_place(context, request, request.plan_path)
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
-    with given_input(context, request) as given:
-        target, plan = prepared(context, request, target, plan, given.path, mirror)
-        found = _predict(context, request, target, plan.frozen(target.attributes), given.path)
-    note_if_empty(context, request.file, found.predicted.report.rows)
-    return found
+    with given_input(context, request) as source:
+        target, plan = prepared(context, request, target, plan, source.path, mirror)
+        preview = _predict(context, request, target, plan.frozen(target.attributes), source.path)
+    note_if_empty(context, request.file, preview.predicted.report.rows)
+    return preview
 
 
 def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) -> None:
@@ -335,20 +335,20 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
         options = DryRunOptions(context.clock, decisions, context.state)
-        found = dry_run(target, planned, options, findings).after(context)
-        invalid = rejected_rows(found.report.rejected) if found.exit_code is not ExitCode.OK else None
+        preview = dry_run(target, planned, options, findings).after(context)
+        invalid = rejected_rows(preview.report.rejected) if preview.exit_code is not ExitCode.OK else None
         unexpected = None
         try:
-            request.guard().check(found.changes, found.report.rows)
+            request.guard().check(preview.changes, preview.report.rows)
         except RejectedError as refused:
             unexpected = refused
-        stopped = unexpected is not None or found.report.is_fatal or (invalid is not None and plan.stop_on_error)
+        stopped = unexpected is not None or preview.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
             saved = request.plan_path
             made = JobOptions(plan, request.again)
-            write_plan(saved, header_of(target, planned, made, context.clock.now()), found.prediction, decisions)
-    return ImportPreview(request.file, found, findings, invalid or unexpected, saved)
+            write_plan(saved, header_of(target, planned, made, context.clock.now()), preview.prediction, decisions)
+    return ImportPreview(request.file, preview, findings, invalid or unexpected, saved)
 
 
 EXAMPLES = 10
@@ -385,12 +385,12 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     requests_made(context)
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
         options = DryRunOptions(context.clock, now, context.state)
-        found = dry_run(target, planned, options, FindingLog(context.listener.report)).after(context)
+        preview = dry_run(target, planned, options, FindingLog(context.listener.report)).after(context)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = differences.refusal if differences.count else None
         try:
-            guard.check(found.changes, found.report.rows)
+            guard.check(preview.changes, preview.report.rows)
         except RejectedError as refused:
             error = error or refused
-        return PlanPreview(saved.path, saved, found, shown, differences.listed, error)
+        return PlanPreview(saved.path, saved, preview, shown, differences.listed, error)

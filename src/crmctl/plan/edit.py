@@ -68,8 +68,8 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     values = tuple(f"{slug}:={jsontext.dumps(value)}" for slug, value in _whole(request).items())
     plan = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.UPSERT, set_values=values))
     made = JobOptions(plan, kind=JobKind.UPDATE, shown=request.shown.wire)
-    with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as given:
-        job = start_import(store, target, given, made)
+    with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as ids_input:
+        job = start_import(store, target, ids_input, made)
     keep_text(job.journal, request.text)
     result = run_to_result(context, job, RunOptions(hooks=lambda job: EditHooks(job, editing)))
     document = result.summary.to_document()
@@ -87,8 +87,8 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
 
 def _whole(request: EditRequest) -> Mapping[str, Any]:
     """Return the changes to send. An amount without a currency keeps the currency of the record."""
-    given = without_bare_amounts(Given(dict(request.changes), {}), request.attributes)
-    return given.data | merger_of(request.attributes, ValueOptions()).merge_all(given.parts, request.shown.data)
+    changes = without_bare_amounts(Given(dict(request.changes), {}), request.attributes)
+    return changes.data | merger_of(request.attributes, ValueOptions()).merge_all(changes.parts, request.shown.data)
 
 
 def _why(result: ImportResult, editing: Editing) -> CrmctlError:

@@ -329,7 +329,7 @@ class Export:
             format=self._layout.format,
             rows=rows,
             requests=state.statistics.requests,
-            repeated=max(0, sum(one["records"] for one in state.passes) - rows),
+            repeated=max(0, sum(reading["records"] for reading in state.passes) - rows),
             elapsed=self._clock.monotonic() - self._started,
             resumed=resumed,
             consistent_as_of=to_timestamp(state.as_of),

@@ -116,29 +116,31 @@ class Merge(NamedTuple):
 
     @property
     def kept(self) -> int:
-        return sum(one.choice is ValueChoice.KEPT and not one.is_conflict for one in self.chosen)
+        return sum(choice.choice is ValueChoice.KEPT and not choice.is_conflict for choice in self.chosen)
 
     @property
     def conflicts(self) -> int:
-        return sum(one.is_conflict for one in self.chosen)
+        return sum(choice.is_conflict for choice in self.chosen)
 
     @property
     def told(self) -> str:
         """List the kept values for the result files. Values in conflict are marked."""
-        kept = [one for one in self.chosen if one.choice is ValueChoice.KEPT]
-        return ", ".join(f"{one.unit} (conflict)" if one.is_conflict else one.unit for one in kept)
+        kept = [choice for choice in self.chosen if choice.choice is ValueChoice.KEPT]
+        return ", ".join(f"{choice.unit} (conflict)" if choice.is_conflict else choice.unit for choice in kept)
 
     @property
     def failed(self) -> Sequence[ChosenValue]:
-        return [one for one in self.chosen if one.choice is ValueChoice.FAILED]
+        return [choice for choice in self.chosen if choice.choice is ValueChoice.FAILED]
 
     def reduced(self, data: Mapping[str, Any], parts: Mapping[str, Parts]) -> tuple[dict[str, Any], dict[str, Parts]]:
         out = self.left_out
-        left = {slug: {part: value for part, value in said.items() if part not in (out.get(slug) or ())} for slug, said in parts.items()}
-        gone = {slug for slug in out if out[slug] is None or not left.get(slug)}
+        remaining = {
+            slug: {part: value for part, value in said.items() if part not in (out.get(slug) or ())} for slug, said in parts.items()
+        }
+        gone = {slug for slug in out if out[slug] is None or not remaining.get(slug)}
         return (
             {slug: value for slug, value in data.items() if slug not in gone},
-            {slug: said for slug, said in left.items() if slug not in gone},
+            {slug: said for slug, said in remaining.items() if slug not in gone},
         )
 
 
@@ -216,8 +218,8 @@ class ThreeWay:
         return self._holds(unit) and (unit.file == unit.record or self.policy.of(unit.slug) is OnConflict.TAKE)
 
     def _holds(self, unit: _Unit) -> bool:
-        known = {"it": unit.attribute} if unit.attribute is not None and unit.part is None else {}
-        return is_unchanged({"it": unit.file}, {"it": unit.record}, known)
+        attributes = {"it": unit.attribute} if unit.attribute is not None and unit.part is None else {}
+        return is_unchanged({"it": unit.file}, {"it": unit.record}, attributes)
 
     def _units(self, data: Mapping[str, Any], parts: Mapping[str, Parts], current: Mapping[str, Any]) -> Iterator[_Unit]:
         for slug, value in data.items():
@@ -314,8 +316,8 @@ class FeedBases:
 
         A unit that an unsettled job may have overwritten has several hashes, one a line.
         """
-        found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
-        bases: Hashes = jsontext.loads(found[0]) if found is not None else {}
+        row_found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
+        bases: Hashes = jsontext.loads(row_found[0]) if row_found is not None else {}
         if not bases or self._is_settled:
             return bases
         for (hashes,) in self._db.execute("SELECT hashes FROM written WHERE row = ? AND before IS NULL", (row,)):
@@ -359,12 +361,12 @@ class FeedBases:
             "SELECT ordinal, row, hashes, before, is_old FROM written WHERE job = ? AND ordinal > ? AND (before IS NULL OR ?) "
             "ORDER BY ordinal LIMIT ?"
         )
-        while found := self._db.execute(query, (job, last, was_undone, CHUNK_ROWS)).fetchall():
-            known = journal.rows(found[0][0], found[-1][0])
+        while pending := self._db.execute(query, (job, last, was_undone, CHUNK_ROWS)).fetchall():
+            states = journal.rows(pending[0][0], pending[-1][0])
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
-                for ordinal, row, hashes, before, is_old in found:
-                    entry = known.get(ordinal)
+                for ordinal, row, hashes, before, is_old in pending:
+                    entry = states.get(ordinal)
                     state = entry.state if entry is not None else RowState.UNSENT
                     if before is not None:
                         if entry is not None and entry.record_id is not None and is_undone(journal, entry.record_id):
@@ -376,13 +378,13 @@ class FeedBases:
                             self._change(row, (), _either(self._bases(row), jsontext.loads(hashes)))
                     elif is_over or state is not RowState.UNSENT:
                         self._db.execute("DELETE FROM written WHERE job = ? AND ordinal = ?", (job, ordinal))
-            last = found[-1][0]
+            last = pending[-1][0]
         if journal.state is JobState.UNDONE or not was_undone:
             self._db.execute("UPDATE written SET undoing = 0 WHERE job = ?", (job,))
 
     def _confirm(self, job: str, ordinal: int, written: tuple[bytes, Hashes], *, is_old: bool) -> None:
         row, hashes = written
-        before = {unit: one for unit, one in self._bases(row).items() if unit in hashes}
+        before = {unit: value_hash for unit, value_hash in self._bases(row).items() if unit in hashes}
         if is_old:
             self._change(row, hashes)
         else:
@@ -408,12 +410,12 @@ class FeedBases:
             self._db.execute("DELETE FROM written WHERE job = ?", (job,))
 
     def _bases(self, row: bytes) -> Hashes:
-        found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
-        return jsontext.loads(found[0]) if found is not None else {}
+        row_found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
+        return jsontext.loads(row_found[0]) if row_found is not None else {}
 
     def _change(self, row: bytes, gone: Collection[str], new: Mapping[str, str] = NONE) -> None:
         """Replace bases of a row: drop the units in `gone`, then set those in `new`."""
-        kept = {unit: one for unit, one in self._bases(row).items() if unit not in gone}
+        kept = {unit: value_hash for unit, value_hash in self._bases(row).items() if unit not in gone}
         self._db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (row, jsontext.dumps(kept | dict(new))))
 
     def _connect(self) -> sqlite3.Connection:
@@ -427,9 +429,9 @@ class FeedBases:
 def _either(bases: Mapping[str, str], hashes: Mapping[str, str]) -> Hashes:
     """Return the bases with further hashes that may be of the values written last."""
     both = dict(bases)
-    for unit, one in hashes.items():
-        known = both[unit].split("\n") if unit in both else []
-        both[unit] = "\n".join(dict.fromkeys([*known, *one.split("\n")]))
+    for unit, value_hash in hashes.items():
+        hashes_so_far = both[unit].split("\n") if unit in both else []
+        both[unit] = "\n".join(dict.fromkeys([*hashes_so_far, *value_hash.split("\n")]))
     return both
 
 
@@ -493,16 +495,16 @@ class KeptValues:
         return FeedCounts(*self._db.execute("SELECT COALESCE(SUM(kept), 0), COALESCE(SUM(conflicts), 0) FROM kept").fetchone())
 
     def told(self, ordinal: int) -> str | None:
-        found = self._db.execute("SELECT told FROM kept WHERE ordinal = ?", (ordinal,)).fetchone()
-        return None if found is None else str(found[0])
+        entry = self._db.execute("SELECT told FROM kept WHERE ordinal = ?", (ordinal,)).fetchone()
+        return None if entry is None else str(entry[0])
 
     def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         for payload in payloads:
-            found = self._db.execute("SELECT left_out FROM kept WHERE ordinal = ?", (payload.ordinal,)).fetchone()
-            if found is None:
+            entry = self._db.execute("SELECT left_out FROM kept WHERE ordinal = ?", (payload.ordinal,)).fetchone()
+            if entry is None:
                 yield payload
                 continue
-            data, parts = Merge(jsontext.loads(found[0])).reduced(payload.data, payload.parts)
+            data, parts = Merge(jsontext.loads(entry[0])).reduced(payload.data, payload.parts)
             yield payload._replace(data=data, parts=parts)
 
 
@@ -547,9 +549,9 @@ class Feed:
         hash_of = self.bases.hash_of(place)
         if current is None:
             return self.rule.first(row.data, row.parts, hash_of)
-        known = self.bases.known(place)
-        merge = self.rule.merge((row.data, row.parts), current, known, hash_of)
-        return merge._replace(bases={unit: one for unit, one in merge.bases.items() if known.get(unit) != one})
+        bases = self.bases.known(place)
+        merge = self.rule.merge((row.data, row.parts), current, bases, hash_of)
+        return merge._replace(bases={unit: value_hash for unit, value_hash in merge.bases.items() if bases.get(unit) != value_hash})
 
     def write_down(self, journal: Journal, kept: KeptValues, rows: Sequence[tuple[int, str, Merge]]) -> None:
         """Store the kept values and the new bases of rows before anything is sent. Each row is (ordinal, key, merge)."""

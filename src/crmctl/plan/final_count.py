@@ -184,12 +184,12 @@ def _wait_for_lists(context: SendContext, evidence: Evidence) -> FinalCount:
     # A delay measured after a repeated request may be that of its first attempt, which is shorter.
     is_suspicious = is_repeated and (count.is_conclusive or evidence.lag > 0 or any(map(_was_refused, batches)))
     lag = min(max(evidence.lag, UNKNOWN_LAG if is_suspicious else 0.0), patience)
-    left = max((batch.sent_at for batch in batches), default=0.0) + LATE_FACTOR * lag - clock.now()
-    if lag and left > 0:
+    seconds_left = max((batch.sent_at for batch in batches), default=0.0) + LATE_FACTOR * lag - clock.now()
+    if lag and seconds_left > 0:
         # Rows sent twice, by crmctl or a proxy, may exist twice or be refused. The records of the last request appear last.
-        if left >= LONG_WAIT:
-            context.progress.note(f"waiting {left:.0f} s for second copies of rows to show up in the service's lists")
-        clock.sleep(left)
+        if seconds_left >= LONG_WAIT:
+            context.progress.note(f"waiting {seconds_left:.0f} s for second copies of rows to show up in the service's lists")
+        clock.sleep(seconds_left)
         later = evidence.final_count()
         return later if later.is_current or not count.is_current else count
     return count
@@ -321,7 +321,7 @@ class _Comparison:
         for record in ledger.unexplained:
             name = self._name(record.data)
             for row, record_id in self._db.execute("SELECT ordinal, id FROM names WHERE name = ?", (name,)).fetchall():
-                yield from ((row, one, _spelled(name)) for one in (record.id, record_id) if one is not None)
+                yield from ((row, rival_id, _spelled(name)) for rival_id in (record.id, record_id) if rival_id is not None)
 
     def _open_rows(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, RowEntry]]:
         return open_rows(self._journal, entries, self._refused)
@@ -396,9 +396,9 @@ class _Ledger:
 
     def see(self, records: Sequence[Record]) -> None:
         """Match each record with a row: by known id, then by equal content, then by altered content."""
-        known = {*self.names, *self._further}
+        known_ids = {*self.names, *self._further}
         self.found.update({self.names[record.id]: record for record in records if record.id in self.names})
-        rest = [record for record in records if record.id not in known]
+        rest = [record for record in records if record.id not in known_ids]
         for slugs in sorted(self._by_key, key=len, reverse=True):
             rest = self._match(slugs, rest)
         self.unexplained = self._find_surplus(rest)
@@ -558,8 +558,8 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
             journal.overrule(row, RowEntry(RowState.CREATED, record_id))
         elif ledger.states[row] is RowState.IN_DOUBT:
             journal.resolve(journal.batches_of(row, row)[row], {row: record_id}, ())
-    known = {row: record_id for record_id, row in ledger.names.items()}
-    is_news = {row: row in ledger.surplus or known.get(row, name) != name for row, name in names.items()}
+    known_ids = {row: record_id for record_id, row in ledger.names.items()}
+    is_news = {row: row in ledger.surplus or known_ids.get(row, name) != name for row, name in names.items()}
     journal.name_rows({row: name for row, name in names.items() if name is not None and is_news[row]}, replaces=True)
     journal.add_duplicates({row: sorted(set(ids)) for row, ids in ledger.surplus.items()})
     further = further_records(journal)

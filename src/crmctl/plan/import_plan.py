@@ -101,7 +101,9 @@ class ImportPlan:
     def frozen(self, attributes: Sequence[Attribute]) -> ImportPlan:
         """Return a plan that can be stored: the map file is inlined, and sample records are reduced to their form."""
         pairs = tuple(f"{column}={target}" for column, target in self.mapping.declared().items())
-        forms = {one.slug: learn_form(one, self.values.samples) for one in attributes if one.type in COMPOSITE_TYPES}
+        forms = {
+            attribute.slug: learn_form(attribute, self.values.samples) for attribute in attributes if attribute.type in COMPOSITE_TYPES
+        }
         objects = {slug: dict.fromkeys(form.keys, "") for slug, form in forms.items() if form.keys}
         plain = {slug: "plain" for slug, form in forms.items() if form.plain}
         return replace(
@@ -159,14 +161,16 @@ class PlannedInput:
         filled = [column.attribute for column in mapping.columns if column.attribute is not None]
         fillable = filled if self.source.header_complete else self.attributes
         return bool(mapping.constant_parts) or any(
-            one.type in COMPOSITE_TYPES or (one.holds_items and not self.source.header_complete) for one in fillable
+            attribute.type in COMPOSITE_TYPES or (attribute.holds_items and not self.source.header_complete) for attribute in fillable
         )
 
     @property
     def shown_attributes(self) -> Sequence[Attribute]:
         """The attributes with the types that records show: references hold ids even if the file names keys."""
-        given = {reference.slug for reference in self.plan.references}
-        return [each.with_changes(type=AttributeType.REFERENCE) if each.slug in given else each for each in self.attributes]
+        slugs = {reference.slug for reference in self.plan.references}
+        return [
+            attribute.with_changes(type=AttributeType.REFERENCE) if attribute.slug in slugs else attribute for attribute in self.attributes
+        ]
 
     @cached_property
     def merger(self) -> Merger:
@@ -177,9 +181,9 @@ class PlannedInput:
 
     def close(self) -> None:
         """Close the reference map and the kept values of a feed. Files in a job's folder stay."""
-        for one in (self.references, self.kept):
-            if one is not None:
-                one.close()
+        for resource in (self.references, self.kept):
+            if resource is not None:
+                resource.close()
 
     def to_send(self) -> Iterator[Payload | Entry]:
         """Return the rows for an import, already encoded if the import does not need their values."""
@@ -249,10 +253,10 @@ class Guard:
         """Parse `--expect N` and `--max-changes N|P%`. Raises UsageError."""
         if max_changes is None:
             return cls(expect)
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", max_changes.strip())
-        if found is None or (not found[2] and "." in found[1]):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", max_changes.strip())
+        if match is None or (not match[2] and "." in match[1]):
             raise UsageError(f"--max-changes: neither a number of rows nor a percentage: {max_changes}")
-        return cls(expect, float(found[1]), found[2] == "%")
+        return cls(expect, float(match[1]), match[2] == "%")
 
     def check(self, changes: int, rows: int) -> None:
         """Raise RejectedError if writing `changes` of `rows` rows breaks the limit."""

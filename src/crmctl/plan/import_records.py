@@ -61,13 +61,13 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
     with ExitStack() as stack:
-        given = stack.enter_context(given_input(context, request))  # reading stdin to its end may take long
+        source = stack.enter_context(given_input(context, request))  # reading stdin to its end may take long
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(request.keys)))
-        target, plan = prepared(context, request, target, plan, given.path, mirror)
+        target, plan = prepared(context, request, target, plan, source.path, mirror)
         if _has_waited(context, target, plan):
             target = replace(target, newest=None)  # the newest page is outdated
         made = JobOptions(plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
-        return run_to_result(context, start_import(store_of(context), target, given, made), options)
+        return run_to_result(context, start_import(store_of(context), target, source, made), options)
 
 
 def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
@@ -93,9 +93,9 @@ def _await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Co
                     continue
                 if journal.state is JobState.OPEN or journal.recall(UNVERIFIED):
                     waits = _await_rows(journal, Reader(service, header.object_id), settled_at, note) or waits
-                if journal.recall("lag") and (left := settled_at - clock.now()) > 0:
-                    note(f"waiting {left:.0f} s, because the lists of the service were late when job {header.job} ended")
-                    clock.sleep(left)
+                if journal.recall("lag") and (seconds_left := settled_at - clock.now()) > 0:
+                    note(f"waiting {seconds_left:.0f} s, because the lists of the service were late when job {header.job} ended")
+                    clock.sleep(seconds_left)
                     waits = True
         except (CrmctlError, sqlite3.Error):
             continue  # another version's journal, or lists that cannot be read
@@ -107,9 +107,9 @@ def _await_rows(journal: Journal, reader: Reader, settled_at: float, note: Calla
     in_flight = sum(doubt.size for doubt in doubtful(journal))
     until, looks = clock.now() + CONTROL_SECONDS, 0
     while clock.now() < until:
-        left = evidence.final_count().left if evidence.can_count else None
+        unlisted = evidence.final_count().left if evidence.can_count else None
         is_settled = clock.now() >= settled_at
-        if is_settled if left is None else left >= (0 if is_settled else in_flight):
+        if is_settled if unlisted is None else unlisted >= (0 if is_settled else in_flight):
             break
         looks += 1
         if looks == NOTED_LOOKS:
@@ -131,8 +131,8 @@ def prepared(
     samples, directory = sample_records(context, target), context.directory
 
     def object_of(name: str) -> tuple[str, Sequence[Attribute]]:
-        found = resolve_target(context, name, mirror)
-        return found.object_id, found.attributes
+        target = resolve_target(context, name, mirror)
+        return target.object_id, target.attributes
 
     header = open_source(path, plan.source, name=request.file).header
     references: tuple[Reference, ...] = ()
@@ -150,8 +150,8 @@ def given_input(context: BulkContext, request: ImportRequest) -> Iterator[GivenI
     """Provide the file, or a temporary copy of stdin or of the rows given."""
     store = store_of(context)
     opened = temporary_table(store, request.file, partial(spool_rows, request.rows)) if request.rows is not None else None
-    with opened or temporary_input(store, request.file, context.stdin) as given:
-        yield given
+    with opened or temporary_input(store, request.file, context.stdin) as source:
+        yield source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +179,11 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     guard, store = request.guard(), store_of(context)
     store.prepare()
     with ExitStack() as stack:
-        target, saved, given, planned = stack.enter_context(opened_plan(context, request))
+        target, saved, source, planned = stack.enter_context(opened_plan(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
         _has_waited(context, target, planned.plan)
         made = JobOptions(planned.plan, request.again, saved.path, guard=guard)
-        return run_to_result(context, start_import(store, target, replace(given, name=str(given.path)), made), options)
+        return run_to_result(context, start_import(store, target, replace(source, name=str(source.path)), made), options)
 
 
 @contextmanager

@@ -51,13 +51,13 @@ def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Gener
     start = _first_open(journal)
     for chunk in chunks(rows.since(start if control is None else min(start, control[0]))):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
-        known = journal.rows(first, last)
-        if not known:
+        states = journal.rows(first, last)
+        if not states:
             yield from chunk
             continue
         numbers = journal.batches_of(first, last) if doubts else {}
         for entry in chunk:
-            row = known.get(entry.ordinal)
+            row = states.get(entry.ordinal)
             if row is not None and row.state is RowState.IN_DOUBT:
                 number = numbers[entry.ordinal]
                 gathered[number].append(entry)
@@ -82,11 +82,11 @@ def _first_open(journal: Journal) -> int:
     while True:
         while ordinal in done:
             ordinal = done[ordinal] + 1
-        known = journal.rows(ordinal, ordinal + CHUNK_ROWS - 1)
+        states = journal.rows(ordinal, ordinal + CHUNK_ROWS - 1)
         chunk = range(ordinal, ordinal + CHUNK_ROWS)
-        is_open = (one for one in chunk if one not in known or known[one].state is RowState.IN_DOUBT)
-        if (found := next(is_open, None)) is not None:
-            return found
+        is_open = (ordinal for ordinal in chunk if ordinal not in states or states[ordinal].state is RowState.IN_DOUBT)
+        if (first := next(is_open, None)) is not None:
+            return first
         ordinal = chunk.stop
 
 
@@ -104,7 +104,7 @@ def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:
             continue
         rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
         ordinals = range(batch.first, batch.last + 1)
-        if all(numbers.get(one) == batch.number and rows[one].state is RowState.CREATED for one in ordinals):
+        if all(numbers.get(ordinal) == batch.number and rows[ordinal].state is RowState.CREATED for ordinal in ordinals):
             return batch.first, batch.last, batch.sent_at, journal.clock.now()
     return None
 
@@ -269,8 +269,8 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
             if state is JobState.OPEN:
                 run.progress.start("looking up")
                 lookup.fill(index)
-                if lookup.head is not None and (known := Baseline.of_changed(lookup.head)) is not None:
-                    journal.remember("baseline", known.to_document())
+                if lookup.head is not None and (baseline := Baseline.of_changed(lookup.head)) is not None:
+                    journal.remember("baseline", baseline.to_document())
                 with _ending_run():
                     run.hooks.approve_keys(run, index)
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
@@ -339,8 +339,8 @@ def deliver(context: SendContext, rows: SentRows) -> RunResult:
 
 def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
     counts, reader = context.journal.counts(), context.reader()
-    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
-    if not left and not context.journal.recall(UNVERIFIED):
+    unsent = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    if not unsent and not context.journal.recall(UNVERIFIED):
         return RunResult()
     try:
         _take_baseline(context, reader)
@@ -349,7 +349,7 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
     context.journal.remember(UNVERIFIED, context.journal.recall("baseline") is not None)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
     delivery, ended = Delivery(context, reconciler), Conclusion()
-    with showing(context.progress, LABELS.get(context.journal.header.kind, "importing"), left, BULK_LIMIT):
+    with showing(context.progress, LABELS.get(context.journal.header.kind, "importing"), unsent, BULK_LIMIT):
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
         if delivery.error is None and not context.interrupt.requested:
@@ -367,9 +367,9 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
         if newest is None and journal.header.mode != "create":
             with suppress(RejectedError):
                 newest = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-        known = Baseline.of_changed(newest) if newest is not None else None
-        journal.remember("baseline", (known or Baseline.of(reader.page())).to_document())
-        if known is not None and newest is not None and journal.recall(AS_OF) is None:
+        baseline = Baseline.of_changed(newest) if newest is not None else None
+        journal.remember("baseline", (baseline or Baseline.of(reader.page())).to_document())
+        if baseline is not None and newest is not None and journal.recall(AS_OF) is None:
             journal.remember(AS_OF, max((micros_of(record.updated_at) or 0 for record in newest.items), default=0))
     except (ServiceError, RejectedError, ForbiddenError):
         pass

@@ -68,39 +68,39 @@ class FileColumns:
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def data(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(cells)
+        values = dict(cells)
         for header, target in self.targets.items():
             slug, dot, part = target.partition(".")
             if not dot:
-                found[slug] = cells.get(header)
+                values[slug] = cells.get(header)
             elif cells.get(header):
-                parts = found.get(slug)
-                found[slug] = {**(parts if isinstance(parts, dict) else {}), part: cells[header]}
-        return found
+                parts = values.get(slug)
+                values[slug] = {**(parts if isinstance(parts, dict) else {}), part: cells[header]}
+        return values
 
 
 def count_duplicates(source: Source, columns: FileColumns, match: Sequence[str], most: int) -> FileDuplicates:
     """Read the file again and compare its rows in constant memory. Raises UsageError for invalid rules."""
-    known = [*columns.columns, *columns.attributes]
-    rules = parse_rules(match, known, "") if match else _usual_rules(columns.columns)
-    found = FileDuplicates([rule.said for rule in rules])
+    known_columns = [*columns.columns, *columns.attributes]
+    rules = parse_rules(match, known_columns, "") if match else _usual_rules(columns.columns)
+    duplicates = FileDuplicates([rule.said for rule in rules])
     if not rules:
-        return found
+        return duplicates
     with MatchCandidates(rules, most) as candidates:
         for row in source.rows():
             if row.problem is None:
                 candidates.add(str(row.first_line), columns.data(_cells(source, row)))
         candidates.compare()
         for group in find_groups(candidates, GroupCounts(), most):
-            found.groups += 1
-            found.rows += len(group.members) - 1
+            duplicates.groups += 1
+            duplicates.rows += len(group.members) - 1
             texts = list(dict.fromkeys(rules[pair.rule].text for pair in group.pairs))
             for text in texts:
-                found.by_rule[text] = found.by_rule.get(text, 0) + 1
-            if len(found.examples) < EXAMPLES:
+                duplicates.by_rule[text] = duplicates.by_rule.get(text, 0) + 1
+            if len(duplicates.examples) < EXAMPLES:
                 lines = [int(candidates.record(member)[0]) for member in group.members]
-                found.examples.append({"lines": lines, "rules": texts, "score": group.score})
-    return found
+                duplicates.examples.append({"lines": lines, "rules": texts, "score": group.score})
+    return duplicates
 
 
 def _usual_rules(columns: Sequence[Attribute]) -> tuple[MatchRule, ...]:
@@ -124,12 +124,12 @@ def _equal(column: Attribute) -> MatchTerm:
 def _cells(source: Source, row: Row) -> dict[str, Any]:
     if row.value is not None:
         return dict(row.value)
-    found = dict(zip(source.header, row.cells, strict=False))
-    if len(found) < len(source.header):
+    cells = dict(zip(source.header, row.cells, strict=False))
+    if len(cells) < len(source.header):
         # Columns with the same header hold values of one attribute.
-        for name in found:
-            found[name] = "; ".join(cell for header, cell in zip(source.header, row.cells, strict=False) if header == name and cell)
-    return found
+        for name in cells:
+            cells[name] = "; ".join(cell for header, cell in zip(source.header, row.cells, strict=False) if header == name and cell)
+    return cells
 
 
 MOST_ROWS = 10
@@ -257,12 +257,12 @@ class InspectReport:
 
     def to_document(self) -> dict[str, Any]:
         names = "file dialect rows blank_lines columns unknown map value problems findings"
-        found = document_of(
+        document = document_of(
             self, names, file=self.name, dialect=self.dialect.to_document(), columns=self.column_documents(),
             unknown=[column.header for column in self.unknown], map=self.map_arguments, value=self.value_arguments,
             findings=[finding.to_document() for finding in self.findings],
         )  # fmt: skip
-        return found if self.duplicates is None else {**found, "duplicates": self.duplicates.to_document()}
+        return document if self.duplicates is None else {**document, "duplicates": self.duplicates.to_document()}
 
 
 def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport:
@@ -270,13 +270,13 @@ def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport
     check_choice("--mode", request.mode, tuple(Mode))
     check_places(None, request.file)
     attributes = resolve_target(context, request.object).attributes if request.object is not None else None
-    with temporary_input(store_of(context), request.file, context.stdin) as given:
-        report = inspect(open_source(given.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
+    with temporary_input(store_of(context), request.file, context.stdin) as source:
+        report = inspect(open_source(source.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
         for column, attribute in _named_references(report, attributes or ()):
             column.reference = f"{attribute.slug}={_key_of(context, attribute, column)}"
             column.note = column.note or f"no ids: --ref {column.reference} finds the records"
         if request.duplicates or request.match:
-            again = open_source(given.path, request.source(), name=request.file)
+            again = open_source(source.path, request.source(), name=request.file)
             report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)
         return report
 
@@ -294,18 +294,20 @@ def _key_of(context: BulkContext, attribute: Attribute, column: ColumnReport) ->
     if attribute.target_object_id is None:
         return "OBJECT.KEY"
     parent = context.directory.object(attribute.target_object_id)
-    slugs = {one.slug: one for one in context.directory.attributes(parent)}
+    slugs = {attribute.slug: attribute for attribute in context.directory.attributes(parent)}
     kind = column.guessed_type
-    email = next((slug for slug, one in slugs.items() if kind == AttributeType.EMAIL and one.type == kind), None)
+    email = next((slug for slug, attribute in slugs.items() if kind == AttributeType.EMAIL and attribute.type == kind), None)
     has_domains = "domain" in slugs and all("." in text and " " not in text for text in column.samples)
     return f"{parent.slug}.{email or ('domain' if has_domains else 'name' if 'name' in slugs else 'KEY')}"
 
 
 def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
-    columns = [Attribute(id=one.header, slug=one.header, type=one.guessed_type) for one in report.columns if one.header]
-    targets = {one.header: one.target for one in report.columns if one.target is not None}
+    columns = [Attribute(id=column.header, slug=column.header, type=column.guessed_type) for column in report.columns if column.header]
+    targets = {column.header: column.target for column in report.columns if column.target is not None}
     filled = {target.partition(".")[0] for target in targets.values()}
-    return FileColumns(columns, [one for one in attributes if one.slug in filled and one.slug not in targets], targets)
+    return FileColumns(
+        columns, [attribute for attribute in attributes if attribute.slug in filled and attribute.slug not in targets], targets
+    )
 
 
 def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:

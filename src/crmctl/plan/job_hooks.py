@@ -129,11 +129,11 @@ class JobHooks:
         journal, references, rejected = self.job.journal, self.job.input.references, False
         later = references.later_slugs if references is not None else lambda _: ()
         ids = (target(row) for row in rows() if row.parts or keeps_all)
-        with _read_known(run, filter(None, ids)) as known:
-            for chunk in chunks(rows()) if len(known) else ():
+        with _read_known(run, filter(None, ids)) as records:
+            for chunk in chunks(rows()) if len(records) else ():
                 images, wholes = [], []
                 for row in chunk:
-                    record = known.get(target(row) or "") if row.parts or keeps_all else None
+                    record = records.get(target(row) or "") if row.parts or keeps_all else None
                     if record is None:
                         continue
                     try:
@@ -194,8 +194,8 @@ class KeptRecords(NamedTuple):
 
     @classmethod
     def of(cls, journal: Journal) -> KeptRecords | None:
-        found = journal.recall(BACKUP)
-        return cls(Path(found["path"]), found["sha256"]) if found else None
+        backup = journal.recall(BACKUP)
+        return cls(Path(backup["path"]), backup["sha256"]) if backup else None
 
     def records(self) -> Iterator[Record]:
         """Yield every record of the backup. Raises UsageError if the file is missing or was changed."""
@@ -235,10 +235,10 @@ class DeleteHooks(JobHooks):
         if place is None and self.known is None:
             return
         with ExitStack() as stack:
-            known = self.known or stack.enter_context(_read_known(run, self._ids()))
+            records = self.known or stack.enter_context(_read_known(run, self._ids()))
             if place is not None:
-                self._write(journal, Path(place), known)
-            self._leave_out(journal, known)
+                self._write(journal, Path(place), records)
+            self._leave_out(journal, records)
         journal.remember(SEEN, True)
 
     def _write(self, journal: Journal, place: Path, known: KnownRecords) -> None:
@@ -266,8 +266,8 @@ class DeleteHooks(JobHooks):
         journal, backup = self.job.journal, KeptRecords.of(self.job.journal)
         if backup is None:
             return
-        with _read_known(run, (str(row.id) for row, _ in self._open_rows())) as known:
-            changed = {old.id.lower() for old in backup.records() if (now := known.get(old.id)) is not None and now.data != old.data}
+        with _read_known(run, (str(row.id) for row, _ in self._open_rows())) as records:
+            changed = {old.id.lower() for old in backup.records() if (now := records.get(old.id)) is not None and now.data != old.data}
         rows = [(row, entry) for row, entry in self._open_rows() if str(row.id).lower() in changed]
         rows = [(row, entry) for row, entry in rows if entry is None or read_one(run.reader(), str(row.id)) is not None]
         for row, entry in rows:
@@ -450,8 +450,8 @@ class UpdateHooks(JobHooks):
             self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
-                known = self.known or stack.enter_context(_read_known(run, self._ids()))
-                for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), known.get)):
+                records = self.known or stack.enter_context(_read_known(run, self._ids()))
+                for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), records.get)):
                     for change in chunk:
                         forecast.add(change)
                     write_down(journal, (change.resolution for change in chunk), run.report)

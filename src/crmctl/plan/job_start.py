@@ -202,8 +202,8 @@ def temporary_input(store: JobStore, file: str, stdin: BinaryIO) -> Iterator[Giv
     if not is_stream(file):
         yield GivenInput(file, Path(file))
         return
-    with temporary_table(store, file, lambda copy: copy_stream(file, stdin, copy)) as given:
-        yield given
+    with temporary_table(store, file, lambda copy: copy_stream(file, stdin, copy)) as source:
+        yield source
 
 
 @contextmanager
@@ -226,8 +226,8 @@ def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequen
 
 
 def _unique_attribute(planned: PlannedInput) -> str | None:
-    found = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
-    return next((attribute.slug for attribute in found if attribute.is_unique and not attribute.is_list), None)
+    attributes = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
+    return next((attribute.slug for attribute in attributes if attribute.is_unique and not attribute.is_list), None)
 
 
 def _register(store: JobStore, folder: Path, header: Header, *, again: bool) -> Journal:

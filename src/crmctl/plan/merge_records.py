@@ -119,17 +119,17 @@ class MergeResult:
             self.ended.hint = self.ended.hint or f"crmctl bulk resume {self.job}"
             raise self.ended
         document = self.to_document()
-        left = {name: document[name] for name in IN_WORDS if document[name]}
-        if not left:
+        others = {name: document[name] for name in IN_WORDS if document[name]}
+        if not others:
             return
-        said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in left.items())
+        said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in others.items())
         first = next((row for name in ("refused", "failed") for row in self.left.get(name, ())), None)
         why = f"; group {first['group']}: {first['error']}" if first else ""
-        hint = "crmctl bulk dedupe again makes a plan of what there is now" if "refused" in left else None
+        hint = "crmctl bulk dedupe again makes a plan of what there is now" if "refused" in others else None
         if document["merged"] or self.counts[GroupState.PARTLY]:
-            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details={**left, "rows": document["rows"]})
+            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details={**others, "rows": document["rows"]})
         raise RejectedError(
-            f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details={**left, "rows": document["rows"]}
+            f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details={**others, "rows": document["rows"]}
         )
 
     def _done(self, kind: StepKind) -> int:
@@ -220,9 +220,9 @@ def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
         refused = contested_values(merges, schema)
         for merge in merges():
             why = refused.get(merge.group)
-            found = (merge.survivor, why) if why is not None else moved_record(merge, schema, survey.member, {})
-            if found is not None:
-                moved.append({"group": merge.group, "id": found[0], "error": found[1]})
+            change = (merge.survivor, why) if why is not None else moved_record(merge, schema, survey.member, {})
+            if change is not None:
+                moved.append({"group": merge.group, "id": change[0], "error": change[1]})
     return _preview(context, plan, schema, listed, moved)
 
 
@@ -239,11 +239,11 @@ def _preview(
 
 def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[PlannedGroup]) -> int:
     """Estimate the requests to find all references to the records of a plan, without activities, and announce a large number."""
-    found = LocalCopy.find(context)
+    copy = LocalCopy.find(context)
     objects = {schema.object_id, *schema.referring}
-    if found is not None:
-        with found:
-            if all(found.state(object_id) is not None for object_id in objects):
+    if copy is not None:
+        with copy:
+            if all(copy.state(object_id) is not None for object_id in objects):
                 return 0
     losers = sum(len(group) for _, _, group in listed)
     slugs = {schema.object_id: (), **schema.referring}
@@ -292,19 +292,21 @@ def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]
 
 
 def merge_schema(context: BulkContext, object_id: str) -> MergeSchema:
-    referring = {one: [each.slug for each in found] for one, found in referring_attributes(context, object_id).items()}
+    referring = {
+        slug: [attribute.slug for attribute in attributes] for slug, attributes in referring_attributes(context, object_id).items()
+    }
     return MergeSchema(object_id, context.directory.attributes(object_id, refresh=True), referring)
 
 
 def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeResult:
     requests, elapsed = effort(journal)
-    left: dict[str, list[dict[str, Any]]] = {"refused": [], "failed": []}
+    unmerged: dict[str, list[dict[str, Any]]] = {"refused": [], "failed": []}
     for group in journal.groups(GroupState.REFUSED, GroupState.FAILED, GroupState.PARTLY):
-        rows = left["refused" if group.state is GroupState.REFUSED else "failed"]
+        rows = unmerged["refused" if group.state is GroupState.REFUSED else "failed"]
         if len(rows) < LISTED:
             rows.append({"group": group.number, "id": group.survivor, "error": group.error})
     header = journal.header
-    return MergeResult(header.job, header.object, group_counts(journal), journal.step_counts(), left, requests, elapsed, ended)
+    return MergeResult(header.job, header.object, group_counts(journal), journal.step_counts(), unmerged, requests, elapsed, ended)
 
 
 def _opened(context: BulkContext, plan: MergePlanFile) -> tuple[MergeSchema, Callable[[], Iterator[PlannedMerge]]]:
@@ -325,10 +327,10 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
         sender = stack.enter_context(sending(context, journal, schema))
         survey = stack.enter_context(Survey(context.service, schema, context.listener.progress.note))
         try:
-            found = fresh_copy(context, survey.objects, 0.0)
-            if found is not None:
-                stack.enter_context(found[0])
-            copy = found[0] if found is not None else None
+            local_copy = fresh_copy(context, survey.objects, 0.0)
+            if local_copy is not None:
+                stack.enter_context(local_copy[0])
+            copy = local_copy[0] if local_copy is not None else None
             MergeJob(journal, merges, schema, survey, sender, context.listener.progress, copy).run()
         except CrmctlError as error:
             ended = error
@@ -500,9 +502,9 @@ def _propose(
 
 def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidates: MatchCandidates, result: DedupeResult) -> None:
     """Read every record of the object: from the mirror if it is complete, else from the service."""
-    found = fresh_copy(context, [object_id], request.max_age)
-    if found is not None:
-        copy, _ = found
+    local_copy = fresh_copy(context, [object_id], request.max_age)
+    if local_copy is not None:
+        copy, _ = local_copy
         with copy:
             state = copy.state(object_id)
             if state is not None and state.proven and not state.excluded:
@@ -527,9 +529,9 @@ def _now(context: BulkContext) -> str:
 
 def survivors_of(context: BulkContext) -> dict[str, str]:
     """Map the ids of records that merges on this machine deleted, in lower case, to their survivors."""
-    found: dict[str, str] = {}
+    by_loser: dict[str, str] = {}
     for job in reversed(store_of(context).list()):
         if job.header.mode == MODE and job.header.origin == context.origin:
             with closing(MergeJournal(job.folder, context.clock)) as journal:
-                found.update(survivors(journal))
-    return found
+                by_loser.update(survivors(journal))
+    return by_loser

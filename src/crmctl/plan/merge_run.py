@@ -64,7 +64,7 @@ class Survey(Spill):
         self._service = service
         self._schema = schema
         self._tell = tell
-        self._lookups = {one: Lookup(self._service, one, tell=tell) for one in {schema.object_id, *schema.referring}}
+        self._lookups = {object_id: Lookup(self._service, object_id, tell=tell) for object_id in {schema.object_id, *schema.referring}}
         self._ids = self.enter_context(SeenIds())
 
     def want(self, survivor: str, losers: Sequence[str]) -> None:
@@ -98,25 +98,25 @@ class Survey(Spill):
         self.read_activities()
 
     def _is_in(self, copy: LocalCopy) -> bool:
-        slugs = {self._schema.object_id: [one.slug for one in self._schema.attributes], **self._schema.referring}
+        slugs = {self._schema.object_id: [attribute.slug for attribute in self._schema.attributes], **self._schema.referring}
         states = [copy.state(object_id) for object_id in self._lookups]
         proven = all(state is not None and state.proven for state in states)
         return proven and all(copy.holds(object_id, slugs[object_id]) for object_id in self._lookups)
 
     def _fill_from(self, copy: LocalCopy) -> None:
         object_id = self._schema.object_id
-        for one, lookup in self._lookups.items():
-            state = copy.state(one)
+        for target_id, lookup in self._lookups.items():
+            state = copy.state(target_id)
             lookup.as_of = (state.newest or state.as_of) if state is not None else 0
         members = self._db.execute("SELECT given, loses FROM member").fetchall()
-        for given, _ in members:
-            if (record := copy.record(object_id, given)) is not None:
+        for record_id, _ in members:
+            if (record := copy.record(object_id, record_id)) is not None:
                 self.take(object_id, record)
         self._look_for_missing(partial(self._take_all, object_id))
-        losers = [given for given, loses in members if loses]
+        losers = [record_id for record_id, loses in members if loses]
         for at in range(0, len(losers), MANY):
-            for found in copy.referring_to(object_id, losers[at : at + MANY]):
-                self.take(found.object_id, found.record)
+            for holder in copy.referring_to(object_id, losers[at : at + MANY]):
+                self.take(holder.object_id, holder.record)
 
     def _fill_from_service(self) -> None:
         for object_id, lookup in self._lookups.items():
@@ -152,12 +152,12 @@ class Survey(Spill):
         """Read all activities and keep those that name a loser. Raises read errors."""
         for page in all_activities(self._service):
             for activity in page:
-                named = [one for one in named_records(activity) if self._loses(one)]
+                named = [record_id for record_id in named_records(activity) if self._loses(record_id)]
                 self._db.execute("DELETE FROM names WHERE activity = ?", (activity.id,))
                 if named:
                     links = {"id": activity.id, **{name: activity.wire.get(name) or [] for name in LINKS}}
                     self._db.execute("INSERT OR REPLACE INTO activity VALUES (?, ?)", (activity.id, jsontext.dumps(links)))
-                    self._db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", ((one, activity.id) for one in named))
+                    self._db.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", ((record_id, activity.id) for record_id in named))
 
     def member(self, record_id: str) -> dict[str, Any] | None:
         row = self._db.execute("SELECT data FROM member WHERE id = ?", (record_id.lower(),)).fetchone()
@@ -165,7 +165,7 @@ class Survey(Spill):
 
     def around(self, survivor: str, losers: Sequence[str]) -> Surroundings:
         """Return the records and activities around a group."""
-        members = {one.lower(): self.member(one) or {} for one in (survivor, *losers)}
+        members = {record_id.lower(): self.member(record_id) or {} for record_id in (survivor, *losers)}
         holders: dict[str, tuple[str, str, Mapping[str, Any]]] = {}
         activities: dict[str, Mapping[str, Any]] = {}
         for loser in losers:
@@ -188,11 +188,11 @@ class Survey(Spill):
         slugs = self._schema.referring.get(object_id)
         if not slugs:
             return
-        targets = {one for slug in slugs for one in reference_ids(record.data.get(slug)) if self._loses(one)}
+        targets = {target for slug in slugs for target in reference_ids(record.data.get(slug)) if self._loses(target)}
         self._db.execute("DELETE FROM refers WHERE holder = ?", (record_id,))
         if targets:
             self._db.execute("INSERT OR REPLACE INTO holder VALUES (?, ?, ?)", (record_id, object_id, jsontext.dumps(record.data)))
-            self._db.executemany("INSERT OR IGNORE INTO refers VALUES (?, ?)", ((one, record_id) for one in targets))
+            self._db.executemany("INSERT OR IGNORE INTO refers VALUES (?, ?)", ((target, record_id) for target in targets))
 
     def _take_all(self, object_id: str, records: Iterable[Record]) -> None:
         for record in records:
@@ -316,7 +316,11 @@ class MergeJob:
     def _touches(self, merge: PlannedMerge) -> set[str]:
         """Return the ids of every record and activity that a merge reads or writes."""
         around = self.survey.around(merge.survivor, merge.losers)
-        ids = {*around.members, *(holder.lower() for _, holder, _ in around.holders), *(str(one["id"]) for one in around.activities)}
+        ids = {
+            *around.members,
+            *(holder.lower() for _, holder, _ in around.holders),
+            *(str(activity["id"]) for activity in around.activities),
+        }
         own = self.schema.referring.get(self.schema.object_id, ())
         return ids.union(*(reference_ids(value.value) for slug, value in merge.values.items() if slug in own))
 
@@ -346,16 +350,16 @@ class MergeJob:
 
     def _carry(self, merges: Sequence[PlannedMerge]) -> None:
         """Send the steps of these groups, kind by kind. If the service refuses a step, take its group back."""
-        left = {merge.group: merge for merge in merges}
+        waiting = {merge.group: merge for merge in merges}
         for kind in MERGE_ORDER:
-            if kind is StepKind.DELETE and left:
-                self._before_deleting(left)
-            steps = [step for number in left for step in self._open_steps(number) if step.kind is kind]
-            self._take(kind, steps, left)
-            for number in list(left):
+            if kind is StepKind.DELETE and waiting:
+                self._before_deleting(waiting)
+            steps = [step for number in waiting for step in self._open_steps(number) if step.kind is kind]
+            self._take(kind, steps, waiting)
+            for number in list(waiting):
                 if self._gives_up(number, kind):
-                    del left[number]
-        for number in left:
+                    del waiting[number]
+        for number in waiting:
             error = step_error(self.journal, number)
             self.journal.end_merge(number, GroupState.PARTLY if error else GroupState.MERGED, f"merged, but: {error}" if error else None)
 
@@ -424,16 +428,16 @@ class MergeJob:
         self.survey.refresh()
         self.survey.read_activities()
         for group in dict.fromkeys(homes[loser].number for loser in self.survey.still_named() if loser in homes):
-            entry = next(one for one in done if one.number == group)
+            entry = next(merge for merge in done if merge.number == group)
             self._take_along(group, entry.survivor, entry.losers, (StepKind.REFERENCE, StepKind.ACTIVITY))
             if (error := step_error(self.journal, group)) is not None:
                 self.journal.end_merge(group, GroupState.PARTLY, f"merged, but: {error}")
 
     def _take_along(self, number: int, survivor: str, losers: Sequence[str], kinds: Sequence[StepKind]) -> None:
         merge = PlannedMerge(number, 1.0, (), survivor, tuple(losers), {}, ())
-        known = {step.target.lower() for step in self.journal.steps(number, StepState.DONE) if step.kind is StepKind.REFERENCE}
-        found = late_steps(merge, self.schema, self._around(merge))
-        steps = [step for step in found if step.kind in kinds and step.target.lower() not in known]
+        targets = {step.target.lower() for step in self.journal.steps(number, StepState.DONE) if step.kind is StepKind.REFERENCE}
+        late = late_steps(merge, self.schema, self._around(merge))
+        steps = [step for step in late if step.kind in kinds and step.target.lower() not in targets]
         if steps:
             self.journal.add_steps([(number, steps)])
             added = self._open_steps(number)
@@ -443,4 +447,4 @@ class MergeJob:
     def _around(self, merge: PlannedMerge) -> Surroundings:
         """Return the surroundings of a group, without the records that this job merged away."""
         around = self.survey.around(merge.survivor, merge.losers)
-        return replace(around, holders=[one for one in around.holders if one[1].lower() not in self._away])
+        return replace(around, holders=[holder for holder in around.holders if holder[1].lower() not in self._away])

@@ -128,10 +128,12 @@ def _freed(
     free = []
     for loser in merge.losers:
         data = members[loser.lower()]
-        there = held({one.slug: as_sent(one, data.get(one.slug)) for one in schema.unique if not one.is_required})
+        there = held(
+            {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in schema.unique if not attribute.is_required}
+        )
         if values := {slug: value for slug, value in there.items() if after.get(slug) is not None}:
             free.append((loser, values))
-    return free, [one.slug for one in schema.unique if one.is_required and after.get(one.slug) is not None]
+    return free, [attribute.slug for attribute in schema.unique if attribute.is_required and after.get(attribute.slug) is not None]
 
 
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:
@@ -302,8 +304,8 @@ class MergeSender(StepSender):
     def settle(self, steps: Sequence[Step]) -> None:
         """Find out which steps in doubt were carried out. The other ones can be sent."""
         for _, of_kind in groupby(steps, key=lambda step: (step.object_id, step.kind is StepKind.DELETE)):
-            left = self.unsettled(list(of_kind), self._log(back=False))
-            self.journal.mark_steps([step.number for step in left], StepState.PLANNED)
+            unsettled = self.unsettled(list(of_kind), self._log(back=False))
+            self.journal.mark_steps([step.number for step in unsettled], StepState.PLANNED)
 
     def restorable(self, step: Step, data: Mapping[str, Any], *, include_changed: bool = False) -> tuple[Step | None, list[str]]:
         """Return a step with the values to restore, None if there are none; and the attributes that changed since, which stay."""
@@ -430,16 +432,16 @@ class CurrentRecords(ExitStack):
         """Read the wanted records of objects that are cheaper to read as a whole. Raises read errors."""
         for object_id, ids in self._wanted.items():
             if reading_cost(self._service, object_id, len(ids)).as_a_whole:
-                lookup, known = Lookup(self._service, object_id), self.enter_context(KnownRecords())
+                lookup, records = Lookup(self._service, object_id), self.enter_context(KnownRecords())
                 lookup.begin()
                 for page in fetch(Reader(self._service, object_id), ids):
-                    known.add(page)
-                self._whole[object_id] = (lookup, known)
+                    records.add(page)
+                self._whole[object_id] = (lookup, records)
 
     def refresh(self) -> None:
         """Read the records changed since. If the service cannot list changes, read records one at a time from now on."""
-        for object_id, (lookup, known) in list(self._whole.items()):
-            if not lookup.refresh(known.add):
+        for object_id, (lookup, records) in list(self._whole.items()):
+            if not lookup.refresh(records.add):
                 del self._whole[object_id]
 
     def data(self, object_id: str, record_id: str) -> Mapping[str, Any] | None:

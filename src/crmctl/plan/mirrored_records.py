@@ -42,15 +42,15 @@ class MirroredRecords:
 
         With `only`, raise UsageError or ServiceError instead of returning None. Raises errors of the sync.
         """
-        known = self._state(object_id)
-        if known is None:
+        stored_state = self._state(object_id)
+        if stored_state is None:
             if self._is_wanted:
                 hint = "crmctl mirror sync makes one; --mirror auto reads the service"
                 raise UsageError("there is no mirror of what this import looks up", hint=hint, code="no_mirror")
             return None
-        missing = [slug for slug in known.excluded if slugs is None or slug in slugs]
+        missing = [slug for slug in stored_state.excluded if slugs is None or slug in slugs]
         if missing:
-            why = f"it leaves out {known.slug}.{missing[0]}"
+            why = f"it leaves out {stored_state.slug}.{missing[0]}"
             self._tell(UsageError(f"the mirror cannot be used: {why}", hint="--mirror never reads the service", code="excluded_attribute"))
             return None
         requests = 0

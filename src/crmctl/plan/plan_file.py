@@ -146,14 +146,17 @@ class Differences:
     def add(self, planned: Decision | None, now: Decision | None) -> None:
         self.count += 1
         if len(self.listed) < LISTED:
-            one = planned or now
-            assert one is not None
+            row = planned or now
+            assert row is not None
             record_id = (now.id if now is not None else None) or (planned.id if planned is not None else None)
-            self.listed.append({"row": one.row, "line": one.line, "id": record_id, "message": _difference(planned, now)})
+            self.listed.append({"row": row.row, "line": row.line, "id": record_id, "message": _difference(planned, now)})
 
     @property
     def refusal(self) -> RejectedError:
-        named = [f"line {one['line']}{' (record ' + one['id'] + ')' if one['id'] else ''}: {one['message']}" for one in self.listed[:SHOWN]]
+        named = [
+            f"line {difference['line']}{' (record ' + difference['id'] + ')' if difference['id'] else ''}: {difference['message']}"
+            for difference in self.listed[:SHOWN]
+        ]
         more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
         rows = "one row does" if self.count == 1 else f"{self.count:,} rows do"
         return RejectedError(
@@ -166,14 +169,14 @@ class Differences:
 
 def compare(planned: Iterable[Decision], now: Iterable[Decision]) -> Differences:
     """Compare two sets of decisions, both in row order. Rows invalid in both are ignored."""
-    found = Differences()
-    both = merge(((one.row, 0, one) for one in planned), ((one.row, 1, one) for one in now))
+    differences = Differences()
+    both = merge(((row.row, 0, row) for row in planned), ((row.row, 1, row) for row in now))
     for _, decisions in groupby(both, key=itemgetter(0)):
         sides = {side: decision for _, side, decision in decisions if decision.action != INVALID}
-        one, other = sides.get(0), sides.get(1)
-        if (one and _essence(one)) != (other and _essence(other)):
-            found.add(one, other)
-    return found
+        planned_row, other = sides.get(0), sides.get(1)
+        if (planned_row and _essence(planned_row)) != (other and _essence(other)):
+            differences.add(planned_row, other)
+    return differences
 
 
 def fingerprint(data: Mapping[str, Any]) -> str:
@@ -264,11 +267,11 @@ def _read(path: Path, file: BinaryIO) -> SavedPlan:
     document = _header_of(path, first)
     rows, stated = document.pop("decisions", None), document.pop("checksum", None)
     digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
-    found = 0
+    count = 0
     for line in file:
         digest.update(line)
-        found += 1
-    if digest.hexdigest() != stated or found != rows:
+        count += 1
+    if digest.hexdigest() != stated or count != rows:
         hint = "make it anew: crmctl bulk import OBJECT FILE --dry-run --plan PLAN"
         raise UsageError(f"{path} is not as it was written: changed, or cut short", hint=hint, code="damaged_plan")
     try:
@@ -307,8 +310,8 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
     Raises UsageError that lists every difference.
     """
     header = saved.header
-    given = source or GivenInput.at(Path(header.path))
-    path = given.path
+    plan_source = source or GivenInput.at(Path(header.path))
+    path = plan_source.path
     moved: dict[str, str] = {}
     if schema_digest(attributes) != header.schema:
         moved["schema"] = f"the attributes of {header.object} have changed"
@@ -334,7 +337,7 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
             code="plan_outdated",
             details={"changed": list(moved)},
         )
-    return given, planned
+    return plan_source, planned
 
 
 def check_rows(plan: Path, add: Callable[[Decisions], None]) -> None:

@@ -47,10 +47,10 @@ def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[En
     if result.error is not None:
         raise result.error
     counts = journal.counts()
-    left = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
+    rows = counts[RowState.UNSENT] + counts[RowState.IN_DOUBT]
     why = f": {result.notes[0]}" if result.notes else ""
-    if left:
-        raise PartialError(f"{left:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
+    if rows:
+        raise PartialError(f"{rows:,} of {count:,} {what} are not settled{why}", code="phase_unsettled")
 
 
 def begin_phase(journal: Journal, count: int) -> None:
@@ -204,7 +204,7 @@ class _Parents:
 
 def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
     entries = phase.rows(first, last)
-    return {number: one.error or "refused" for number, one in entries.items() if one.state is RowState.FAILED}
+    return {number: entry.error or "refused" for number, entry in entries.items() if entry.state is RowState.FAILED}
 
 
 def _wait(run: SendContext, seconds: float) -> None:

@@ -276,10 +276,10 @@ def note_if_empty(context: BulkContext, file: str, rows: int) -> None:
 
 def referring_attributes(context: BulkContext, object_id: str) -> dict[str, list[Attribute]]:
     """Return the reference attributes that may name records of an object, by the id of the object that has them."""
-    found: dict[str, list[Attribute]] = {}
-    for one in context.service.list_objects():
-        for attribute in context.directory.attributes(one.id, refresh=True):
+    referring: dict[str, list[Attribute]] = {}
+    for crm_object in context.service.list_objects():
+        for attribute in context.directory.attributes(crm_object.id, refresh=True):
             is_mine = attribute.target_object_id is None or attribute.target_object_id.lower() == object_id.lower()
             if attribute.type == AttributeType.REFERENCE and is_mine and attribute.is_active is not False:
-                found.setdefault(one.id, []).append(attribute)
-    return found
+                referring.setdefault(crm_object.id, []).append(attribute)
+    return referring

@@ -65,18 +65,18 @@ class FindingLog:
     @property
     def unknown_options(self) -> list[dict[str, Any]]:
         """Return unknown options, the most frequent first: column, value, number of rows, first line and a suggestion."""
-        found = sorted(self._options.values(), key=lambda pair: -pair[1])
+        options = sorted(self._options.values(), key=lambda pair: -pair[1])
         return [
             {"column": first.column, "value": first.value, "rows": rows, "line": first.first_line, "hint": first.hint}
-            for first, rows in found
+            for first, rows in options
         ]
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: `findings`, and `unknownOptions` if there are any."""
-        found: dict[str, Any] = {"findings": [finding.to_document() for finding in self.kept]}
+        document: dict[str, Any] = {"findings": [finding.to_document() for finding in self.kept]}
         if self.unknown_options:
-            found["unknownOptions"] = self.unknown_options
-        return found
+            document["unknownOptions"] = self.unknown_options
+        return document
 
 
 DUPLICATE_KEYS = "duplicate_keys"
@@ -194,7 +194,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
-    named = "; ".join(f"row {one['row']} ({one['key']}): {', '.join(one['ids'])}" for one in rivals[:NAMED])
+    named = "; ".join(f"row {rival['row']} ({rival['key']}): {', '.join(rival['ids'])}" for rival in rivals[:NAMED])
     more = f"; and {len(rivals) - NAMED:,} more" if len(rivals) > NAMED else ""
     rows = "row has" if len(rivals) == 1 else "rows have"
     return PartialError(

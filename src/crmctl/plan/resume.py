@@ -160,7 +160,7 @@ def reopen(store: JobStore, job: JobInfo, origin: str, attributes: Sequence[Attr
 
 def _refuse_other_attributes(header: Header, source: PlannedInput, attributes: Sequence[Attribute]) -> None:
     """Raise UsageError if an attribute that the job writes was deleted or holds other values. The service judges options by itself."""
-    before, now = ({one.slug: one for one in several} for several in (_attributes_of(header), attributes))
+    before, now = ({attribute.slug: attribute for attribute in several} for several in (_attributes_of(header), attributes))
     gone = [slug for slug in source.mapping.written if slug not in now]
     other = [slug for slug in source.mapping.written if slug in now and _values_of(now[slug]) != _values_of(before[slug])]
     if gone:
@@ -173,7 +173,7 @@ def _refuse_other_attributes(header: Header, source: PlannedInput, attributes: S
 
 
 def _attributes_of(header: Header) -> list[Attribute]:
-    return [Attribute.parse(one) for one in header.attributes]
+    return [Attribute.parse(wire) for wire in header.attributes]
 
 
 def _values_of(attribute: Attribute) -> tuple[object, ...]:
@@ -236,12 +236,12 @@ def job_of_mode(context: BulkContext, mode: str, reference: str | None, *, last:
 def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> str:
     """Delete a job's journal and result files after confirmation. With `keep`, delete nothing. Return the job's id."""
     store = store_of(context)
-    found = store.find_any(reference)
-    lost = "; it can still be resumed" if isinstance(found, JobInfo) and found.is_resumable and found.has_sent else ""
-    context.listener.confirm(f"Remove the journal and the result files of job {found.id}{lost}")
+    job = store.find_any(reference)
+    lost = "; it can still be resumed" if isinstance(job, JobInfo) and job.is_resumable and job.has_sent else ""
+    context.listener.confirm(f"Remove the journal and the result files of job {job.id}{lost}")
     if not keep:
-        store.remove(found)
-    return found.id
+        store.remove(job)
+    return job.id
 
 
 @dataclass(frozen=True)
@@ -264,10 +264,10 @@ class RepairResult:
     way: str = ""
 
     def to_document(self) -> dict[str, Any]:
-        found = self.found
+        audit_result = self.found
         return {
-            "job": self.job, "checked": found.checked, "unreadable": found.unreadable, "final": found.final,
-            "duplicates": found.to_document(), "deleted": self.deleted,
+            "job": self.job, "checked": audit_result.checked, "unreadable": audit_result.unreadable, "final": audit_result.final,
+            "duplicates": audit_result.to_document(), "deleted": self.deleted,
         }  # fmt: skip
 
     def raise_for_error(self) -> None:
@@ -286,18 +286,18 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
     deleted = 0
     with closing(job.journal) as journal, closing(job.input), journal.hold():
         reader, again = Reader(context.service, journal.header.object_id), rows_of(journal, job.input.payloads)
-        found = audit.audit(journal, reader, again)
+        audit_result = audit.audit(journal, reader, again)
         way = f"crmctl bulk repair {job.id} --delete-duplicates"
-        if found.duplicates:
+        if audit_result.duplicates:
             as_written = audit.review(journal, reader, again)
-            found = replace(found, duplicates=audit.known_duplicates(journal))
-            if request.delete_duplicates and found.duplicates:
+            audit_result = replace(audit_result, duplicates=audit.known_duplicates(journal))
+            if request.delete_duplicates and audit_result.duplicates:
                 deleted = _delete(context, journal, as_written, dry_run=request.dry_run)
             if not as_written or not audit.is_provable(journal.header) or deleted:
                 way = f"another client changed or created them: look at them, and crmctl bulk delete {journal.header.object} --ids FILE"
-        left = len(audit.known_duplicates(journal))
+        duplicates = len(audit.known_duplicates(journal))
         write_results(journal, job.input.source)
-    return RepairResult(job.id, found, deleted, left, way)
+    return RepairResult(job.id, audit_result, deleted, duplicates, way)
 
 
 def _delete(context: BulkContext, journal: Journal, as_written: Collection[str], *, dry_run: bool) -> int:

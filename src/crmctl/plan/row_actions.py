@@ -93,9 +93,9 @@ class Resolver:
         return Lookup(lister, self.object_id, stop, progress.advance, progress.note)
 
     def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Resolution]]:
-        known = {attribute.slug: attribute for attribute in self.attributes}
+        by_slug = {attribute.slug: attribute for attribute in self.attributes}
         for row in index.rows():
-            outcome = self._outcome(row, index, known)
+            outcome = self._outcome(row, index, by_slug)
             if outcome.merge is not None:
                 row = _reduced(row, outcome.merge)
             yield row if outcome.whole is None else row._replace(data=row.data | outcome.whole), outcome
@@ -116,7 +116,7 @@ class Resolver:
     def write_down(self, journal: Journal, outcomes: Sequence[Resolution], report: Callable[[Finding], None]) -> bool:
         """Store decisions in the journal and kept values in the job's folder. Return whether any row was rejected."""
         if self.feed is not None and self.kept is not None:
-            rows = [(one.ordinal, one.key or "", one.merge) for one in outcomes if one.merge is not None]
+            rows = [(outcome.ordinal, outcome.key or "", outcome.merge) for outcome in outcomes if outcome.merge is not None]
             self.feed.write_down(journal, self.kept, rows)
         return write_down(journal, outcomes, report)
 
@@ -141,15 +141,15 @@ class Resolver:
             if self.duplicates is DuplicateKeys.FIRST:
                 return Resolution(row.ordinal, RowAction.SKIP, reason=message)
             return self._reject(row, Finding("duplicate_key", message, hint="keep one of the rows, or --on-duplicate-key first|last"))
-        found = index.found(row.key)
-        if len(found) > 1:
-            ids = ", ".join(record_id for record_id, _ in found[:NAMED_IDS]) + (", ..." if len(found) > NAMED_IDS else "")
-            message = f"ambiguous: {len(found)} records have this {self.rule.label}: {ids}"
+        records = index.found(row.key)
+        if len(records) > 1:
+            ids = ", ".join(record_id for record_id, _ in records[:NAMED_IDS]) + (", ..." if len(records) > NAMED_IDS else "")
+            message = f"ambiguous: {len(records)} records have this {self.rule.label}: {ids}"
             return self._reject(row, Finding(AMBIGUOUS, message, hint="merge or delete the duplicates, or give a further --key"))
-        merge = self.feed.merge(row, found[0][1] if found else None) if self.feed is not None else None
+        merge = self.feed.merge(row, records[0][1] if records else None) if self.feed is not None else None
         if merge is not None and merge.failed:
             return self._conflict(row, merge)
-        outcome = self._with_record(row if merge is None else _reduced(row, merge), found, known)
+        outcome = self._with_record(row if merge is None else _reduced(row, merge), records, known)
         return outcome._replace(merge=merge, key=row.key)
 
     def _with_record(self, row: Wanted, found: Sequence[tuple[str, dict[str, Any]]], known: dict[str, Attribute]) -> Resolution:
@@ -177,11 +177,11 @@ class Resolver:
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding.on(column or self.rule.label, "" if column else value))
 
     def _conflict(self, row: Wanted, merge: Merge) -> Resolution:
-        one = merge.failed[0]
-        why = "both have changed since the last import" if one.base_known else "the value of the last import is unknown"
-        message = f"conflict: the record says {shorten(_said(one.record))!r}, and {why}"
-        hint = f"--on-conflict {one.unit.partition('.')[0]}=keep or take decides"
-        finding = Finding(CONFLICT, message, hint=hint).at(row.ordinal, row.line, row.last_line).on(one.unit, _said(one.file))
+        conflict = merge.failed[0]
+        why = "both have changed since the last import" if conflict.base_known else "the value of the last import is unknown"
+        message = f"conflict: the record says {shorten(_said(conflict.record))!r}, and {why}"
+        hint = f"--on-conflict {conflict.unit.partition('.')[0]}=keep or take decides"
+        finding = Finding(CONFLICT, message, hint=hint).at(row.ordinal, row.line, row.last_line).on(conflict.unit, _said(conflict.file))
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding, merge=Merge(chosen=merge.chosen), key=row.key)
 
     def _leave_out(self, row: Wanted) -> Resolution:

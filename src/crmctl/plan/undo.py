@@ -357,7 +357,7 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     place, listed = 0, None
     if step is None:
         places = enumerate(walk_new(journal, reader) if undo.found else ())
-        place, listed = next(((place, one) for place, one in places if one.id.lower() in written.ids), (0, None))
+        place, listed = next(((place, record) for place, record in places if record.id.lower() in written.ids), (0, None))
         if listed is None:
             return Lists.STALE if undo.found else Lists.UNTESTED
         step = Step(StepKind.DELETE, reader.object_id, listed.id)
@@ -385,9 +385,9 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
             shown: Iterable[Record] = page.items if page is not None else ()
         else:
             shown = islice(walk_new(journal, reader), place + PAGE_LIMIT)
-        there = {one.id: one for one in shown}
-        found = there.get(step.target)
-        if (found is None) is not is_restored and (found is None or not updates.is_as_written(found)):
+        there = {record.id: record for record in shown}
+        record = there.get(step.target)
+        if (record is None) is not is_restored and (record is None or not updates.is_as_written(record)):
             return Lists.UNTESTED if look == 1 else Lists.CURRENT
         journal.clock.sleep(GAPS.gap(look))
     return Lists.STALE
@@ -412,7 +412,9 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
 
 def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
     """Add known duplicates that still exist. Rows already undone no longer lead to them."""
-    rows = {one.lower(): row for row, extra in surplus_records(journal).items() for one in extra if not is_told(one.lower())}
+    rows = {
+        record_id.lower(): row for row, extra in surplus_records(journal).items() for record_id in extra if not is_told(record_id.lower())
+    }
     for record in find(reader, rows):
         undo.further.add({"row": rows[record.id.lower()], "id": record.id})
 

@@ -104,9 +104,9 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
                 (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
         for record in chain.from_iterable(fetch(reader, doubtful)):
             there.add(record.id.lower())
-        for one in chain.from_iterable(doubtful.chunks()):
-            if one not in there:
-                gone.add(one)
+        for record_id in chain.from_iterable(doubtful.chunks()):
+            if record_id not in there:
+                gone.add(record_id)
         if backup is None and len(gone):
             raise UsageError(f"job {journal.header.job} kept no copy of what it deleted", code="no_backup")
         yield from (record for record in (backup.records() if backup is not None else ()) if record.id.lower() in gone)
@@ -166,7 +166,7 @@ class Recreation(UndoReport):
 def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreation) -> dict[str, str]:
     """Create the records, find their ids and link them to each other. Return new ids by old id. Call it again after an error."""
     header = run.journal.header
-    unique = next((one.slug for one in deleted.attributes if one.is_unique and not one.is_list), None)
+    unique = next((attribute.slug for attribute in deleted.attributes if attribute.is_unique and not attribute.is_list), None)
     run.journal.state = JobState.FINISHED  # rows not sent yet keep their state, and no other one is sent
     with phase_context(run, FOLDER, mode="create", kind="recreate", unique=unique) as phase:
         refused = [n for n, row in phase.journal.rows(1, count).items() if row.state is RowState.FAILED]
@@ -200,7 +200,7 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
 def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
     with whole_file(journal.folder / IDS_NAME, mode=0o600) as file:
         file.write("old,new\n")
-        file.writelines(f"{old},{one}\n" for old, one in new.items())
+        file.writelines(f"{old},{new_id}\n" for old, new_id in new.items())
     mark_undone(journal, new)
 
 
@@ -255,7 +255,7 @@ def _referrers(
     """Yield each record that refers to an old id, with its new references."""
     with SeenIds() as seen:
         for record in _candidates(service, object_id, attributes, list(new)):
-            data = moved_references(record.data, (one.slug for one in attributes), new)
+            data = moved_references(record.data, (attribute.slug for attribute in attributes), new)
             if data and seen.add(record.id.lower()):
                 yield record, data
 
@@ -263,7 +263,7 @@ def _referrers(
 def _candidates(service: ReadService, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
     """Yield the records that may name an old id: with filters if they work and are cheaper, else all records."""
     newest = service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-    slugs, named = [one.slug for one in attributes], list[Record]()
+    slugs, named = [attribute.slug for attribute in attributes], list[Record]()
     if asks(slugs, old, 0, newest.total) and ReferenceQuestions(service, object_id, newest).ask(slugs, old, named.extend):
         yield from named
         return
@@ -285,7 +285,7 @@ def link_activities(service: Crm, new: Mapping[str, str], done: Recreation) -> N
     if not new:
         return
     try:
-        named = {one.id: links for page in all_activities(service) for one in page if (links := swap_links(one.wire, new))}
+        named = {activity.id: links for page in all_activities(service) for activity in page if (links := swap_links(activity.wire, new))}
         for activity_id, links in named.items():
             try:
                 service.update_activity(activity_id, links)
@@ -313,7 +313,7 @@ def recreate_deleted(context: BulkContext, job: ImportJob, approve: Callable[[Re
         plan.found = count - plan.done
         referring = referring_attributes(context, header.object_id) if plan.found else {}
         if plan.found:
-            slugs = {object_id: [one.slug for one in attributes] for object_id, attributes in referring.items()}
+            slugs = {object_id: [attribute.slug for attribute in attributes] for object_id, attributes in referring.items()}
             reading = reading_price(context.service, slugs, count) + relink_price(context.service)
             plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
         plan.seconds = seconds_for(context, plan.requests)

@@ -105,9 +105,9 @@ class UndoReport:
         if self.error is not None:
             self.error.hint = self.error.hint or f"crmctl bulk undo {self.job} goes on with it"
             raise self.error
-        if self.carried_out and (left := self.left):
-            hint = next((way.format(job=self.job) for name, way in WAYS.items() if name in left), None)
-            reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left.items())
+        if self.carried_out and (left_out := self.left):
+            hint = next((way.format(job=self.job) for name, way in WAYS.items() if name in left_out), None)
+            reasons = ", ".join(f"{count:,} {LEFT[name]}" for name, count in left_out.items())
             message = f"not everything the job did was undone: {reasons}{service_words(self.refusals)}"
             raise PartialError(message, hint=hint, details=self.details)
 
@@ -156,7 +156,7 @@ class Updates(Spill):
 
     def read(self, reader: Reader, tell: Callable[[Cost], None] = lambda _: None) -> None:
         """Read every record, after passing the cost to `tell`. Raises read errors."""
-        with SeenIds(one for (one,) in self._db.execute("SELECT id FROM one ORDER BY ordinal")) as ids:
+        with SeenIds(record_id for (record_id,) in self._db.execute("SELECT id FROM one ORDER BY ordinal")) as ids:
             if not len(ids):
                 return
             lookup = Lookup(reader, reader.object_id)
@@ -220,7 +220,7 @@ class Updates(Spill):
         return ({"row": ordinal, "id": record_id} for ordinal, record_id in rows)
 
     def ids_back(self) -> Iterator[str]:
-        return (given for (given,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (StepStanding.BEFORE,)))
+        return (record_id for (record_id,) in self._db.execute("SELECT given FROM one WHERE standing = ?", (StepStanding.BEFORE,)))
 
     def to_put_back(self, object_id: str, *, include_changed: bool = False) -> Iterator[Step]:
         """Yield the steps that restore the old values; with `include_changed` also of records that changed since."""
@@ -379,7 +379,11 @@ class Parents:
     def _is_used(self, service: Crm, group: _Group, record_id: str) -> bool:
         """Whether a record of the imported object refers to this parent. Raises read errors."""
         target = group.parents.reference.object_id
-        slugs = [each.slug for each in self.attributes if each.type == AttributeType.REFERENCE and each.target_object_id in (None, target)]
+        slugs = [
+            attribute.slug
+            for attribute in self.attributes
+            if attribute.type == AttributeType.REFERENCE and attribute.target_object_id in (None, target)
+        ]
         for slug in slugs:
             condition = Condition(slug, Operator.EQUALS, record_id)
             try:

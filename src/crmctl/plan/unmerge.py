@@ -178,7 +178,7 @@ class Unmerge:
             if record.id not in new:
                 why = made.failed.get(number, "crmctl cannot tell its new id")
                 self.result.failed.append({"group": homes.get(record.id), "id": record.id, "error": why})
-        old = {one: loser for loser, one in new.items()}
+        old = {record_id: loser for loser, record_id in new.items()}
         for record_id, why in made.unlinked_records:
             self.result.failed.append({"group": homes.get(old.get(record_id, "")), "id": record_id, "error": why})
         return new
@@ -194,8 +194,10 @@ class Unmerge:
             if step.kind is StepKind.ACTIVITY:
                 self._unlink(step, new)
         self._restore(_with_ids(step, new) for step in steps if step.kind is StepKind.REFERENCE)
-        left = [step for step in steps if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)]
-        journal.mark_steps([step.number for step in left], StepState.UNDONE)
+        steps_left = [
+            step for step in steps if step.kind is StepKind.DELETE or (step.kind is StepKind.FREE and step.target.lower() in deleted)
+        ]
+        journal.mark_steps([step.number for step in steps_left], StepState.UNDONE)
         refused = {row["group"] for row in self.result.failed}
         for group in whole:
             if group.number not in refused:
@@ -207,7 +209,7 @@ class Unmerge:
         for some in _last_first(steps):
             self.records.refresh()
             changed: dict[int, list[str]] = {}
-            back = [left for step in some if (left := self._still_ours(step, changed)) is not None]
+            back = [step_left for step in some if (step_left := self._still_ours(step, changed)) is not None]
             self.sender.write(back, back=True)
             # A later undo checks values that changed since and reports them again.
             self.sender.journal.mark_steps(changed, StepState.DONE)

@@ -107,8 +107,8 @@ class Staging:
 
     def oldest_contradiction(self) -> int | None:
         """Return the earliest time of change (microseconds) of content that arrived after newer content."""
-        found: int | None = self._db.execute("SELECT min(older) FROM record").fetchone()[0]
-        return found
+        older: int | None = self._db.execute("SELECT min(older) FROM record").fetchone()[0]
+        return older
 
     def wires(self) -> Iterator[str]:
         """Yield the JSON of every record, in the order of first arrival."""
@@ -418,9 +418,9 @@ class Increments:
 
     def drop_delivered(self, staging: Staging) -> None:
         """Remove records already delivered as they are now. Only a record's last delivery counts, so a change back is a change."""
-        known, found = staging.noted("contradiction"), staging.oldest_contradiction()
+        noted, oldest = staging.noted("contradiction"), staging.oldest_contradiction()
         with staging.attached(self._path, writes=False, digest=_digest) as db:
-            staging.note("contradiction", min((one for one in (known, found) if one is not None), default=None))
+            staging.note("contradiction", min((moment for moment in (noted, oldest) if moment is not None), default=None))
             db.execute(_DROP)
 
     def remember(self, staging: Staging, state: GatherState) -> None:
@@ -432,8 +432,8 @@ class Increments:
         back, contradiction = int(LOOKBACK * MICROS), staging.noted("contradiction")
         since = None if state.newest is None else min(state.as_of - back, state.newest - back, contradiction or state.newest)
         with staging.attached(self._path, writes=True, digest=_digest) as db:
-            known = db.execute("SELECT run FROM other.mark").fetchone()
-            if known is not None and known[0] != self.run:
+            run = db.execute("SELECT run FROM other.mark").fetchone()
+            if run is not None and run[0] != self.run:
                 raise UsageError(
                     "another run of this export was complete meanwhile, and gave the same changes",
                     hint="leave out what this one gave",

@@ -164,11 +164,11 @@ def fetch(
     take those that it accepts. `tell` receives the cost of the rest. A record is missing only if a request for it says so, or if two full
     reads lack it and requests for MOST_CHECKED such records say so. Raises the errors of reading.
     """
-    with SeenIds() as found:
+    with SeenIds() as fetched:
         total = None
         if changed_last is not None and len(wanted) > FEW and not reader.singly:
-            total = yield from _changed_last(reader, wanted, found, changed_last)
-        count = len(wanted) - len(found)
+            total = yield from _changed_last(reader, wanted, fetched, changed_last)
+        count = len(wanted) - len(fetched)
         if count > FEW and not reader.singly:
             cost = reading_cost(reader, reader.object_id, count) if total is None else _cheaper(count, total)
         else:
@@ -177,19 +177,19 @@ def fetch(
         rounds = 2 if cost.as_a_whole else 0
         for _ in range(rounds):
             before = reader.requests
-            yield from _among_all(reader, wanted, found)
-            if len(wanted) - len(found) <= reader.requests - before:
+            yield from _among_all(reader, wanted, fetched)
+            if len(wanted) - len(fetched) <= reader.requests - before:
                 rounds = 0
                 break
 
         def unlisted() -> Iterator[str]:
-            return (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in found)
+            return (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in fetched)
 
         def is_wanted(record: Record | None) -> bool:
             return record is not None and record.id.lower() in wanted
 
         if rounds:
-            records = read_singly(reader, unlisted, len(wanted) - len(found), is_wanted)
+            records = read_singly(reader, unlisted, len(wanted) - len(fetched), is_wanted)
         else:
             records = (read_one(reader, record_id) for record_id in unlisted())
         yield from ([record] for record in filter(is_wanted, records) if record is not None)
@@ -212,8 +212,8 @@ def read_singly(
 
 def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
     """Yield the existing records of these ids, ignoring case. Raises the errors of reading."""
-    with SeenIds(map(str.lower, ids)) as wanted:
-        yield from chain.from_iterable(fetch(reader, wanted))
+    with SeenIds(map(str.lower, ids)) as open_ids:
+        yield from chain.from_iterable(fetch(reader, open_ids))
 
 
 def _changed_last(
@@ -265,8 +265,8 @@ class KnownRecords(Spill):
 
     def get(self, record_id: str) -> Record | None:
         """Return the record of an id, ignoring case; None if it is missing."""
-        found = self._db.execute("SELECT document FROM record WHERE id = ?", (record_id.lower(),)).fetchone()
-        return Record.parse(jsontext.loads(found[0])) if found is not None and found[0] is not None else None
+        row = self._db.execute("SELECT document FROM record WHERE id = ?", (record_id.lower(),)).fetchone()
+        return Record.parse(jsontext.loads(row[0])) if row is not None and row[0] is not None else None
 
     def __len__(self) -> int:
         return self._number("SELECT COUNT(*) FROM record")
@@ -293,14 +293,14 @@ class KnownRecords(Spill):
 
 @contextmanager
 def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> Iterator[KnownRecords]:
-    with KnownRecords() as known:
+    with KnownRecords() as records:
         with SeenIds(map(str.lower, wanted)) as ids, showing(progress, "reading", len(ids), PAGE_LIMIT):
             for chunk in ids.chunks():
-                known.want(chunk)
+                records.want(chunk)
             for page in fetch(reader, ids):
-                known.add(page)
+                records.add(page)
                 progress.advance(len(page))
-        yield known
+        yield records
 
 
 PASSES = 3

@@ -254,7 +254,7 @@ class Position:
     def passed(self, key: int, id: str) -> bool:
         if self.key is not None and key <= self.key:
             return True
-        return self.is_ordered and key == self.recent_key and any(id == known for known, _ in self.recent)
+        return self.is_ordered and key == self.recent_key and any(id == seen_id for seen_id, _ in self.recent)
 
     def to_document(self) -> Json:
         """Return JSON values; evidence of minus infinity becomes null."""
@@ -262,7 +262,7 @@ class Position:
 
     @classmethod
     def from_document(cls, document: Json) -> Self:
-        recent = [(known, updated) for known, updated in document["recent"]]
+        recent = [(seen_id, updated) for seen_id, updated in document["recent"]]
         return cls(**{**document, "recent": recent, "order": -math.inf if document["order"] is None else document["order"]})
 
 
@@ -301,12 +301,12 @@ class AnchoredPass:
                 self._back = 0
                 self._rebase(page)
             elif page.keys and not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order == -math.inf):
-                known = bisect_right(page.keys, self._mark)
+                start = bisect_right(page.keys, self._mark)
                 if stalled == 1 and self._overlap > 1:
                     # With less overlap the group may fit on a page.
-                    self._overlap, at.offset = 1.0, page.offset + max(0, known - 1)
+                    self._overlap, at.offset = 1.0, page.offset + max(0, start - 1)
                 else:
-                    yield from self._walk(page.keys[known])
+                    yield from self._walk(page.keys[start])
                     stalled = 0
             elif stalled > STALLS + 2 * self._back // PAGE_LIMIT and self._is_deaf(page):
                 raise NoProgress(is_deaf=True)
@@ -356,11 +356,11 @@ class AnchoredPass:
         whole = len(keys) if page.is_last else group
         if whole and keys[whole - 1] > self._mark:
             at.key, progress = keys[whole - 1], True
-        known = len(keys) - 1 if at.is_ordered else bisect_right(keys, self._mark)
-        at.offset = page.offset + max(0, known - math.ceil(self._overlap))
+        start = len(keys) - 1 if at.is_ordered else bisect_right(keys, self._mark)
+        at.offset = page.offset + max(0, start - math.ceil(self._overlap))
         sightings = _sightings(page.rows[group:])
         if at.recent_key == keys[-1]:
-            fresh = {known for known, _ in sightings}
+            fresh = {seen_id for seen_id, _ in sightings}
             sightings = [old for old in at.recent if old[0] not in fresh] + sightings
         at.recent_key, at.recent = keys[-1], sightings[-WINDOW:]
         return progress
@@ -415,17 +415,17 @@ class AnchoredPass:
 def _before(reader: SliceReader, key: int, total: int | None) -> int:
     """Return an offset whose page begins less than a page before `key`, or 0. Raises NoProgress if the service ignores offsets."""
     low, high = 0, PAGE_LIMIT if total is None else total
-    found: Slice | None = None
+    nearest: Slice | None = None
     while total is None and (page := reader.fetch(high)).keys and page.keys[0] < key and high < DEEPEST:
-        low, high, found = high, 2 * high, page
+        low, high, nearest = high, 2 * high, page
     while high - low > PAGE_LIMIT // 2:
         middle = (low + high) // 2
         page = reader.fetch(middle)
         if page.keys and page.keys[0] < key:
-            low, found = middle, page
+            low, nearest = middle, page
         else:
             high = middle
-    if found is not None and reader.is_deaf(found):
+    if nearest is not None and reader.is_deaf(nearest):
         raise NoProgress(is_deaf=True)
     return low
 
@@ -445,8 +445,8 @@ CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
     def __init__(self, ids: Iterable[str] = ()) -> None:
         super().__init__()
         self._count = 0
-        for one in ids:
-            self.add(one)
+        for record_id in ids:
+            self.add(record_id)
 
     def __len__(self) -> int:
         return self._count
@@ -468,4 +468,4 @@ CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
 
     def chunks(self, size: int = CHUNK_ROWS) -> Iterator[Sequence[str]]:
         """Return all ids in insertion order, `size` at a time."""
-        return chunks((one for (one,) in self._db.execute("SELECT id FROM line ORDER BY no")), size)
+        return chunks((record_id for (record_id,) in self._db.execute("SELECT id FROM line ORDER BY no")), size)

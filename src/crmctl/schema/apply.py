@@ -75,23 +75,27 @@ def compare(wanted: SchemaDocument, present: Present, *, prune: bool = False) ->
 
     Without `prune` objects that the file does not mention are no difference: a file may be about some objects only.
     """
-    known = {spec.slug for spec in wanted.objects} | set(present.objects) | set(present.slugs)
-    changes = [change for spec in wanted.objects for change in _object(spec, present, known)]
+    slugs = {spec.slug for spec in wanted.objects} | set(present.objects) | set(present.slugs)
+    changes = [change for spec in wanted.objects for change in _object(spec, present, slugs)]
     leaving = ChangeAction.DELETE if prune else ChangeAction.EXTRA
     for spec in wanted.objects:
-        given = {attribute.slug for attribute in spec.attributes}
-        changes += [SchemaChange(leaving, spec.slug, slug) for slug in present.attributes.get(spec.slug, {}) if slug not in given]
+        slugs_given = {attribute.slug for attribute in spec.attributes}
+        changes += [SchemaChange(leaving, spec.slug, slug) for slug in present.attributes.get(spec.slug, {}) if slug not in slugs_given]
     if prune:
-        given = {spec.slug for spec in wanted.objects}
-        changes += [SchemaChange(leaving, slug) for slug, found in present.objects.items() if slug not in given and not found.is_standard]
+        slugs_given = {spec.slug for spec in wanted.objects}
+        changes += [
+            SchemaChange(leaving, slug)
+            for slug, crm_object in present.objects.items()
+            if slug not in slugs_given and not crm_object.is_standard
+        ]
     return changes
 
 
 def _object(spec: ObjectSpec, present: Present, known: set[str]) -> Iterator[SchemaChange]:
-    found = present.objects.get(spec.slug)
-    if found is None:
+    crm_object = present.objects.get(spec.slug)
+    if crm_object is None:
         yield SchemaChange(ChangeAction.CREATE, spec.slug)
-    elif not found.is_standard and (details := _differences(_names(spec), _names(found))):
+    elif not crm_object.is_standard and (details := _differences(_names(spec), _names(crm_object))):
         unchangeable = "singularName" in details
         reason = "an object's singular name cannot be changed" if unchangeable else None
         yield SchemaChange(ChangeAction.CONFLICT if unchangeable else ChangeAction.UPDATE, spec.slug, details=details, reason=reason)
@@ -202,8 +206,8 @@ def refuse_conflicts(changes: list[SchemaChange]) -> None:
 
 
 def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> Iterator[SchemaStep]:
-    found = present.objects.get(change.object)
-    home = f"/objects/{found.id if found else '{' + change.object + '}'}"
+    crm_object = present.objects.get(change.object)
+    home = f"/objects/{crm_object.id if crm_object else '{' + change.object + '}'}"
     if change.attribute is None:
         if change.action is ChangeAction.CREATE and spec is not None:
             yield SchemaStep(change, "POST", "/objects", _object_body(spec))
@@ -213,14 +217,14 @@ def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> I
             yield SchemaStep(change, "DELETE", home)
         return
     there = present.attributes.get(change.object, {}).get(change.attribute)
-    one = f"{home}/attributes/{there.id if there else '{' + change.attribute + '}'}"
+    path = f"{home}/attributes/{there.id if there else '{' + change.attribute + '}'}"
     if change.action is ChangeAction.CREATE and spec is not None:
         attribute = next(attribute for attribute in spec.attributes if attribute.slug == change.attribute)
         yield SchemaStep(change, "POST", f"{home}/attributes", _attribute_body(attribute, present))
     elif change.action is ChangeAction.UPDATE:
-        yield SchemaStep(change, "PATCH", one, {name: after for name, (_, after) in change.details.items()})
+        yield SchemaStep(change, "PATCH", path, {name: after for name, (_, after) in change.details.items()})
     else:
-        yield SchemaStep(change, "DELETE", one)
+        yield SchemaStep(change, "DELETE", path)
 
 
 def _send(service: Crm, step: SchemaStep, present: Present) -> None:
@@ -286,7 +290,7 @@ def _attribute_body(spec: AttributeSpec, present: Present) -> Json:
 def _wire_config(config: Mapping[str, Any], objects: Mapping[str, Object]) -> Json:
     wired = {key: value for key, value in config.items() if key != TARGET}
     if target := config.get(TARGET):
-        found = objects.get(target)
-        known = target.lower() if target.lower() in {crm_object.id.lower() for crm_object in objects.values()} else "{" + target + "}"
-        wired["allowed_object_id"] = found.id if found else known
+        target_object = objects.get(target)
+        target_id = target.lower() if target.lower() in {crm_object.id.lower() for crm_object in objects.values()} else "{" + target + "}"
+        wired["allowed_object_id"] = target_object.id if target_object else target_id
     return wired

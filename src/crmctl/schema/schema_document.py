@@ -74,7 +74,7 @@ _PROBLEMS = {
 
 def problems_of(error: ValidationError, value: Any) -> list[Json]:
     """Return place and problem of everything that is wrong with the value of a file."""
-    return [{"place": _place(value, one["loc"]), "problem": _said(one["type"], one["msg"])} for one in error.errors()]
+    return [{"place": _place(value, problem["loc"]), "problem": _said(problem["type"], problem["msg"])} for problem in error.errors()]
 
 
 def _said(kind: str, text: str) -> str:
@@ -103,7 +103,7 @@ class Present:
 
     @property
     def slugs(self) -> dict[str, str]:
-        return {found.id.lower(): slug for slug, found in self.objects.items()}
+        return {crm_object.id.lower(): slug for slug, crm_object in self.objects.items()}
 
 
 def read_service(service: Crm, wanted: Collection[str] | None = None) -> Present:
@@ -129,13 +129,13 @@ def _slug_of(present: Present, text: str) -> str:
 
 
 def _object(present: Present, slug: str) -> ObjectSpec:
-    found = present.objects[slug]
+    crm_object = present.objects[slug]
     return ObjectSpec(
         slug=slug,
-        type=found.type,
-        singular_name=found.singular_name,
-        plural_name=found.plural_name,
-        description=found.description or None,
+        type=crm_object.type,
+        singular_name=crm_object.singular_name,
+        plural_name=crm_object.plural_name,
+        description=crm_object.description or None,
         attributes=[_attribute(attribute, present.slugs) for attribute in present.attributes[slug].values()],
     )
 

@@ -43,7 +43,7 @@ def resolve(family: Family, operator: Operator, operand: str) -> Comparison:
     """Resolve a condition. Raises Invalid for an operator that the family does not have, and for an operand of the wrong kind."""
     positive, is_negated = operator.positive, operator.is_negation
     if family not in FAMILIES[positive.meaning.kind]:
-        valid = ", ".join(each for each in Operator if family in FAMILIES[each.meaning.kind])
+        valid = ", ".join(operator for operator in Operator if family in FAMILIES[operator.meaning.kind])
         raise Invalid(f"does not apply to this type of attribute; what does is: {valid}")
     if not operator.takes_value and operand.lower() != TRUE:
         raise Invalid("takes the value true only")
@@ -83,7 +83,7 @@ def value_test(attribute: AnyAttribute, operator: Operator, operand: str) -> Tes
     except Invalid as error:
         raise RejectedError(f"the filter on {attribute.slug!r} with {operator} {error}", code="bad_filter") from None
     keys, matches = exact_keys if is_exact else keys_of, positive.meaning.matches
-    return lambda value: any(matches(each, key) for each in keys(attribute, value)) is not is_negated
+    return lambda value: any(matches(value_key, key) for value_key in keys(attribute, value)) is not is_negated
 
 
 def keys_of(attribute: AnyAttribute, value: Any) -> list[str]:

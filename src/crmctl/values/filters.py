@@ -184,7 +184,7 @@ def _meant_in_sql(text: str) -> list[str] | None:
 
 
 def _unknown_operator(name: str, text: str, *meant: str) -> UsageError:
-    hint = " ".join(f"--filter '{one}'" for one in meant)
+    hint = " ".join(f"--filter '{text}'" for text in meant)
     return UsageError(f"unknown operator {name!r} in the filter {text!r}; {_VALID_OPERATORS}", hint=hint, code="unknown_operator")
 
 

@@ -66,7 +66,7 @@ def read_moment(text: str, now: float) -> Moment:
     words = " ".join(text.split())
     present = datetime.fromtimestamp(now, UTC)
     try:
-        moment = next((found for read in (_iso, _relative, _named) if (found := read(words, present)) is not None), None)
+        moment = next((moment_read for read in (_iso, _relative, _named) if (moment_read := read(words, present)) is not None), None)
         if moment is not None:
             _wire(moment)  # beyond the calendar this fails
             unit = _unit(words)
@@ -160,7 +160,7 @@ def _named(text: str, present: datetime) -> datetime | None:
         if word.lower() in _DAYS:
             return here + timedelta(days=_DAYS[word.lower()])
         plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", word.replace(",", " "), flags=re.IGNORECASE)
-        return next(found for form in _WRITTEN if (found := _parsed(" ".join(plain.split()), form)))
+        return next(day_read for form in _WRITTEN if (day_read := _parsed(" ".join(plain.split()), form)))
 
     return _on_day(text, day)
 

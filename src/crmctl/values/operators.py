@@ -146,7 +146,7 @@ class Operator(StrEnum):
 
 
 OPERATORS = {str(operator): operator for operator in Operator}
-SIGNS = dict(sorted(((sign, each) for each in Operator if (sign := each.meaning.sign)), key=lambda row: -len(row[0])))
+SIGNS = dict(sorted(((sign, operator) for operator in Operator if (sign := operator.meaning.sign)), key=lambda row: -len(row[0])))
 """The sign of every operator that has one; matching needs the longer ones first."""
 
 VALUELESS = frozenset(operator for operator in Operator if not operator.takes_value)

@@ -217,10 +217,10 @@ class HighWaterMark:
             content, changed = self._path.read_bytes(), self._path.stat().st_ctime
         except OSError:
             return Mark(), False
-        found = [slot for at in (0, SLOT_BYTES) if (slot := _parse(content[at : at + SLOT_BYTES])) is not None]
-        if not found:
+        slots = [slot for at in (0, SLOT_BYTES) if (slot := _parse(content[at : at + SLOT_BYTES])) is not None]
+        if not slots:
             return Mark(), False
-        mark, written = max(found)
+        mark, written = max(slots)
         return mark, os.name != "posix" or abs(changed - written) <= TOUCHED_SECONDS
 
     def write(self, mark: Mark) -> None:

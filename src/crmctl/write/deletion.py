@@ -67,7 +67,7 @@ class Deleting:
             raise RejectedError(error.message, code=error.code, status=error.status) from error
         except DeniedError as error:
             # Some services refuse after carrying out the request.
-            if self.were_there() and any(_is_gone(self.service, object_id, one) for one in {ids[0], ids[-1]}):
+            if self.were_there() and any(_is_gone(self.service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
                 raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
             raise
         if gone is not None and gone < len(ids) and not self.were_there():
@@ -130,12 +130,12 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
 def _of_json(source: Source) -> Iterator[tuple[int, str]]:
     """Yield the ids of records, or ids given as strings."""
     for row in source.rows():
-        found: Any = None
+        parsed: Any = None
         if row.value is not None:
-            found = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
+            parsed = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
         elif row.problem is not None and row.problem.code == "not_an_object":
-            found = jsontext.loads(row.raw)
-        yield row.first_line, found.strip() if isinstance(found, str) else row.raw
+            parsed = jsontext.loads(row.raw)
+        yield row.first_line, parsed.strip() if isinstance(parsed, str) else row.raw
 
 
 def _of_table(source: Source) -> Iterator[tuple[int, str]]:

@@ -63,8 +63,8 @@ def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
 
 def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
     """Whether a service that stored the written value may return the current one."""
-    known = {"it": attribute} if attribute is not None else {}
-    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, known):
+    attributes = {"it": attribute} if attribute is not None else {}
+    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, attributes):
         return True
     if attribute is None or attribute.type not in REWRITTEN:
         return False

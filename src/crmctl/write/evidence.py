@@ -247,8 +247,8 @@ class Evidence:
             more = None
         else:
             more = len(new) if is_whole else self._count_by_place(made, len(page.items))
-        left = more - made if more is not None else None
-        return FinalCount(left, in_doubt, self._is_current(page.items), new, is_whole, self.count.verdict(more, in_doubt))
+        surplus = more - made if more is not None else None
+        return FinalCount(surplus, in_doubt, self._is_current(page.items), new, is_whole, self.count.verdict(more, in_doubt))
 
     def _count_by_place(self, made: int, page_size: int) -> int:
         """Return the place of the newest old record in the list, which is the number of new ones, or the nearest place read."""
@@ -347,22 +347,22 @@ class Evidence:
         while True:
             new = self._new(reading)
             seen = self._match(recognition, sent, new)
-            left = self._unaccounted(sent, seen, reading)
+            unaccounted = self._unaccounted(sent, seen, reading)
             if len(seen.found) == len(sent.creates):
                 return Look(seen)
-            if left < 0:
+            if unaccounted < 0:
                 return Look(seen, why=TOO_FEW)
-            if left == 0:
+            if unaccounted == 0:
                 return self._all_told(sent, seen, reading)
             seen, visible = self._explain(weighing, seen, new)
-            left = self._unaccounted(sent, seen, reading)
+            unaccounted = self._unaccounted(sent, seen, reading)
             if len(seen.found) == len(sent.creates):
                 return Look(seen)
             is_told = controlled and reading.complete and method.ahead is not None
-            if left == 0 or (is_told and visible >= left > 0):
+            if unaccounted == 0 or (is_told and visible >= unaccounted > 0):
                 return self._all_told(sent, seen, reading)
             if not windows or len(reading.records) >= FULL:
-                return self._weigh_all(weighing, reading, seen, left)
+                return self._weigh_all(weighing, reading, seen, unaccounted)
             reading = read_newest(self._reader, self._baseline, windows.pop(0))
 
     def _unaccounted(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> int:
@@ -468,12 +468,12 @@ class Evidence:
                     return True
                 # Without usable times, only the count tells whether to keep reading. It also ends a long read.
                 is_timed = thoroughly and method.ahead is not None
-                left = None if is_timed and page < LONG_READ else self.count.left(total, made, sent.sent_at)
-                if page == LONG_READ and left is not None and left > 0:
+                surplus = None if is_timed and page < LONG_READ else self.count.left(total, made, sent.sent_at)
+                if page == LONG_READ and surplus is not None and surplus > 0:
                     new = (total or 0) - (self.count.before or 0)
                     placed.update((record.id, record) for record in self._at_place(sent, new, PLACE_PAGES))
                     found = len(self._match(recognition, sent, [record for record in placed.values() if self._is_new(record)]).found)
-                return shows([record for record in news if self._is_new(record)], total) or (left is not None and left <= found)
+                return shows([record for record in news if self._is_new(record)], total) or (surplus is not None and surplus <= found)
 
             reading = read_newest(self._reader, self._baseline, since, enough)
             records = {record.id: record for record in (*reversed(placed.values()), *reading.records)}
@@ -535,10 +535,10 @@ class Evidence:
             return {}
         at = (sent.number, recognition.slugs)
         if at not in self._twins:
-            wanted = set(recognition.keys(sent.creates).values())
+            row_keys = set(recognition.keys(sent.creates).values())
             twins: dict[str, list[tuple[str, int]]] = {}
             for entry in self._rows_elsewhere(sent):
-                if (key := recognition.key(entry.data)) is not None and key in wanted:
+                if (key := recognition.key(entry.data)) is not None and key in row_keys:
                     twins.setdefault(key, []).append((recognition.form(entry.data), entry.ordinal))
             self._twins[at] = twins
         return {key: self._twins[at].get(key, ()) for key in keys}

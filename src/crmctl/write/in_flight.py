@@ -281,8 +281,8 @@ class InFlight:
             self._interrupt.is_patient = False
             if self._interrupt.requested and self.error is None:
                 self.error = InterruptedByUser("interrupted")
-            left, self._in_flight = self._in_flight, {}
-            return {number: batch for number, (batch, _) in left.items()}
+            unanswered, self._in_flight = self._in_flight, {}
+            return {number: batch for number, (batch, _) in unanswered.items()}
 
     @property
     def _is_awaited(self) -> bool:

@@ -79,11 +79,11 @@ def exit_code(counts: Mapping[RowState, int], error: CrmctlError | None = None) 
     """
     if error is not None:
         return error.exit_code
-    wanted = counts[RowState.CREATED] + counts[RowState.UPDATED] + counts[RowState.UNCHANGED] + counts[RowState.SKIPPED]
-    if wanted == sum(counts.values()):
+    succeeded = counts[RowState.CREATED] + counts[RowState.UPDATED] + counts[RowState.UNCHANGED] + counts[RowState.SKIPPED]
+    if succeeded == sum(counts.values()):
         return ExitCode.OK
     refused = counts[RowState.REJECTED] + counts[RowState.FAILED]
-    return ExitCode.REJECTED if refused and not wanted + counts[RowState.IN_DOUBT] else ExitCode.PARTIAL
+    return ExitCode.REJECTED if refused and not succeeded + counts[RowState.IN_DOUBT] else ExitCode.PARTIAL
 
 
 LAST = "last"
@@ -210,21 +210,21 @@ class JobStore:
 
         Raises NotFoundError if there is none, UsageError if several match or the job is damaged.
         """
-        found = self.find_any(reference)
-        if isinstance(found, DamagedJob):
-            raise found.error
-        return found
+        jobs = self.find_any(reference)
+        if isinstance(jobs, DamagedJob):
+            raise jobs.error
+        return jobs
 
     def find_any(self, reference: str) -> JobInfo | DamagedJob:
         """Like `find`, but also return damaged jobs."""
-        found = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
-        if not found:
+        jobs = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
+        if not jobs:
             said = "there is no job yet" if reference == LAST else f"there is no job {reference!r}"
             raise NotFoundError(said, hint="crmctl bulk jobs lists them", code="job_not_found")
-        if len(found) > 1:
-            fitting = ", ".join(sorted(job.id for job in found))
+        if len(jobs) > 1:
+            fitting = ", ".join(sorted(job.id for job in jobs))
             raise UsageError(f"several jobs fit {reference!r}: {fitting}", hint="give more of the name", code="ambiguous_job")
-        return found[0]
+        return jobs[0]
 
     def remove(self, job: JobInfo | DamagedJob) -> None:
         """Delete a job's journal and result files. Raises UsageError while a process works on it, or if the files cannot be deleted."""

@@ -251,10 +251,10 @@ class Journal:
         query, asked = "SELECT key, value FROM fact WHERE kind = ?", [kind]
         with self._lock:
             if first is None:
-                found = self._db.execute(f"{query} ORDER BY key", asked).fetchall()
+                facts = self._db.execute(f"{query} ORDER BY key", asked).fetchall()
             else:
-                found = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
-            return {key: jsontext.loads(value) for key, value in found}
+                facts = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
+            return {key: jsontext.loads(value) for key, value in facts}
 
     def number_kept(self, kind: str) -> int:
         return int(self._one("SELECT COUNT(*) FROM fact WHERE kind = ?", kind))
@@ -280,8 +280,8 @@ class Journal:
     @property
     def has_sent(self) -> bool:
         """Whether any row may have been sent."""
-        known = self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))")
-        return bool(known) or self._water.read()[0].sends > self._counted().sends
+        has_batch = self._one("SELECT EXISTS (SELECT 1 FROM batch WHERE state NOT IN ('PLANNED', 'BISECT'))")
+        return bool(has_batch) or self._water.read()[0].sends > self._counted().sends
 
     def refuse_lost_sends(self) -> None:
         """Raise StorageError if the service may have received requests that the journal lacks, because it was lost, copied or restored."""
@@ -456,12 +456,12 @@ class Journal:
             "GROUP BY error ORDER BY MIN(ordinal) LIMIT 2"
         )
         with self._lock:
-            found = self._db.execute(query, (RowState.FAILED, RowState.REJECTED, len(ORPHANED), ORPHANED))
-            return [error for (error,) in found]
+            refusals = self._db.execute(query, (RowState.FAILED, RowState.REJECTED, len(ORPHANED), ORPHANED))
+            return [error for (error,) in refusals]
 
     def rows(self, first: int, last: int) -> Mapping[int, RowEntry]:
         """Return the entries of the rows first..last. A row without an entry is unsent; the others must not be sent."""
-        found: dict[int, RowEntry] = {}
+        rows: dict[int, RowEntry] = {}
         with self._lock:
             cursor = self._db.execute(
                 "SELECT ordinal, row.state, record_id, created_id, error, batch.state, batch.created, batch.updated, batch.reason "
@@ -470,15 +470,15 @@ class Journal:
             )
             for ordinal, state, record_id, created_id, error, batch_state, created, updated, reason in cursor:
                 if state is not None:
-                    found[ordinal] = RowEntry(RowState(state), created_id or record_id, error)
+                    rows[ordinal] = RowEntry(RowState(state), created_id or record_id, error)
                 elif batch_state == BatchState.CONFIRMED:
                     was_update = updated and (record_id or not created)
                     state = RowState.UPDATED if was_update else RowState.CREATED
                     record_id = created_id or record_id
-                    found[ordinal] = RowEntry(state, record_id) if record_id or was_update else CREATED
+                    rows[ordinal] = RowEntry(state, record_id) if record_id or was_update else CREATED
                 elif batch_state in DOUBTFUL:
-                    found[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
-        return found
+                    rows[ordinal] = RowEntry(RowState.IN_DOUBT, record_id, reason)
+        return rows
 
     def number_created(self, first: int, last: int) -> int:
         """Return how many of the rows first..last have the entry CREATED, without reading their entries."""
@@ -514,8 +514,8 @@ class Journal:
         )
         ordinals = jsontext.dumps(batch.ordinals)  # one statement takes half the time of a hundred
         self._db.execute("INSERT OR REPLACE INTO row (ordinal, batch) SELECT value, ? FROM json_each(?)", (number, ordinals))
-        if given := [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]:
-            self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", given)
+        if ids := [(entry.id, entry.ordinal) for entry in batch.entries if entry.id]:
+            self._db.executemany("UPDATE row SET record_id = ? WHERE ordinal = ?", ids)
 
     def _remember_doubts(self) -> None:
         self._db.execute(
@@ -554,19 +554,19 @@ class Journal:
 def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, RowEntry | None]]:
     """Yield each row with its entry in the journal; None for an unsent row."""
     for chunk in chunks(rows):
-        known = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
-        yield from ((row, known.get(row.ordinal)) for row in chunk)
+        states = journal.rows(chunk[0].ordinal, chunk[-1].ordinal)
+        yield from ((row, states.get(row.ordinal)) for row in chunk)
 
 
 def add_rivals(journal: Journal, records: Iterable[tuple[int, str, str]]) -> None:
     """Store rows whose key several records have: ordinal, record id and key, once per record."""
-    found: dict[int, tuple[str, list[str]]] = {}
+    rivals: dict[int, tuple[str, list[str]]] = {}
     for ordinal, record_id, key in records:
-        if ordinal not in found:
-            found[ordinal] = journal.recall(ordinal, RIVALS) or (key, [])
-        if record_id not in (ids := found[ordinal][1]):
+        if ordinal not in rivals:
+            rivals[ordinal] = journal.recall(ordinal, RIVALS) or (key, [])
+        if record_id not in (ids := rivals[ordinal][1]):
             insort(ids, record_id)
-    journal.keep(RIVALS, found.items())
+    journal.keep(RIVALS, rivals.items())
 
 
 def mark_undone(journal: Journal, record_ids: Iterable[str]) -> None:
@@ -583,10 +583,10 @@ def records_made(journal: Journal) -> int:
 
 
 def surplus_records(journal: Journal) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    surplus: dict[int, list[str]] = {}
     for record_id, ordinal in journal.kept(DUPLICATE).items():
-        found.setdefault(ordinal, []).append(record_id)
-    return dict(sorted(found.items()))
+        surplus.setdefault(ordinal, []).append(record_id)
+    return dict(sorted(surplus.items()))
 
 
 def doubtful(journal: Journal) -> list[SentBatch]:

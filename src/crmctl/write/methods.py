@@ -109,10 +109,10 @@ def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> f
     missing = [entry for entry, key in zip(entries, content.keys(entries).values(), strict=True) if not there[key]]
     keys = {*content.keys(entries).values()}
     rest = {record.id: record for record in records if content.key(record.data) not in keys}
-    found = pair_altered(missing, [*rest.values()], entries, ()).found
-    if len(found) < len(missing):
+    agreed = pair_altered(missing, [*rest.values()], entries, ()).found
+    if len(agreed) < len(missing):
         return None
-    pairs = [(entry.data, rest[record_id].data) for entry in missing if (record_id := found[entry.ordinal]) is not None]
+    pairs = [(entry.data, rest[record_id].data) for entry in missing if (record_id := agreed[entry.ordinal]) is not None]
     return frozenset(slug for data, there in pairs for slug, value in data.items() if canonical(value) != canonical(there.get(slug)))
 
 
@@ -132,8 +132,12 @@ def explain(
     Rows that are or become ambiguous are not paired. Also return how many new records belong to no known row.
     """
     entries, seen, new = found
-    known = {*filter(None, seen.found.values()), *(one for ids in seen.extra.values() for one in ids), *further_records(journal)}
-    pool = _without_other_rows(journal, entries, [record for record in new if record.id not in known], recognition, others)
+    known_ids = {
+        *filter(None, seen.found.values()),
+        *(record_id for ids in seen.extra.values() for record_id in ids),
+        *further_records(journal),
+    }
+    pool = _without_other_rows(journal, entries, [record for record in new if record.id not in known_ids], recognition, others)
     missing = [entry for entry in entries if entry.ordinal not in seen.found and entry.ordinal not in seen.ambiguous]
     if not pool or not missing:
         return seen, len(pool)
@@ -178,14 +182,14 @@ def recognitions(header: Header) -> list[Recognition]:
 
 def showing(entries: Sequence[Entry], recognition: Recognition, most: float = math.inf) -> Enough:
     """Return a predicate on successive records. It holds once they include all of these rows, or number at least `most`."""
-    left = Counter(recognition.keys(entries).values())
-    tells = None not in left
+    unmatched = Counter(recognition.keys(entries).values())
+    tells = None not in unmatched
     told = 0
 
     def enough(news: Sequence[Record], _total: int | None) -> bool:
         nonlocal told
         told += len(news)
-        left.subtract(key for record in news if (key := recognition.key(record.data)) in left)
-        return told >= most or (tells and max(left.values(), default=0) <= 0)
+        unmatched.subtract(key for record in news if (key := recognition.key(record.data)) in unmatched)
+        return told >= most or (tells and max(unmatched.values(), default=0) <= 0)
 
     return enough

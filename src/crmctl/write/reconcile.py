@@ -175,8 +175,8 @@ class Reconciler:
                 return self._believe(parked, parked.refusal)
             view = self.evidence.look(parked, thoroughly=is_due)
         now = self._clock.now()
-        found = frozenset(view.seen.found)
-        missing = {entry.ordinal for entry in parked.creates} - found
+        ordinals = frozenset(view.seen.found)
+        missing = {entry.ordinal for entry in parked.creates} - ordinals
         if not missing:
             self.recovered += 1
             if parked.looks:
@@ -186,14 +186,14 @@ class Reconciler:
             if view.hopeless or now >= deadline + CONTROL_SECONDS:
                 self._give_up(parked, view.why)
                 return []
-        elif is_due and parked.last == found and now >= parked.sent_at + self._settle:
+        elif is_due and parked.last == ordinals and now >= parked.sent_at + self._settle:
             if view.conclusive:
                 open_rows = view.seen.ambiguous | view.seen.taken
                 return self._conclude(parked, view.seen, missing - open_rows, TAKEN if view.seen.taken else ALIKE)
             parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
             if parked.is_starved and not self._may_hope:
                 return self._conclude(parked, view.seen, frozenset(), view.why)
-        parked.last = None if view.failed or view.is_cut else found
+        parked.last = None if view.failed or view.is_cut else ordinals
         return self._later(parked, deadline, is_cut=view.is_cut)
 
     def _later(self, parked: Parked, deadline: float, *, is_cut: bool = False) -> list[Freed]:
@@ -232,13 +232,13 @@ class Reconciler:
 
     def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Freed]:
         """Record the outcome of each row and return the rows to send again."""
-        found = dict(seen.found)
+        record_ids = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
         if not updates or (self._journal.header.mode == "delete" and not parked.round):  # deleting twice is harmless
             gone = {*absent, *(entry.ordinal for entry in updates)}
         elif self._journal.header.mode == "delete":
             there = self._there(updates)
-            found.update(dict.fromkeys(entry.ordinal for entry in updates if there is not None and entry.ordinal not in there))
+            record_ids.update(dict.fromkeys(entry.ordinal for entry in updates if there is not None and entry.ordinal not in there))
             gone = there or set()
             why = UNREAD
         else:
@@ -250,16 +250,16 @@ class Reconciler:
             except CrmctlError as error:
                 self._give_up(parked, f"it cannot be read back: {error.message}")
                 return []
-            found.update(dict.fromkeys(applied))
+            record_ids.update(dict.fromkeys(applied))
             gone = {*absent, *repeatable}
             why = why or "another client may have changed the record since it was sent"
             if parked.is_acknowledged and parked.round and repeatable:  # a further repetition would have no effect either
                 gone, why = {*absent}, WITHOUT_EFFECT
         # An import by key looks again at failed rows: they update the records that have their key.
         failed = seen.taken if seen.by_key else frozenset[int]()
-        open_rows = set(parked.batch.ordinals) - found.keys() - gone - failed
+        open_rows = set(parked.batch.ordinals) - record_ids.keys() - gone - failed
         with self.evidence.lock:
-            self._journal.resolve(parked.number, found, gone | failed, why if open_rows else "")
+            self._journal.resolve(parked.number, record_ids, gone | failed, why if open_rows else "")
             self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
             if seen.extra:
                 self._journal.add_duplicates(seen.extra)

@@ -115,7 +115,7 @@ class StepSender:
         """
         is_deletion, object_id = steps[0].kind is StepKind.DELETE, steps[0].object_id
         attributes, reader = self.attributes.get(object_id, {}), self._reader(steps)
-        left = [step for step in steps if not is_deletion and not step.before]  # to be written whatever the record holds
+        steps_left = [step for step in steps if not is_deletion and not step.before]  # to be written whatever the record holds
         steps = [step for step in steps if is_deletion or step.before]
 
         def holds(position: int, record: Record) -> bool:
@@ -127,16 +127,16 @@ class StepSender:
             if is_deletion and record is None:
                 mark([step], StepState.DONE, None)
             elif is_deletion or record is None:
-                left.append(step)
+                steps_left.append(step)
             else:
                 state, changed = standing(step.before, step.after, record.data, attributes)
                 if state is StepStanding.BEFORE:
-                    left.append(step)
+                    steps_left.append(step)
                 elif state is StepStanding.AFTER:
                     mark([step], StepState.DONE, None)
                 else:
                     mark([step], StepState.FAILED, f"another client changed {', '.join(changed)} since the update was sent")
-        return left
+        return steps_left
 
     def begin(self) -> None:
         """Raise InterruptedByUser after an interrupt, before a request is sent."""
@@ -147,11 +147,11 @@ class StepSender:
         mark(steps, StepState.SENDING, None)
         parts = InHalves([steps], _halves)
         for part in parts:
-            left, verdict = self._settle(part, send, mark)
-            if parts.judged(left, verdict).state is BatchState.CONFIRMED:
-                mark([step for index, step in enumerate(left) if index not in verdict.failures], StepState.DONE, None)
+            unsettled, verdict = self._settle(part, send, mark)
+            if parts.judged(unsettled, verdict).state is BatchState.CONFIRMED:
+                mark([step for index, step in enumerate(unsettled) if index not in verdict.failures], StepState.DONE, None)
                 for index, why in verdict.failures.items():
-                    mark([left[index]], StepState.FAILED, why)
+                    mark([unsettled[index]], StepState.FAILED, why)
 
     def _settle(self, part: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> tuple[Sequence[Step], Verdict]:
         """Send a part, and repeat the steps not carried out while the outcome is unknown. Return the steps sent last, and the verdict.

@@ -319,7 +319,7 @@ class FilterReader:
         """Return the id of the only referenced record with this name. Raises UsageError for none and, naming them, for several."""
         target = attribute.target_object_id
         attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
-        slugs = [known.slug for known in attributes or ()]
+        slugs = [attribute.slug for attribute in attributes or ()]
         naming = next((slug for slug in NAMES if slug in slugs), None)
         if target is None or attributes is None or naming is None:
             raise self._takes_an_id(attribute, value)
@@ -351,9 +351,9 @@ class FilterReader:
         """Return the condition that finds the referenced records by an address or domain, or by a part of their name."""
         target = attribute.target_object_id
         attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
-        texts = [known for known in attributes or () if known.type in (AttributeType.TEXT, AttributeType.EMAIL)]
-        unique = next((known.slug for known in texts if known.is_unique), "name")
-        is_name = any(known.slug == "name" for known in texts) and not ("." in value or "@" in value)
+        texts = [attribute for attribute in attributes or () if attribute.type in (AttributeType.TEXT, AttributeType.EMAIL)]
+        unique = next((attribute.slug for attribute in texts if attribute.is_unique), "name")
+        is_name = any(attribute.slug == "name" for attribute in texts) and not ("." in value or "@" in value)
         return f"name~{value}" if is_name else f"{unique}={value}"
 
     def _check_alternatives(self, clause: Clause, attribute: Attribute, attributes: Mapping[str, Attribute]) -> None:

@@ -111,7 +111,7 @@ class _By(NamedTuple):
         if self.unit:
             elements = [period(element, UNITS[self.unit]) for element in elements]
         filled = [element for element in elements if element not in (None, "", {})]
-        return list(dict.fromkeys(jsontext.dumps(one) if isinstance(one, dict | list) else one for one in filled)) or [None]
+        return list(dict.fromkeys(jsontext.dumps(value) if isinstance(value, dict | list) else value for value in filled)) or [None]
 
 
 def period(value: Any, unit: Callable[[date], str]) -> str | None:
@@ -247,8 +247,8 @@ class RecordGroups:
         return {key: _Group(count) for key, count in counts.items() if count}
 
     def _count(self, more: tuple[Condition, ...]) -> int:
-        wanted = replace(self._wanted, conditions=self._wanted.conditions + more)
-        return RecordQuery(self._context, self._object, wanted).count()
+        record_filter = replace(self._wanted, conditions=self._wanted.conditions + more)
+        return RecordQuery(self._context, self._object, record_filter).count()
 
     def _numbers(self, slug: str, wire: Wire) -> list[tuple[Decimal, str | None]]:
         attribute = self._attributes[slug]
@@ -265,10 +265,10 @@ class RecordGroups:
         for group in groups.values():
             for slug, code in group.amounts:
                 codes[slug][code] = None
-        self.codes = {slug: sorted(code or "" for code in found) for slug, found in codes.items()}
-        for slug, found in self.codes.items():
-            if len(found) > 1:
-                named = ", ".join(code or "no currency" for code in found)
+        self.codes = {slug: sorted(code or "" for code in currencies) for slug, currencies in codes.items()}
+        for slug, currencies in self.codes.items():
+            if len(currencies) > 1:
+                named = ", ".join(code or "no currency" for code in currencies)
                 self._context.warn(f"{slug} is in several currencies, which are not added up: {named}")
         rows = []
         for key, group in groups.items():

@@ -79,8 +79,8 @@ class Bound:
         return self.below is not None and at >= self.below
 
     def within(self, other: Bound) -> Bound:
-        least = max((one for one in (self.least, other.least) if one is not None), default=None)
-        below = min((one for one in (self.below, other.below) if one is not None), default=None)
+        least = max((bound for bound in (self.least, other.least) if bound is not None), default=None)
+        below = min((bound for bound in (self.below, other.below) if bound is not None), default=None)
         return Bound(self.name, least, below, self.conditions + other.conditions)
 
 

@@ -35,8 +35,12 @@ TEXTS = (AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT)
 
 def stray_finder(attributes: Iterable[Attribute], conditions: Sequence[Condition]) -> Callable[[Record], str | None]:
     """Return a function that names the condition which a record clearly fails, or returns None."""
-    known = {attribute.slug: attribute for attribute in attributes}
-    tests = [(one, known[one.slug], test) for one in conditions if one.slug in known and (test := _test(known[one.slug], one)) is not None]
+    by_slug = {attribute.slug: attribute for attribute in attributes}
+    tests = [
+        (condition, by_slug[condition.slug], test)
+        for condition in conditions
+        if condition.slug in by_slug and (test := _test(by_slug[condition.slug], condition)) is not None
+    ]
 
     def find(record: Record) -> str | None:
         for condition, attribute, may_meet in tests:
@@ -54,8 +58,8 @@ def _test(attribute: Attribute, condition: Condition) -> Test | None:
     if attribute.type == AttributeType.NUMBER:
         return _number_test(attribute, condition)
     if attribute.type == AttributeType.CHECKBOX:
-        wanted = {Operator.IS_TRUE: True, Operator.IS_FALSE: False}.get(condition.operator)
-        return None if wanted is None else lambda value: value is not (not wanted)
+        truth = {Operator.IS_TRUE: True, Operator.IS_FALSE: False}.get(condition.operator)
+        return None if truth is None else lambda value: value is not (not truth)
     if attribute.type not in TEXTS:
         return None
     if condition.operator is Operator.NOT_EQUALS:
@@ -105,8 +109,8 @@ class ListReader:
         """Requests to read the rest; at least one for a list without a total."""
         if self.total is None:
             return 1 if self.first else 0
-        wanted = self.total if self._stop is None else min(self.total, self._stop)
-        return max(0, -(-(wanted - len(self.first)) // PAGE_LIMIT))
+        end = self.total if self._stop is None else min(self.total, self._stop)
+        return max(0, -(-(end - len(self.first)) // PAGE_LIMIT))
 
     def __iter__(self) -> Iterator[Record]:
         return chain(self.first, (record for page in self._pages for record in page.items))
@@ -144,7 +148,7 @@ def looks_into(first_page: FirstPage, prefilter: Prefilter, readers: Iterable[Li
                 page = first_page((Condition(prefilter.slug, operator, text),))
             except RejectedError:
                 return False
-            return (page.total or 0) > len(page.items) or any(found.id == record.id for found in page.items)
+            return (page.total or 0) > len(page.items) or any(listed.id == record.id for listed in page.items)
     return True
 
 
@@ -201,10 +205,10 @@ class RecordQuery:
             return
         stop = None if limit is None else offset + limit
         window = islice(self.records(stop, on_shift), offset, stop)
-        given, part = 0, list(islice(window, PAGE_LIMIT))
+        count, part = 0, list(islice(window, PAGE_LIMIT))
         while True:
-            given += len(part)
-            yield Page(part, self.total, PAGE_LIMIT, offset + given - len(part))
+            count += len(part)
+            yield Page(part, self.total, PAGE_LIMIT, offset + count - len(part))
             part = list(islice(window, PAGE_LIMIT))
             if not part:
                 return
@@ -218,14 +222,14 @@ class RecordQuery:
         readers = self._readers(stop if self._is_in_order else None, on_shift)
         if self._agree(readers, stop):
             readers = self._readers(stop if self._is_in_order else None, on_shift)
-        found: Iterator[Record] = merged(readers, self._list_order)
+        records: Iterator[Record] = merged(readers, self._list_order)
         if self.wanted.bounds:
-            found = self._within(found)
+            records = self._within(records)
         if self._decides_here:
-            found = filter(self._admits, found)
+            records = filter(self._admits, records)
         elif all(choice.is_disjoint for choice in self.wanted.choices) and all(reader.total is not None for reader in readers):
             self.total = sum(reader.total or 0 for reader in readers)
-        yield from self._sorted(found) if self.order.key is not None else found
+        yield from self._sorted(records) if self.order.key is not None else records
 
     def one_list(self) -> tuple[tuple[Condition, ...], Admits | None]:
         """Return the conditions for callers that read the list themselves, and a local test for the rest of the filter if there is one."""
@@ -246,19 +250,19 @@ class RecordQuery:
 
     def count(self) -> int:
         """Count the matching records. The service counts if it evaluates the whole filter."""
-        wanted = self.wanted
-        if wanted.is_impossible:
+        record_filter = self.wanted
+        if record_filter.is_impossible:
             return 0
-        if wanted.bounds and not wanted.local_conditions and not wanted.choices and not wanted.prefilters:
+        if record_filter.bounds and not record_filter.local_conditions and not record_filter.choices and not record_filter.prefilters:
             return self._count_within()
-        if wanted.is_plain and not self.has_body:
-            if (total := self._page(wanted.conditions, ListOrder(), 1, 0).total) is not None:
+        if record_filter.is_plain and not self.has_body:
+            if (total := self._page(record_filter.conditions, ListOrder(), 1, 0).total) is not None:
                 return total
             in_order = ListOrder(None, "asc")
-            return sum(len(page.items) for page in iterate(lambda *place: self._page(wanted.conditions, in_order, *place)))
+            return sum(len(page.items) for page in iterate(lambda *place: self._page(record_filter.conditions, in_order, *place)))
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
-        if not self._decides_here and not wanted.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
+        if not self._decides_here and not record_filter.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
             totals = [self._page(conditions, ListOrder(), 1, 0).total for conditions in self._combinations(_Trust())]
             if None not in totals:
                 return sum(total or 0 for total in totals)
@@ -295,7 +299,7 @@ class RecordQuery:
         return at is not None and (bound.is_before(at) if self.order.is_descending else bound.is_after(at))
 
     def _admits(self, record: Record) -> bool:
-        return all(one.admits(record) for one in self.wanted.local_conditions)
+        return all(condition.admits(record) for condition in self.wanted.local_conditions)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
         lists: RecordLists = self._mirror or self.context.crm
@@ -344,33 +348,39 @@ class RecordQuery:
         return self._mirror is not None
 
     def _combinations(self, trust: _Trust) -> list[tuple[Condition, ...]]:
-        wanted = self.wanted
-        base = wanted.conditions + tuple(condition for bound in wanted.bounds if trust.times for condition in bound.conditions)
-        groups = [choice.conditions for choice in wanted.choices]
-        groups += [prefilter.conditions for prefilter in wanted.prefilters if trust.parts]
+        record_filter = self.wanted
+        base = record_filter.conditions + tuple(
+            condition for bound in record_filter.bounds if trust.times for condition in bound.conditions
+        )
+        groups = [choice.conditions for choice in record_filter.choices]
+        groups += [prefilter.conditions for prefilter in record_filter.prefilters if trust.parts]
         return [base + combination for combination in product(*groups)]
 
     def _readers(self, stop: int | None, on_shift: Callable[[], None]) -> list[ListReader]:
         """Open the lists with their first pages. Conditions that the service refuses or ignores are evaluated locally."""
-        trust, wanted = self._trust, self.wanted
+        trust, record_filter = self._trust, self.wanted
         refused: RejectedError | None = None
         while True:
             try:
-                end = None if wanted.bounds and not trust.times else stop
+                end = None if record_filter.bounds and not trust.times else stop
                 readers = [self._open(conditions, end, on_shift) for conditions in self._combinations(trust)]
             except RejectedError as error:
                 refused = refused or error
-                if trust.times and wanted.bounds:
+                if trust.times and record_filter.bounds:
                     trust = replace(trust, times=False)
-                elif trust.parts and wanted.prefilters:
+                elif trust.parts and record_filter.prefilters:
                     trust = replace(trust, parts=False)
                 else:
                     raise refused from None
                 continue
-            if trust.times and wanted.bounds and not self._heeds_times(readers):
+            if trust.times and record_filter.bounds and not self._heeds_times(readers):
                 self.context.tell("the service does not filter by time: crmctl does")
                 trust = replace(trust, times=False)
-            elif trust.parts and wanted.prefilters and not all(looks_into(self._first_page, one, readers) for one in wanted.prefilters):
+            elif (
+                trust.parts
+                and record_filter.prefilters
+                and not all(looks_into(self._first_page, prefilter, readers) for prefilter in record_filter.prefilters)
+            ):
                 self.context.tell("the service does not search inside composite values: crmctl evaluates them")
                 trust = replace(trust, parts=False)
             else:
@@ -403,16 +413,16 @@ class RecordQuery:
 
     def _count_within(self) -> int:
         """Count with the service if the ends of its list show that it filters by time, else by reading."""
-        wanted = self.wanted
-        bounds = wanted.bounds
+        record_filter = self.wanted
+        bounds = record_filter.bounds
         try:
             conditions = self._combinations(_Trust())[0]
             ends = {bound.name: ("desc" if bound.below is not None else "asc") for bound in bounds}
             pages = [self._page(conditions, ListOrder(name, order), 1, 0) for name, order in ends.items()]
-            found = [record for page in pages for record in page.items]
-            heeded = all(bound.admits(record) for bound in bounds for record in found)
+            records = [record for page in pages for record in page.items]
+            heeded = all(bound.admits(record) for bound in bounds for record in records)
             both = any(bound.least is not None and bound.below is not None for bound in bounds)
-            if heeded and pages[0].total is not None and (found or (not both and len(bounds) == 1 and not self._extreme(bounds[0]))):
+            if heeded and pages[0].total is not None and (records or (not both and len(bounds) == 1 and not self._extreme(bounds[0]))):
                 return pages[0].total
         except RejectedError as error:
             if error.status is None:
@@ -421,8 +431,8 @@ class RecordQuery:
 
     def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
         """Announce requests beyond those that return the answer. True if the mirror replaces the service."""
-        left = sum(reader.requests_left for reader in readers) if self._mirror is None else 0
-        if not left or not (self._decides_here or self._purpose):
+        requests = sum(reader.requests_left for reader in readers) if self._mirror is None else 0
+        if not requests or not (self._decides_here or self._purpose):
             return False
         if stop is not None and self.order.key is None:
             held = merged([reader.first for reader in readers], self._list_order)
@@ -430,7 +440,7 @@ class RecordQuery:
                 return False
         count = sum(reader.total or 0 for reader in readers)
         many = f"{count:,} records" if count else "records"
-        return self.agree(ReadingCost(left, f"reading {many} of {self.object_name} {self._what}", self.object_name))
+        return self.agree(ReadingCost(requests, f"reading {many} of {self.object_name} {self._what}", self.object_name))
 
     @property
     def _what(self) -> str:

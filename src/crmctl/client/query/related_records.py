@@ -126,13 +126,13 @@ class FieldLookups:
 
     def __init__(self, context: QueryContext, attributes: Iterable[Attribute], names: Sequence[str], expected: int = 0) -> None:
         """Raises UsageError for a field that the referenced object does not have."""
-        known = {attribute.slug: attribute for attribute in attributes}
+        by_slug = {attribute.slug: attribute for attribute in attributes}
         through: dict[str, list[str]] = {}
         for name in names:
             head, dot, rest = name.partition(".")
-            if dot and name not in known and head in known and known[head].type == AttributeType.REFERENCE:
+            if dot and name not in by_slug and head in by_slug and by_slug[head].type == AttributeType.REFERENCE:
                 through.setdefault(head, []).append(rest)
-        self._steps = [_Step(context, known[slug], rests, expected) for slug, rests in through.items()]
+        self._steps = [_Step(context, by_slug[slug], rests, expected) for slug, rests in through.items()]
 
     def expect(self, count: int) -> None:
         """Set the number of records to show, which decides how to look them up."""
@@ -149,7 +149,7 @@ class FieldLookups:
         data = [dict(wire.get("data") or {}) for wire in wires]
         for step in self._steps:
             step.expand(data)
-        return [{**wire, "data": one} for wire, one in zip(wires, data, strict=True)] if self._steps else list(wires)
+        return [{**wire, "data": values} for wire, values in zip(wires, data, strict=True)] if self._steps else list(wires)
 
     def expand_all(self, wires: Iterable[Wire]) -> Iterator[Wire]:
         """Expand many records, a page at a time."""
@@ -168,24 +168,24 @@ class _Step:
     def __init__(self, context: QueryContext, attribute: Attribute, rests: Sequence[str], expected: int) -> None:
         self.slug = attribute.slug
         target = attribute.target_object_id
-        known = known_attributes(context.directory, target, context.tell) if target else None
-        if target is None or known is None:
+        attributes = known_attributes(context.directory, target, context.tell) if target else None
+        if target is None or attributes is None:
             raise UsageError(
                 f"the service does not say what {self.slug} refers to, so {self.slug}.{rests[0]} is unknown", code="unknown_field"
             )
         self._heads = [rest.partition(".")[0] for rest in rests]
-        valid = [*OF_EVERY_RECORD, *(each.slug for each in known)]
+        valid = [*OF_EVERY_RECORD, *(attribute.slug for attribute in attributes)]
         for head in self._heads:
             if head not in valid:
-                listed = ", ".join(f"{self.slug}.{each}" for each in valid)
+                listed = ", ".join(f"{self.slug}.{path}" for path in valid)
                 meant = did_you_mean(head, valid).replace("mean ", f"mean {self.slug}.")
                 raise UsageError(
                     f"unknown field for records: {self.slug}.{head}",
                     hint=f"{meant} valid fields: {listed}".strip(),
                     code="unknown_field",
-                    details={"unknown": [f"{self.slug}.{head}"], "valid": [f"{self.slug}.{each}" for each in valid]},
+                    details={"unknown": [f"{self.slug}.{head}"], "valid": [f"{self.slug}.{path}" for path in valid]},
                 )
-        self._deeper = FieldLookups(context, known, rests, expected)
+        self._deeper = FieldLookups(context, attributes, rests, expected)
         self._related = RelatedRecords(context, target, self.slug, expected=expected)
 
     def expect(self, count: int) -> None:
@@ -193,16 +193,16 @@ class _Step:
         self._deeper.expect(count)
 
     def expand(self, data: Sequence[Json]) -> None:
-        ids = list(dict.fromkeys(one for each in data for one in reference_ids(each.get(self.slug))))
+        ids = list(dict.fromkeys(record_id for values in data for record_id in reference_ids(values.get(self.slug))))
         self._related.read(ids)
-        there = [record for one in ids if (record := self._related[one]) is not None]
+        there = [record for record_id in ids if (record := self._related[record_id]) is not None]
         wires = self._deeper.expand([record.wire for record in there])
         by_id = {record.id.lower(): wire for record, wire in zip(there, wires, strict=True)}
-        for each in data:
-            value = each.get(self.slug)
+        for values in data:
+            value = values.get(self.slug)
             if value not in (None, "", []):
-                objects = [self._object(one, by_id.get(one)) for one in reference_ids(value)]
-                each[self.slug] = objects if isinstance(value, list) else next(iter(objects), None)
+                objects = [self._object(record_id, by_id.get(record_id)) for record_id in reference_ids(value)]
+                values[self.slug] = objects if isinstance(value, list) else next(iter(objects), None)
 
     def _object(self, record_id: str, wire: Wire | None) -> Json:
         held = wire or {}

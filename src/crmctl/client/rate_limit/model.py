@@ -117,8 +117,8 @@ class Learned:
     @property
     def reserve(self) -> int:
         """Requests of a window that bulk work leaves to people, and spends to find the end of the window."""
-        known = self.sliding or self.bias_high - self.bias_low <= SHARP
-        return min(self.limit // 3, max(1 if known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
+        is_known = self.sliding or self.bias_high - self.bias_low <= SHARP
+        return min(self.limit // 3, max(1 if is_known else 3, min(math.ceil(self.limit * 0.05), int(self.window / 12))))
 
     @property
     def lead(self) -> float:
@@ -312,16 +312,16 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
     older = exchange.sent < learned.asked if reset is None else reset < learned.reset
     if remaining is None or older:
         return learned
-    left = max(0, int(remaining))
-    used = learned.limit - left
-    learned = _learn_drops(learned, exchange, left, used)
-    if reset == learned.reset and 0 <= learned.remaining <= left:
+    requests = max(0, int(remaining))
+    used = learned.limit - requests
+    learned = _learn_drops(learned, exchange, requests, used)
+    if reset == learned.reset and 0 <= learned.remaining <= requests:
         return learned  # within one window the smallest number is the newest
     if reset is not None:
         learned = _learn_end(learned, exchange, reset, used)
     # Other clients used what we cannot have used; their use is taken at its highest.
     foreign = used - exchange.arrived if used > exchange.counted else 0
-    return replace(learned, remaining=left, asked=exchange.sent, heard=exchange.done, foreign=foreign)
+    return replace(learned, remaining=requests, asked=exchange.sent, heard=exchange.done, foreign=foreign)
 
 
 def _learn_drops(learned: Learned, exchange: Exchange, left: int, used: int) -> Learned:
