@@ -101,6 +101,27 @@ def test_a_process_that_dies_goes_on(service: RunningService, client: Client, st
         assert held(again) == before
 
 
+def test_a_refused_update_that_was_carried_out_counts_as_updated(client: Client) -> None:
+    before = people(client)
+    mishaps = Mishaps(client, {0: 400})
+    result = client.bulk.update("people", SET, filter="score>=0", concurrency=1)
+    result.raise_for_error()
+    assert (result.summary.counts["updated"], result.summary.counts["failed"], len(mishaps.bulk)) == (135, 0, 2)
+    client.bulk.undo(str(result.job))
+    assert held(client) == before
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_job_that_a_false_refusal_ended_can_be_undone(client: Client, status: int) -> None:
+    before = people(client, 20)
+    Mishaps(client, {0: status})
+    result = client.bulk.update("people", SET, filter="score>=0")
+    assert (result.summary.counts["inDoubt"], result.summary.counts["unsent"]) == (18, 0)
+    assert held(client) == expected(before)
+    client.bulk.undo(str(result.job))
+    assert held(client) == before
+
+
 def test_a_declined_update_leaves_no_job(client: Client) -> None:
     before = people(client, 20)
     jobs = len(client.bulk.jobs())

@@ -38,7 +38,7 @@ from crmctl.write.in_flight import (
 )
 from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.reconcile import PARKED_LIMIT, Freed, Reconciler
-from crmctl.write.verdicts import Verdict, disbelieve, judge, question_refusal, refuse_all
+from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, question_refusal, refuse_all
 
 MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
@@ -99,6 +99,8 @@ class Sender:
             if verdict.updated and self._journal.header.mode != "delete" and not self._took_effect(task, verdict):
                 ineffective = Verdict(BatchState.IN_DOUBT, reason=WITHOUT_EFFECT)
                 return self._settle(record, ineffective, may_split=may_split, is_acknowledged=True)
+            if task.parent is None and self._is_carried_out(task, verdict):
+                return self._settle(record, disbelieve(verdict), may_split=may_split)
             if not verdict.questionable:
                 return self._settle(record, verdict, may_split=may_split)
         try:
@@ -135,6 +137,25 @@ class Sender:
         images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
         try:
             return took_effect(reader, self._clock, updates_to_show(entries, images, self._journal.recall(AS_OF)))
+        except CrmctlError:
+            return False
+
+    def _is_carried_out(self, task: Task, verdict: Verdict) -> bool:
+        """Whether a record shows an update that the service refused. Takes one request, none if the old values are unknown."""
+        from crmctl.write.effect import StepStanding, updates_to_show
+
+        entries, header = task.batch.entries, self._journal.header
+        refused = (
+            verdict.fatal.status in REFUSALS if verdict.fatal is not None else verdict.state is not BatchState.IN_DOUBT and verdict.reason
+        )
+        if not refused or header.mode == "delete" or any(entry.id is None for entry in entries):
+            return False
+        images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
+        known = [entry for entry in entries if entry.ordinal in images]
+        record_id, weigh = next(updates_to_show(known, images, self._journal.recall(AS_OF)), ("", None))
+        try:
+            record = Reader(self._context.service, header.object_id).record(record_id) if weigh is not None else None
+            return weigh is not None and record is not None and weigh(record) is StepStanding.AFTER
         except CrmctlError:
             return False
 

@@ -12,6 +12,9 @@ from crmctl.write.database import BatchState
 
 TOO_LARGE = 413
 
+REFUSALS = (401, 403, 404)
+"""Statuses that end a job, and may come from a proxy after the service carried out the request."""
+
 TIMED_OUT = 408
 """The only status below 500 that leaves the outcome open."""
 
@@ -55,8 +58,8 @@ def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str) -> Verd
 
 
 def question_refusal(batch: Batch, verdict: Verdict) -> Verdict:
-    """Mark a 401, 403 or 404 as questionable. It ends the job, but a proxy may have sent it after the service carried out the request."""
-    is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in (401, 403, 404)
+    """Mark a 401, 403 or 404 as questionable."""
+    is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in REFUSALS
     return replace(verdict, questionable=True) if is_refused and any(entry.id is None for entry in batch.entries) else verdict
 
 
