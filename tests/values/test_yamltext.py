@@ -28,3 +28,8 @@ def test_unreadable_yaml_is_explained_in_words(text: str, words: str) -> None:
 
 def test_the_rest_is_plain_values() -> None:
     assert yaml_text.loads("a: [1, x]\nb: {c: null}\nd: 2026-02-30") == {"a": [1, "x"], "b": {"c": None}, "d": "2026-02-30"}
+
+
+@pytest.mark.parametrize("text", ["08001", "0o7", "1e3", "1.5E-3", ".5", "5.", "+08", "0049"])
+def test_texts_that_readers_of_yaml_1_2_take_for_numbers_are_quoted(text: str) -> None:
+    assert yaml_text.dumps({text: [text]}) == f"'{text}':\n- '{text}'\n"

@@ -85,6 +85,7 @@ def _dumper() -> Any:
     import yaml
 
     line_ends = re.compile("[\x85\u2028\u2029]")
+    numbers = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")  # of YAML 1.2; PyYAML knows 1.1
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
@@ -97,7 +98,8 @@ def _dumper() -> Any:
 
     def text(dumper: Any, value: str) -> Any:
         # YAML reads these as line ends unless they are escaped, which it does between double quotes only.
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if line_ends.search(value) else None)
+        style = '"' if line_ends.search(value) else "'" if numbers.fullmatch(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(Decimal, decimal)
     Dumper.add_representer(str, text)
