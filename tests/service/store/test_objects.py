@@ -52,6 +52,12 @@ def test_an_object_in_wire_form(store: Store) -> None:
     assert store.read(lambda tx: objects.find_object_by_slug(tx, "nope")) is None
 
 
+@pytest.mark.parametrize("slug", ["\0", "a\0b", "\ud800"])
+def test_no_object_has_a_slug_that_engines_cannot_hold(store: Store, slug: str) -> None:
+    with pytest.raises(BadRequest, match="slug of an object"):
+        store.read(lambda tx: objects.id_of_slug(tx, slug, "object"))
+
+
 @pytest.mark.parametrize("slug", ["", "Upper", "a b", "a[b]", "-a", "ä", "x" * 65, "11111111-1111-4111-8111-111111111111", 5, "a\n"])
 def test_an_impossible_slug_is_refused(store: Store, slug: Any) -> None:
     with pytest.raises(BadRequest, match="slug"):

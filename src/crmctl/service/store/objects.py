@@ -17,6 +17,7 @@ from crmctl.service.store import logs, record_tables, records, removals
 from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.record_tables import (
     RESERVED_SLUGS,
+    SLUG,
     invalid,
     load_schema,
     require_description,
@@ -62,7 +63,7 @@ def get_object(tx: Tx, object_id: str) -> Json:
 
 def find_object_by_slug(tx: Tx, slug: str) -> Json | None:
     """Return an object without its attributes, even if it is inactive."""
-    return _OBJECTS.find(tx, "slug = ?", slug)
+    return _OBJECTS.find(tx, "slug = ?", slug) if SLUG.fullmatch(slug) else None
 
 
 def id_of_slug(tx: Tx, slug: Any, field: str) -> str:

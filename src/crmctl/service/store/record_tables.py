@@ -183,7 +183,7 @@ MAX_SLUG = 64
 RESERVED_SLUGS = frozenset({"id", "created_at", "updated_at"})
 """Slugs that filters and sorting use for fields of every record."""
 
-_SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
+SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 def invalid(field: str, problem: object) -> BadRequest:
@@ -204,7 +204,7 @@ def require_description(value: Any, field: str = "description") -> str:
 
 def require_slug(value: Any) -> str:
     text = _text(value, "slug", MAX_SLUG)
-    if not _SLUG.fullmatch(text):
+    if not SLUG.fullmatch(text):
         raise invalid("slug", "must consist of lower-case letters, digits, underscores and hyphens, and start with a letter or digit")
     if UUID.fullmatch(text):
         raise invalid("slug", "must not look like an id")
