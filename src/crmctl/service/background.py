@@ -66,60 +66,24 @@ def next_try(attempt: int, first_tried_at: float, now: float, random: float) -> 
     return last_chance if now + gap / 2 < last_chance else None
 
 
-class Settlement:
-    """Writes finished tries; thread-safe. Those that arrive during a write are written together after it."""
-
-    def __init__(self, context: Context, lane: Lane) -> None:
-        self._context = context
-        self._lane = lane
-        self._changed = threading.Condition()
-        self._waiting: list[tuple[Attempt, Future[Due | None]]] = []
-        self._is_writing = False
-        self._is_closing = False
-
-    def settle(self, attempt: Attempt) -> Due | None:
-        """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
-        database's errors; the leases of unwritten tries end by themselves."""
-        following: Future[Due | None] = Future()
-        with self._changed:
-            self._waiting.append((attempt, following))
-            # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
-            self._changed.wait_for(lambda: following.done() or not self._is_writing)
-            if following.done():
-                return following.result()
-            batch, self._waiting, self._is_writing = self._waiting, [], True
-        claimed: list[Due] = []
-        try:
-            tries = [each for each, _ in batch]
-            claimed = self._context.engine.write(lambda tx: self._write(tx, tries), by=logs.SERVICE)
-        finally:
-            with self._changed:
-                for (_, of_thread), due in zip_longest(batch, claimed):
-                    of_thread.set_result(due)
-                self._is_writing = False
-                self._changed.notify_all()
-        return following.result()
-
-    def close(self) -> None:
-        self._is_closing = True
-
-    def _write(self, tx: Tx, tries: list[Attempt]) -> list[Due]:
-        webhooks.settle(tx, tries, self._context.ids)
-        return [] if self._is_closing else webhooks.claim(tx, self._lane, len(tries), now=self._context.clock.now())
-
-
 class Deliveries(ClaimingJob[Due]):
-    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries."""
+    """Sends the due deliveries of one lane. `random` in [0, 1) is the jitter of retries.
+
+    Tries that end while others are written are written together after them.
+    """
 
     def __init__(self, context: Context, caller: Caller, random: Callable[[], float], lane: Lane) -> None:
         super().__init__(context, lane.places, lane.name)
         self._caller = caller
         self._random = random
         self._lane = lane
-        self._settlement = Settlement(context, lane)
+        self._written = threading.Condition()
+        self._waiting: list[tuple[Attempt, Future[Due | None]]] = []
+        self._is_writing = False
+        self._is_closing = False
 
     def close(self) -> None:
-        self._settlement.close()
+        self._is_closing = True
         super().close()
 
     def claim(self, most: int) -> list[Due]:
@@ -133,7 +97,34 @@ class Deliveries(ClaimingJob[Due]):
         while due is not None:
             attempt = self._caller.send(due, self._context.clock.now())
             again = None if attempt.succeeded else next_try(due.attempt, due.created_at, self._context.clock.now(), self._random())
-            due = self._settlement.settle(replace(attempt, again=again))
+            due = self._settle(replace(attempt, again=again))
+
+    def _settle(self, attempt: Attempt) -> Due | None:
+        """Write a try, by this thread or another. Returns a delivery claimed for this thread, if any. Only the thread that wrote raises the
+        database's errors; the leases of unwritten tries end by themselves."""
+        following: Future[Due | None] = Future()
+        with self._written:
+            self._waiting.append((attempt, following))
+            # A thread whose try another one has written continues at once instead of queuing behind the next transaction.
+            self._written.wait_for(lambda: following.done() or not self._is_writing)
+            if following.done():
+                return following.result()
+            batch, self._waiting, self._is_writing = self._waiting, [], True
+        claimed: list[Due] = []
+        try:
+            tries = [each for each, _ in batch]
+            claimed = self._context.engine.write(lambda tx: self._write(tx, tries), by=logs.SERVICE)
+        finally:
+            with self._written:
+                for (_, of_thread), due in zip_longest(batch, claimed):
+                    of_thread.set_result(due)
+                self._is_writing = False
+                self._written.notify_all()
+        return following.result()
+
+    def _write(self, tx: Tx, tries: list[Attempt]) -> list[Due]:
+        webhooks.settle(tx, tries, self._context.ids)
+        return [] if self._is_closing else webhooks.claim(tx, self._lane, len(tries), now=self._context.clock.now())
 
 
 class Figures:
