@@ -179,7 +179,7 @@ WORKFLOWS = ConsoleNoun(
     show=workflow_pages.page_values,
     template="workflow.html",
     header_actions=("enabled", "delete"),
-    form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed_values),
+    form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed),
     actions=(
         switch_action("enabled", "enabled", workflow_pages.switch_on, "enabled"),
         deletion_action(

@@ -14,7 +14,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import ListCell, labels_in, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.pages import Pages
-from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
+from crmctl.service.console.record_form import FormField, changes, fields_for, submitted
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
 from crmctl.service.faults import BadRequest, NotFound, check_shape
@@ -94,12 +94,6 @@ def save(tx: Tx, visit: Visit, workflow: Json | None = None) -> Outcome:
         raise BadRequest(error.message if visit.text("as") == "yaml" else in_form_words(error.message), error.details) from error
     workflow_id = next(each["id"] for each in workflows.list_workflows(tx) if each["name"] == definition.name)
     return Redirect(f"/workflows/{workflow_id}", "saved" if workflow else "workflow-created")
-
-
-def pressed_values(tx: Tx, visit: Visit) -> Json | None:
-    """Return the form's values after a button that adds, moves or removes."""
-    changed = pressed(tx, visit, visit.text("object")) if visit.text("as") != "yaml" else None
-    return {"blocks": changed[0], "focus": changed[1]} if changed else None
 
 
 def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
@@ -212,21 +206,26 @@ def typed_blocks(tx: Tx, visit: Visit, about: str) -> list[ActionBlock]:
     return [_typed(tx, visit, number, about) for number in dict.fromkeys(numbers)]
 
 
-def pressed(tx: Tx, visit: Visit, about: str) -> tuple[list[ActionBlock], str] | None:
-    """Return the blocks after a button was pressed, and the field to focus; None if the form is to be saved."""
+def pressed(tx: Tx, visit: Visit) -> Json | None:
+    """Return the blocks after a button that adds, moves or removes, and the field to focus; None if the form is to be saved."""
+    if visit.text("as") == "yaml":
+        return None
+    about = visit.text("object")
     blocks = typed_blocks(tx, visit, about)
     what, _, number = visit.raw("do").partition(" ")
     place = next((place for place, block in enumerate(blocks) if str(block.number) == number), None)
     if what == "remove" and place is not None:
-        return blocks[:place] + blocks[place + 1 :], "removed"
+        return {"blocks": blocks[:place] + blocks[place + 1 :], "focus": "removed"}
     if what == "up" and place:
-        return [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]], f"action-{number}"
+        moved = [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]]
+        return {"blocks": moved, "focus": f"action-{number}"}
     kind = visit.text("new-type")
     if kind not in TYPES:
-        return (blocks, f"action-{number}" if number else "shown") if what else None
+        return {"blocks": blocks, "focus": f"action-{number}" if number else "shown"} if what else None
     fresh = 1 + max((block.number for block in blocks), default=0)
     slug = (about or (visit.objects[0]["slug"] if visit.objects else "")) if kind == "createRecord" else ""
-    return [*blocks, _block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about)], f"action-{fresh}"
+    blocks.append(_block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about))
+    return {"blocks": blocks, "focus": f"action-{fresh}"}
 
 
 def actions_of(tx: Tx, blocks: Sequence[ActionBlock]) -> list[Json]:
@@ -281,13 +280,9 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
 
 def _free(field: FormField) -> FormField:
     """Return the field with text inputs that propose its choices, because any value may be a template."""
-    return replace(field, inputs=tuple(_proposed(each) for each in field.inputs))
-
-
-def _proposed(each: Input) -> Input:
-    if each.kind in ("reference", "pick", "lines", "json", "textarea"):
-        return each
-    return replace(each, kind="text", options=("true", "false") if each.kind == "truth" else each.options)
+    own = ("reference", "pick", "lines", "json", "textarea")
+    inputs = ((each, ("true", "false") if each.kind == "truth" else each.options) for each in field.inputs)
+    return replace(field, inputs=tuple(each if each.kind in own else replace(each, kind="text", options=some) for each, some in inputs))
 
 
 def _unknown(slug: str) -> Json:
