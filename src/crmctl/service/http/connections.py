@@ -56,12 +56,6 @@ class Connections:
         self.headers = headers
         self.open: dict[Connection, None] = {}
 
-    def make_room(self) -> bool:
-        """Whether another connection may open, after closing others if necessary."""
-        if len(self.open) >= self.most:
-            self.evict()
-        return len(self.open) < self.most
-
     def evict(self) -> None:
         """Close the oldest connections without a request. If there are none, close those between two requests, and last one whose body is
         still arriving."""
@@ -104,7 +98,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         # Closing is decided here; uvicorn holds the same transport.
         super().connection_made(cast(asyncio.Transport, _Closing(transport, self._leave)))
-        if not self._registry.make_room():
+        if len(self._registry.open) >= self._registry.most:
+            self._registry.evict()
+        if len(self._registry.open) >= self._registry.most:
             self._refuse(Unavailable("the service has too many connections; try again"))
             return
         self._registry.open[self] = None

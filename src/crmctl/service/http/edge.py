@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
 from crmctl.service.context import Context
-from crmctl.service.faults import FAILURES, Unavailable, shown
+from crmctl.service.faults import FAILURES, BadRequest, Unavailable, shown
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoint import PREFIX
-from crmctl.service.http.json_answers import answer_for, head_too_large, rate_limited, two_lengths, unauthorized
+from crmctl.service.http.json_answers import CLOSE, answer_for, head_too_large, rate_limited, unauthorized
 from crmctl.service.store import keys
 from crmctl.service.store.keys import UNLIMITED, ApiKey
 from crmctl.service.store.logs import LoggedRequest
@@ -41,12 +41,8 @@ class RequestAuth:
     key: ApiKey | None = None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        figures = (
-            ("x-ratelimit-limit", self.limit),
-            ("x-ratelimit-remaining", self.remaining),
-            ("x-ratelimit-reset", math.ceil(self.reset)),
-        )
-        return [(name.encode(), str(figure).encode()) for name, figure in figures]
+        figures = {"limit": self.limit, "remaining": self.remaining, "reset": math.ceil(self.reset)}
+        return [(f"x-ratelimit-{name}".encode(), str(figure).encode()) for name, figure in figures.items()]
 
 
 def stranger(context: Context) -> RequestAuth:
@@ -214,7 +210,8 @@ def _check_head(scope: Scope) -> None:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     names = {name for name, _ in headers}
     if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] != "1.1"):
-        raise two_lengths()
+        # A proxy could read it as a different request.
+        raise BadRequest("a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1", headers=CLOSE)
     if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
         raise head_too_large(HEAD_LIMIT)
 

@@ -21,7 +21,7 @@ from starlette.types import Scope
 
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
-from crmctl.service.faults import Body
+from crmctl.service.faults import Body, Fault, Forbidden
 from crmctl.service.http import json_answers, schemas
 from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.json_answers import JsonAnswer
@@ -179,7 +179,8 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
 
     async def answer(request: Request) -> Response:
         if not request.state.standing.key.allows(endpoint.scope):
-            raise json_answers.insufficient_scope(endpoint.scope)
+            details = {"requiredScope": endpoint.scope}
+            raise Forbidden(f"this API key lacks the scope {endpoint.scope}", details, error="insufficient_scope")
         query = read_query(request.scope["query_string"], endpoint.query, endpoint.filters)
         if not endpoint.body:
             return await work(request, query, b"")
@@ -238,7 +239,8 @@ async def body_chunks(request: Request, limit: int, timeout: float) -> AsyncIter
     `timeout` seconds and for a body slower than SLOWEST.
     """
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise json_answers.body_encoded()
+        message, headers = "the request body must not be compressed; send it without Content-Encoding", {"Accept-Encoding": "identity"}
+        raise Fault(message, error="unsupported_media_type", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, headers=headers)
     declared = request.headers.get("content-length", "0")
     if re.fullmatch("[0-9]+", declared) and (len(declared) > 18 or int(declared) > limit):
         raise json_answers.body_too_large(limit)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.service.faults import BadRequest, Fault, Forbidden
+from crmctl.service.faults import BadRequest, Fault
 
 
 def present(document: Json, *optional: str) -> Json:
@@ -38,27 +38,13 @@ def unauthorized(message: str) -> Fault:
     return Fault(message, error="unauthorized", status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
 
 
-def insufficient_scope(scope: str) -> Fault:
-    return Forbidden(f"this API key lacks the scope {scope}", {"requiredScope": scope}, error="insufficient_scope")
-
-
 def body_too_large(limit: int) -> Fault:
     message = f"the request body is over the limit of {size_text(limit)}"
     return Fault(message, {"limit": limit}, error="payload_too_large", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-def body_encoded() -> Fault:
-    message, headers = "the request body must not be compressed; send it without Content-Encoding", {"Accept-Encoding": "identity"}
-    return Fault(message, error="unsupported_media_type", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, headers=headers)
-
-
 def too_slow(part: str) -> Fault:
     return Fault(f"{part} did not arrive in time", error="request_timeout", status=HTTPStatus.REQUEST_TIMEOUT, headers=CLOSE)
-
-
-def two_lengths() -> Fault:
-    """Refuse a request that a proxy could read as a different one."""
-    return BadRequest("a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1", headers=CLOSE)
 
 
 def head_too_large(limit: int) -> Fault:
