@@ -32,7 +32,9 @@ def routes(context: Context) -> list[NamedRoute]:
 
     async def upload(request: Request) -> Response:
         bucket, path = request.path_params["bucket"], request.path_params["path"]
-        permit = await run_in_threadpool(_permit, context, request, bucket, path)
+        query = dict(parse_qsl(request.scope["query_string"].decode("ascii", "replace")))
+        now = context.clock.now()
+        permit: Permit = await run_in_threadpool(context.engine.read, lambda tx: read_permit(tx, bucket, path, query, now=now))
         content_type = _content_type(request)
         try:
             size = await _receive(context, request, permit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
@@ -49,11 +51,6 @@ def routes(context: Context) -> list[NamedRoute]:
 
     place = "/files/{bucket}/{path:path}"
     return [NamedRoute(place, upload, methods=["PUT"]), NamedRoute(place, show)]
-
-
-def _permit(context: Context, request: Request, bucket: str, path: str) -> Permit:
-    query = dict(parse_qsl(request.scope["query_string"].decode("ascii", "replace")))
-    return context.engine.read(lambda tx: read_permit(tx, bucket, path, query, now=context.clock.now()))
 
 
 def _declared(request: Request) -> int:

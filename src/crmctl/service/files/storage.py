@@ -183,9 +183,7 @@ class Room:
             self._stored += stored
 
 
-@cache
-def room_in(folder: Path) -> Room:
-    return Room(folder)
+room_in = cache(Room)
 
 
 class Incoming:
@@ -278,18 +276,6 @@ class Disk:
         version = f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
         return Stored(file, jsontext.loads(heading.decode())["contentType"], status.st_size - len(heading), version)
 
-    def list_files(self, limit: int) -> list[Json]:
-        """Return the newest files as `{bucket, path, contentType, size, uploadedAt}`, without those that disappear meanwhile."""
-        places = [(place.stat().st_mtime, place) for place in self._folder.glob("??/*")]
-        entries = list[Json]()
-        for changed, place in heapq.nlargest(limit, places):
-            with contextlib.suppress(FileNotFoundError), place.open("rb") as file:
-                heading = file.readline()
-                about = jsontext.loads(heading.decode())
-                size = os.fstat(file.fileno()).st_size - len(heading)
-                entries.append(about | {"size": size, "uploadedAt": to_wire(to_micros(changed))})
-        return entries
-
     def sweep(self) -> None:
         """Remove the unfinished uploads of killed processes, and close a folder that others may read."""
         with contextlib.suppress(FileNotFoundError):
@@ -311,9 +297,16 @@ def disk_of(settings: ServiceSettings) -> Disk:
 
 
 def list_files(settings: ServiceSettings, limit: int) -> list[Json]:
-    """Return the newest files as `Disk.list_files` does, each with its address as `publicUrl`."""
-    entries = disk_of(settings).list_files(limit)
-    return [entry | {"publicUrl": public_url(settings, entry["bucket"], entry["path"])} for entry in entries]
+    """Return the newest files as `{bucket, path, contentType, size, uploadedAt, publicUrl}`, without those that disappear meanwhile."""
+    places = [(place.stat().st_mtime, place) for place in (settings.data_dir / FILES_FOLDER).glob("??/*")]
+    entries = list[Json]()
+    for changed, place in heapq.nlargest(limit, places):
+        with contextlib.suppress(FileNotFoundError), place.open("rb") as file:
+            heading = file.readline()
+            about = jsontext.loads(heading.decode())
+            more = {"size": os.fstat(file.fileno()).st_size - len(heading), "uploadedAt": to_wire(to_micros(changed))}
+            entries.append(about | more | {"publicUrl": public_url(settings, about["bucket"], about["path"])})
+    return entries
 
 
 def _size(path: Path) -> int:
