@@ -13,10 +13,9 @@ from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy, Held
 from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import Removals, after_removal, take_piece
-from crmctl.service.store import objects, record_history, records, removals
+from crmctl.service.store import objects, record_history, records
 from crmctl.service.store.engine import open_engine
-from crmctl.service.store.objects import NewAttribute
-from crmctl.service.store.removals import take_out
+from crmctl.service.store.objects import NewAttribute, take_out
 from tests.service.store.conftest import Store, new_id, opened
 
 PIECE = 4
@@ -25,7 +24,7 @@ COUNT = 22
 
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "PIECE", PIECE)
+    monkeypatch.setattr(objects, "PIECE", PIECE)
 
 
 @pytest.fixture
@@ -179,7 +178,7 @@ def test_an_index_in_use_is_removed_later(postgres: Any, postgres_template: str)
             store.clock.advance(6)
             while job.run_once():
                 pass
-            assert not store.read(removals.is_waiting)
+            assert not store.read(objects.is_removal_waiting)
     finally:
         postgres.drop_database(url)
 

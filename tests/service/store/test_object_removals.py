@@ -13,7 +13,7 @@ import pytest
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import NotFound
 from crmctl.service.jobs.worker import Removals
-from crmctl.service.store import objects, records, removals
+from crmctl.service.store import objects, records
 from tests.service.store.conftest import Store, new_id
 from tests.support.patience import PATIENCE
 
@@ -21,23 +21,23 @@ PIECE, COUNT = 4, 22
 
 DYING = f"""
 import os, signal, sys
-from crmctl.service.store import removals
+from crmctl.service.store import objects
 from crmctl.service.store.engine import open_engine  # noqa: E402
 
 def die(tx):
-    assert removals.take_out(tx)
+    assert objects.take_out(tx)
     os.kill(os.getpid(), signal.SIGKILL)
 
-removals.PIECE = {PIECE}
+objects.PIECE = {PIECE}
 engine = open_engine(sys.argv[1])
-engine.write(removals.take_out)
+engine.write(objects.take_out)
 engine.write(die)
 """
 
 
 @pytest.fixture(autouse=True)
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "PIECE", PIECE)
+    monkeypatch.setattr(objects, "PIECE", PIECE)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def count_rows(store: Store, table: str) -> int:
 
 
 def remove_piece(store: Store) -> bool:
-    return store.engine.write(removals.take_out)
+    return store.engine.write(objects.take_out)
 
 
 def delete(store: Store, things: str) -> None:

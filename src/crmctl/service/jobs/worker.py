@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
-from crmctl.service.store import change_log, logs, removals, webhooks, workflows
+from crmctl.service.store import change_log, logs, objects, webhooks, workflows
 from crmctl.service.store.engine import Engine
 from crmctl.service.store.logs import LoggedRequest
 from crmctl.service.store.tx import Tx
@@ -225,7 +225,7 @@ class Removals(BackgroundJob):
 
     def run_once(self) -> bool:
         clock = self._context.clock
-        if clock.monotonic() < self._next_at or not self._context.engine.read(removals.is_waiting):
+        if clock.monotonic() < self._next_at or not self._context.engine.read(objects.is_removal_waiting):
             return False
         try:
             return take_piece(self._context.engine)
@@ -237,7 +237,7 @@ class Removals(BackgroundJob):
 def take_piece(engine: Engine) -> bool:
     """Take one piece, rest as long as that took, so that others can write, and return whether there was one. Raises Busy."""
     begun = time.monotonic()
-    was_there = engine.write(removals.take_out)
+    was_there = engine.write(objects.take_out)
     time.sleep(time.monotonic() - begun)
     return was_there
 
