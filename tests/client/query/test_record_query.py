@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -234,6 +235,17 @@ def test_an_obvious_mistake_is_refused_with_the_right_form(text: str, said: str)
     assert said in (refused.value.hint or "") + refused.value.message
 
 
+def test_amounts_are_sorted_as_numbers() -> None:
+    amounts = Attribute.parse({"id": "a", "slug": "amount", "name": "Amount", "type": "currency"})
+    values: list[Any] = [{"amount": 1000, "currency": "USD"}, {"amount": 5, "currency": "EUR"}, {"Amount": "70"}, 7]
+    for sort in ("amount", "amount.amount"):
+        key = list_order(sort, None, lambda: {"amount": amounts}).key
+        assert key is not None
+        assert sorted(values, key=lambda value: key(Record.parse({"id": "1", "data": {"amount": value}}))) == [
+            values[1], values[3], values[2], values[0],
+        ]  # fmt: skip
+
+
 def test_an_impossible_value_gets_a_warning() -> None:
     crm, told = MemoryCrm(RECORDS), Told()
     query = ask(crm, told, "status in won,wno")
@@ -243,6 +255,8 @@ def test_an_impossible_value_gets_a_warning() -> None:
         FilterReader(told.context(crm, strict=True), "people").read(["status=wno"])
     context = told.context(crm)
     assert list(dangling_ids(context, "people", FilterReader(context, "people").read([f"company={NIL}"]))) == [("company", NIL)]
+    ask(crm, told, "id=e70137e3")
+    assert told.warnings[-1].startswith("'e70137e3' is no whole id, and equals none")
     ask(crm, told, "email=a@b.c or email=d@e.f")
     assert "--filter 'email in a@b.c,d@e.f'" in told.warnings[-1]
 

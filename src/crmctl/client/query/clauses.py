@@ -46,9 +46,13 @@ def _is_amount(attribute: Attribute, part: str) -> bool:
     return attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount"
 
 
+def _plain_part(attribute: Attribute, part: str, name: str) -> Attribute:
+    """Return an attribute whose values compare as those of a part."""
+    return Attribute(id="", slug=name, type=AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT, is_list=True)
+
+
 def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCondition:
-    kind = AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT
-    as_plain = Attribute(id="", slug=clause.target, type=kind, is_list=True)
+    as_plain = _plain_part(attribute, part, clause.target)
     positive = clause.operator.positive
     tests = [value_test(as_plain, positive, value) for value in clause.values]
     is_complement = clause.operator.is_negation
@@ -293,6 +297,10 @@ class FilterReader:
                     values = tuple(value if is_uuid(value) or not value else self._named_id(attribute, clause, value) for value in values)
             if attribute.type == AttributeType.DATE and not clause.is_exact and clause.operator.meaning.kind in (Kind.ORDER, Kind.EQUALITY):
                 values = tuple(moment_value(value, self.context.now) for value in values)
+        elif clause.target == "id" and clause.operator.meaning.kind is Kind.EQUALITY:
+            for value in values:
+                if value and not is_uuid(value):
+                    self.context.doubt(f"{value!r} is no whole id, and equals none", "crmctl records get OBJECT ID takes the end of one")
         conditions = tuple(Condition(clause.target, clause.operator, value) for value in values)
         if len(conditions) == 1 or clause.operator is not Operator.EQUALS:
             return RecordFilter(conditions, needs_body=len(conditions) > 1)
@@ -448,11 +456,11 @@ def list_order(
 
 
 def _key(attribute: Attribute, part: str) -> Callable[[Record], Any]:
-    text = Attribute(id="", slug=attribute.slug, type=AttributeType.TEXT, is_list=True)
+    as_plain = _plain_part(attribute, part, attribute.slug)
 
     def key(record: Record) -> Any:
         value = record.data.get(attribute.slug)
-        keys = keys_of(text, parts_of(attribute, value, part)) if part else keys_of(attribute, value)
+        keys = keys_of(as_plain, parts_of(attribute, value, part)) if part else keys_of(attribute, value)
         return keys[0] if keys else None
 
     return key
