@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from crmctl.cli.commands import demo
+from crmctl.errors import CrmctlError
+from crmctl.output.streams import Streams
 from tests.support.cli import CRMCTL, expect_exit, spawn
 from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
@@ -50,3 +53,10 @@ def test_as_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (document["imported"], document["exported"], document["differences"]) == (300, 300, 0)
     assert [expected for expected in SHOWN[:-1] if expected not in shown.err] == []
     assert "\x1b" not in shown.err
+
+
+def test_a_command_that_fails_ends_the_run_with_its_exit_code(tmp_path: Path) -> None:
+    streams = Streams(None, None, io.StringIO(), {})
+    with pytest.raises(CrmctlError, match="crmctl objects list ended with 2") as failed:
+        demo.Stage(tmp_path, streams, "stderr").ask("objects", "list")
+    assert failed.value.exit_code == 2

@@ -125,7 +125,8 @@ class Stage:
         )
         if done.returncode not in codes:
             self.say(done.stdout + done.stderr)
-            raise CrmctlError(f"crmctl {command[0]} {command[1]} ended with {done.returncode}", hint="its message is above")
+            kind = next((kind for kind in CrmctlError.__subclasses__() if kind.exit_code == done.returncode), CrmctlError)
+            raise kind(f"crmctl {command[0]} {command[1]} ended with {done.returncode}", hint="its message is above")
         return done
 
     def environment(self) -> dict[str, str]:
