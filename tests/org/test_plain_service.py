@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.org.test_apply import at, by_new_ids
 from tests.support.cli import run_crmctl
 from tests.support.organizations import furnish
-from tests.support.plainservice import PlainService
+from tests.support.plainservice import PlainService, Refused
 from tests.support.service import RunningService
 
 
@@ -57,3 +58,52 @@ def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(crm
         assert {path for path in Path().rglob("*") if path.suffix == ".jsonl"} <= before
         assert not Path("crm").exists()
         run_crmctl("org", "pull", "crm", "--objects", "people", env=plain.env).ok()
+
+
+class AlteringService(PlainService):
+    """A service that forbids reading records while `denies` is set, and stores amounts as texts with two decimal places."""
+
+    denies = False
+
+    def _work(self, method: str, path: list[str], query: Any, body: Any) -> Any:
+        if self.denies and method == "GET" and path[-1] == "records" and any(self.records.values()):
+            raise Refused("not now")
+        return super()._work(method, path, query, body)
+
+    def _create(self, object_id: str, data: dict[str, Any]) -> Any:
+        if "amount" in data:
+            data = {**data, "amount": {**data["amount"], "amount": f"{data['amount']['amount']:.2f}"}}
+        return super()._create(object_id, data)
+
+
+def deals_of(service: PlainService) -> list[dict[str, Any]]:
+    return [record["data"] for record in service.records[service.object_id("deals")].values()]
+
+
+def test_records_whose_ids_were_not_read_back_are_found_by_the_next_apply(crm: RunningService) -> None:
+    for number in range(3):
+        crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": f"Deal {number}", "stage": "won"}})
+    run_crmctl("org", "pull", "crm", "--with", "activities").ok()
+    with AlteringService() as plain:
+        plain.denies = True
+        run_crmctl("org", "apply", "crm", env=plain.env).exits(9)
+        plain.denies = False
+        assert len(deals_of(plain)) == 3
+        assert run_crmctl("org", "apply", "crm", env=plain.env).ok().json()["left"] == []
+        assert run_crmctl("org", "apply", "crm", env=plain.env).ok().json()["job"] is None
+        assert len(deals_of(plain)) == 3
+
+
+def test_created_records_that_cannot_be_recognized_are_not_created_again(crm: RunningService) -> None:
+    for amount in (10.25, 10.5):
+        data = {"name": "Acme", "amount": {"amount": amount, "currency": "EUR"}}
+        crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": data})
+    run_crmctl("org", "pull", "crm", "--with", "activities").ok()
+    with AlteringService() as plain:
+        for _ in range(2):
+            [left] = run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()["left"]
+            assert "cannot tell which record" in left["problem"]
+            assert sorted(deal["amount"]["amount"] for deal in deals_of(plain)) == ["10.25", "10.50"]
+        error = run_crmctl("org", "apply", "crm", "--prune", "--yes", env=plain.env).exits(9).error()
+        assert error["code"] == "unmatched_records"
+        assert len(deals_of(plain)) == 2

@@ -111,7 +111,8 @@ def _shown(kind: str | None, value: Any) -> Any:
             return Decimal(value)
         return unicodedata.normalize("NFC", value) or None
     if isinstance(value, dict):
-        return {name: item for name in sorted(value) if (item := _shown(None, value[name])) is not None} or None
+        part = AttributeType.NUMBER if kind == AttributeType.CURRENCY else None
+        return {name: item for name in sorted(value) if (item := _shown(part, value[name])) is not None} or None
     if isinstance(value, list):
         return [_shown(kind, item) for item in value] or None
     if isinstance(value, bool) or value is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +16,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import OrgComparison, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
-from crmctl.org.jobs import OrgStep, begin_apply, begin_step, known_ids, raise_unfinished, settle, steps_of, unfinished
+from crmctl.org.jobs import OrgStep, begin_apply, begin_step, known_ids, raise_unfinished, settle, steps_of, unfinished, unnamed_ids
 from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
@@ -30,6 +30,9 @@ from crmctl.write.journal import Journal
 
 LISTED = 100
 """Most entries of a list in an error; the result lists all."""
+
+
+UNNAMED = "created, but crmctl cannot tell which record it is; --match OBJECT=ATTR identifies it, --new creates it again"
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[
         compared, present = stack.enter_context(
             service_compared(context, folder, request.matches, id_map | known_ids(context), edited=request.edited)
         )
-        plan = plan_of(compared, request, takes_sections=takes_sections(context))
+        unnamed = set[str]() if request.new else unnamed_ids(context)
+        plan = plan_of(compared, request, unnamed, takes_sections=takes_sections(context))
         approve(plan)
         if not request.dry_run and (plan.changes or job is not None):
             if job is None:
@@ -180,14 +184,20 @@ def _read_map(path: Path | None) -> dict[str, str]:
     return id_map
 
 
-def plan_of(compared: OrgComparison, request: ApplyFolderRequest, *, takes_sections: bool) -> ApplyPlan:
-    """Return what an apply would do. Raises RejectedError."""
+def plan_of(compared: OrgComparison, request: ApplyFolderRequest, unnamed: Collection[str], *, takes_sections: bool) -> ApplyPlan:
+    """Return what an apply would do. Records of the folder that are `unnamed` exist already. Raises RejectedError."""
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
     object_order(folder)
     coverage = [row for row in folder.manifest.coverage if not row.get("contained")]
     plan = ApplyPlan(folder.path, compared.schema, coverage)
     for slug in folder.objects:
+        lost = [source for source in tables.unpaired_ids(Side.RIGHT, slug) if source in unnamed]
+        if lost and request.prune:
+            raise RejectedError(f"{slug} {lost[0]}: {UNNAMED}, so --prune might delete it", code="unmatched_records")
+        tables.leave_out(Side.RIGHT, slug, lost)
+        for source in lost:
+            plan.leave(f"{slug} {source}", UNNAMED)
         row = plan.records[slug] = _counted(compared, slug)
         there = tables.count(Side.LEFT, slug)
         row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if request.prune else 0
@@ -306,6 +316,9 @@ class _Run:
         step = begin_step(self.job, "create", slug)
         step.write_sources(sources)
         self._import(step, rows())
+        step.name_rows(self.context)
+        for source in step.unnamed():
+            self.plan.leave(f"{slug} {source}", UNNAMED)
         made = step.new_ids()
         self.compared.pair(slug, made)
         for source in deferred & made.keys():

@@ -12,10 +12,13 @@ from crmctl.bulk_context import BulkContext
 from crmctl.errors import PartialError, RejectedError, UsageError
 from crmctl.models.jsontext import Json
 from crmctl.org.sections import take_back
+from crmctl.plan.audit import capture_ids
+from crmctl.plan.import_run import rows_of
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
-from crmctl.plan.resume import ResumeRequest, check_service, resume
+from crmctl.plan.resume import ResumeRequest, check_service, reopen_finished, resume
 from crmctl.plan.undo import UndoRequest, undo
+from crmctl.read.read_back import Reader
 from crmctl.schema.schema_document import read_service
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -95,6 +98,20 @@ class OrgStep:
         sources = self.apply.recall(self.folder.name) or ()
         return {sources[number - 1]: row.record_id for number, row in self.rows() if sources and row.record_id is not None}
 
+    def unnamed(self) -> list[str]:
+        """Return the ids in the folder of created records that crmctl cannot tell from others."""
+        sources, job = self.apply.recall(self.folder.name), self.job()
+        if self.kind != "create" or not sources or job is None or job.state is JobState.UNDONE:
+            return []
+        return [sources[number - 1] for number, row in self.rows() if row.state is RowState.CREATED and row.record_id is None]
+
+    def name_rows(self, context: BulkContext) -> None:
+        """Find the ids that an interrupted or failed reading has not found. Raises what requests raise."""
+        if (job := self.job()) is not None and self.unnamed():
+            opened = reopen_finished(self.context(context), job.id)
+            with closing(opened.journal) as journal, closing(opened.input):
+                capture_ids(journal, Reader(context.service, journal.header.object_id), rows_of(journal, opened.rows))
+
 
 def begin_apply(context: BulkContext, path: Path) -> Journal:
     """Create the job of a folder. Its own folder holds one for each step, such as `steps/0002-create-people`."""
@@ -143,6 +160,15 @@ def known_ids(context: BulkContext) -> dict[str, str]:
     return ids
 
 
+def unnamed_ids(context: BulkContext) -> set[str]:
+    """Return the ids in a folder of the records that applies created and that crmctl cannot tell from others."""
+    unnamed = set[str]()
+    for job in org_jobs(context):
+        with closing(Journal(job.folder, context.clock)) as apply:
+            unnamed.update(*(step.unnamed() for step in steps_of(apply)))
+    return unnamed
+
+
 def settle(context: BulkContext, apply: Journal, seconds: float) -> None:
     """Continue the step that an interrupted apply left; watch requests with a lost answer for so many seconds.
 
@@ -159,6 +185,7 @@ def settle(context: BulkContext, apply: Journal, seconds: float) -> None:
             result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
             raise_unfinished(result, apply.header.input)
             step.conclude()
+        step.name_rows(context)
 
 
 def raise_unfinished(result: ImportResult, folder: str) -> None:

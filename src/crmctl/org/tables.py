@@ -99,6 +99,12 @@ class OrgTables(Spill):
         self._db.executemany("INSERT INTO link VALUES (?, ?, ?, ?, ?, ?)", ((*values[:3], *link) for link in links))
         return None
 
+    def leave_out(self, side: Side, kind: str, ids: Iterable[str]) -> None:
+        """Remove rows with their references."""
+        for row_id in ids:
+            self._db.execute("DELETE FROM item WHERE side = ? AND kind = ? AND id = ?", (side, kind, row_id))
+            self._db.execute("DELETE FROM link WHERE side = ? AND kind = ? AND item = ?", (side, kind, row_id))
+
     def rows(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         for row_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND kind = ? ORDER BY id", (side, kind)):
             yield row_id, jsontext.loads(data)
