@@ -276,22 +276,20 @@ def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def _broken(tx: Tx) -> list[Json]:
     """Return reports whose last run failed, and enabled workflows whose last completed run failed: `{path, name, kind, at, error}`."""
-    broken = []
-    for workflow in workflows.list_workflows(tx):
-        last = workflows.last_ended(tx, workflow["id"]) if workflow["enabled"] else None
-        if last and last["status"] == workflows.FAILED:
-            broken.append(_attention("workflow", workflow, last, last["createdAt"]))
-    runs = reports.last_runs(tx)
-    for report in reports.list_reports(tx):
-        run = runs.get(report["id"])
-        if run and run["status"] == reports.FAILED:
-            broken.append(_attention("report", report, run, run["startedAt"]))
-    return broken
-
-
-def _attention(kind: str, thing: Json, run: Json, at: str) -> Json:
-    path = f"/{kind}s/{thing['id']}"
-    return {"path": path, "kind": kind.capitalize(), "at": at, "name": thing["name"], "error": run.get("error") or ""}
+    workflow_list, runs = workflows.list_workflows(tx), reports.last_runs(tx)
+    last = [("workflow", each, workflows.last_ended(tx, each["id"]), "createdAt") for each in workflow_list if each["enabled"]]
+    last += [("report", each, runs.get(each["id"]), "startedAt") for each in reports.list_reports(tx)]
+    return [
+        {
+            "path": f"/{kind}s/{each['id']}",
+            "kind": kind.capitalize(),
+            "at": run[at],
+            "name": each["name"],
+            "error": run.get("error") or "",
+        }
+        for kind, each, run, at in last
+        if run and run["status"] == reports.FAILED
+    ]
 
 
 BACKUP_FILE = "console.backup"
