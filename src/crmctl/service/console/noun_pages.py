@@ -153,9 +153,9 @@ class NounAction:
         return self.label if isinstance(self.label, str) else self.label(thing)
 
 
-def switch_action(name: str, flag: str, change: Callable[[Tx, Visit, Json, bool], object], notice: str, **more: Any) -> NounAction:
-    """Return the action that turns a thing on or off; `flag` is the thing's own field."""
-    verbs = ("Activate", "Deactivate") if name == "active" else ("Enable", "Disable")
+def switch_action(name: str, change: Callable[[Tx, Visit, Json, bool], object], notice: str, **more: Any) -> NounAction:
+    """Return the action that turns a thing on or off: `active` or `enabled`."""
+    flag, *verbs = ("isActive", "Activate", "Deactivate") if name == "active" else ("enabled", "Enable", "Disable")
 
     def act(tx: Tx, visit: Visit, thing: Json) -> str:
         is_on = visit.text(name) == "true"
@@ -228,8 +228,7 @@ class ConsoleNoun:
     """Path of the thing this noun belongs to, with its parameters."""
     trail: Callable[[Tx, Visit], Sequence[tuple[str, str]]] | None = None
     show: Callable[[Tx, Visit, Json], Json] | None = None
-    """Return the template values of the thing's own page; without it the form is the thing's page."""
-    template: str = "thing.html"
+    """Return the values of the thing's own page, whose template has the noun's name; without it the form is the thing's page."""
     header_actions: Sequence[str] = ()
     children: ConsoleNoun | None = None
     """Listed on the thing's page."""
@@ -374,7 +373,7 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
         if noun.children
         else [],
     }
-    return ConsolePage(noun.template, values | noun.show(tx, visit, thing) | (more or {}))
+    return ConsolePage(f"{noun.singular}.html", values | noun.show(tx, visit, thing) | (more or {}))
 
 
 def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[tuple[Json, list[ListCell], list[NounAction]]]:

@@ -146,7 +146,6 @@ REPORTS = ConsoleNoun(
     empty="No reports yet. A report asks a question about records and keeps the results of its runs.",
     get=lambda tx, visit: reports.get_report(tx, visit.id("id")),
     show=report_pages.page_values,
-    template="report.html",
     form=_definition_form("report", report_pages, report_entry),
     actions=(
         deletion_action(
@@ -177,11 +176,10 @@ WORKFLOWS = ConsoleNoun(
     get=lambda tx, visit: workflows.get_workflow(tx, visit.id("id")),
     state=_enabled,
     show=workflow_pages.page_values,
-    template="workflow.html",
     header_actions=("enabled", "delete"),
     form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed),
     actions=(
-        switch_action("enabled", "enabled", workflow_pages.switch_on, "enabled"),
+        switch_action("enabled", workflow_pages.switch_on, "enabled"),
         deletion_action(
             "workflow",
             "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
@@ -216,7 +214,6 @@ ENDPOINTS = ConsoleNoun(
     name=lambda endpoint: str(endpoint["url"]),
     state=_enabled,
     show=webhooks.page_values,
-    template="endpoint.html",
     header_actions=("test", "enabled", "delete"),
     form=NounForm(
         fields=(
@@ -241,7 +238,7 @@ ENDPOINTS = ConsoleNoun(
     ),
     actions=(
         NounAction("test", label="Send a test", act=webhooks.send_test, is_primary=True),
-        switch_action("enabled", "enabled", webhooks.switch, "enabled"),
+        switch_action("enabled", webhooks.switch, "enabled"),
         deletion_action(
             "endpoint",
             "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead.",
@@ -298,7 +295,7 @@ ATTRIBUTES = ConsoleNoun(
         facts=objects.attribute_facts,
     ),
     actions=(
-        switch_action("active", "isActive", objects.switch_attribute, "attribute-active", goes_to_list=True),
+        switch_action("active", objects.switch_attribute, "attribute-active", goes_to_list=True),
         deletion_action(
             "attribute",
             objects.attribute_deletion_text,
@@ -325,7 +322,6 @@ OBJECTS = ConsoleNoun(
     get=lambda tx, visit: object_store.get_object(tx, visit.id("id")),
     state=_active,
     show=objects.page_values,
-    template="object.html",
     children=ATTRIBUTES,
     name=lambda known: str(known["pluralName"]),
     form=NounForm(
@@ -343,9 +339,7 @@ OBJECTS = ConsoleNoun(
         edit_path="/edit",
     ),
     actions=(
-        switch_action(
-            "active", "isActive", objects.switch, "object-active", is_offered=lambda _visit, known: not objects.is_standard(known)
-        ),
+        switch_action("active", objects.switch, "object-active", is_offered=lambda _visit, known: not objects.is_standard(known)),
         deletion_action(
             "object",
             objects.deletion_text,
