@@ -14,15 +14,7 @@ import httpcore
 
 from crmctl.errors import reason
 from crmctl.models.signatures import sign
-from crmctl.service.outbound.guard import (
-    ATTEMPT_SECONDS,
-    USER_AGENT,
-    CallFailedError,
-    ForbiddenTargetError,
-    TargetGuard,
-    UnresolvableTargetError,
-    VettedAddress,
-)
+from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError, ForbiddenTargetError, TargetGuard, VettedAddress
 from crmctl.service.store.webhooks import Attempt, Due
 
 MOST_HEAD = 100 * 1024
@@ -170,7 +162,7 @@ class Caller:
                         break
             answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             return response.status, answered, received[:most]
-        except (ForbiddenTargetError, UnresolvableTargetError) as problem:
+        except ForbiddenTargetError as problem:
             raise CallFailedError(str(problem)) from problem
         except httpcore.TimeoutException as problem:
             raise CallFailedError(f"{type(problem).__name__}: not done within {self.seconds:g} seconds") from problem

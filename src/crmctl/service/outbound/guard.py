@@ -94,16 +94,12 @@ def why_not_public(address: Address) -> str | None:
 Resolver = Callable[[str, int], Sequence[str]]
 
 
-class UnresolvableTargetError(Exception):
-    """The host name has no address now; a later try may succeed."""
-
-
 def resolve(host: str, port: int) -> list[str]:
-    """Return all addresses of a host name in the system's order. Raises UnresolvableTargetError."""
+    """Return all addresses of a host name in the system's order. Raises CallFailedError."""
     try:
         entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise UnresolvableTargetError(f"the host name {host} has no address") from error
+        raise CallFailedError(f"the host name {host} has no address") from error
     return list(dict.fromkeys(str(item[4][0]) for item in entries))
 
 
@@ -116,13 +112,13 @@ class Lookups:
         self._under_way: dict[tuple[str, int], Future[Sequence[str]]] = {}
 
     def addresses(self, host: str, port: int, seconds: float) -> Sequence[str]:
-        """Return at least one address. Raises UnresolvableTargetError, also when the time is over."""
+        """Return at least one address. Raises CallFailedError, also when the time is over."""
         try:
             addresses = self._ask(host, port).result(max(0.0, seconds))
         except TimeoutError:
-            raise UnresolvableTargetError(f"the host name {host} could not be looked up in time") from None
+            raise CallFailedError(f"the host name {host} could not be looked up in time") from None
         if not addresses:
-            raise UnresolvableTargetError(f"the host name {host} has no address")
+            raise CallFailedError(f"the host name {host} has no address")
         return addresses
 
     def _ask(self, host: str, port: int) -> Future[Sequence[str]]:
@@ -185,7 +181,7 @@ class TargetGuard:
     def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
         """Resolve and vet a URL. Every address of a name must be allowed: mixing public and private ones is an attack or a mistake.
 
-        Raises ForbiddenTargetError, or UnresolvableTargetError, also when the name is not resolved within `seconds`.
+        Raises ForbiddenTargetError, or CallFailedError, also when the name is not resolved within `seconds`.
         """
         target = read_target(url)
         addresses = [target.address] if target.address else self._lookups.addresses(target.host, target.port, seconds)
