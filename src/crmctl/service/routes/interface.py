@@ -8,14 +8,7 @@ from typing import Any
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
-from crmctl.service.definitions.definitions_file import (
-    Document,
-    EntryNames,
-    delete_entries,
-    dump_sections,
-    load_sections,
-    parse_sections,
-)
+from crmctl.service.definitions.definitions_file import Document, EntryNames, delete_entries, dump_sections, load_sections, parse_sections
 from crmctl.service.faults import BadRequest, Forbidden
 from crmctl.service.files import storage
 from crmctl.service.files.storage import check_bucket, normalise_path, open_storage
