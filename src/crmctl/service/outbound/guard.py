@@ -139,8 +139,6 @@ class Lookups:
                 del self._under_way[host, port]
 
 
-LOOKUP_SECONDS = 15.0
-
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?")
 _KEPT_IN_PATH = "%/:?[]@!$&'()*+,;=~"
 
@@ -178,7 +176,7 @@ class TargetGuard:
         if literal := read_target(url).address:
             self._vet(literal)
 
-    def vet(self, url: str, seconds: float = LOOKUP_SECONDS) -> VettedAddress:
+    def vet(self, url: str, seconds: float = ATTEMPT_SECONDS) -> VettedAddress:
         """Resolve and vet a URL. Every address of a name must be allowed: mixing public and private ones is an attack or a mistake.
 
         Raises ForbiddenTargetError, or CallFailedError, also when the name is not resolved within `seconds`.
