@@ -60,6 +60,19 @@ def test_an_import_resumes_where_a_full_disk_ended_it(crm: RunningService, disk:
     assert names(crm) == sorted(firms("a").split()[1:])
 
 
+def test_a_job_that_a_full_disk_hides_is_not_called_damaged(crm: RunningService, disk: Path) -> None:
+    env = {"CRMCTL_STATE_DIR": str(disk / "state")}
+    job = run_crmctl("bulk", "import", "companies", "-", env=env, input=firms("a")).ok().json()["job"]
+    with limit_free_space(disk, 0):
+        listed = run_crmctl("bulk", "jobs", env=env).ok()
+        assert listed.err.startswith(f"warning: job {job} cannot be opened: no space left on the disk of ")
+        for command in (("jobs", job), ("resume",), ("resume", job), ("undo", job, "--yes")):
+            error = run_crmctl("bulk", *command, env=env).exits(2).error()
+            assert "no space left on" in error["message"]
+            assert error["hint"] == "free some space, then run the command again"
+    assert [one["job"] for one in run_crmctl("bulk", "jobs", env=env).ok().json()] == [job]
+
+
 @pytest.mark.parametrize("room", [512, 20_000, 70_000])
 def test_a_limit_on_file_sizes_acts_like_a_full_disk(crm: RunningService, tmp_path: Path, room: int) -> None:
     """Stand in for a full disk on machines that cannot mount one."""

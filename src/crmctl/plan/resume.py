@@ -128,6 +128,8 @@ def choose_job(store: JobStore, reference: str | None, *, last: bool = False) ->
     jobs = store.list()
     resumable = [job for job in jobs if job.is_resumable] or (jobs[:1] if last else [])
     if not resumable:
+        if (later := next((job for job in store.damaged() if job.hint is not None), None)) is not None:
+            raise later.error
         raise UsageError("there is no job to resume", hint="crmctl bulk jobs lists all jobs", code="nothing_to_resume")
     if len(resumable) > 1 and not last:
         listed = "; ".join(f"{job.id} ({job.header.input} into {job.header.object})" for job in resumable)

@@ -145,7 +145,7 @@ class JobInfo:
 
 @dataclass(frozen=True)
 class DamagedJob:
-    """A job whose journal is missing or unreadable, with the reason."""
+    """A job whose journal is missing or unreadable, with the reason. `hint` helps where the journal may be read later."""
 
     folder: Path
     why: str
@@ -277,8 +277,10 @@ class JobStore:
                 return JobInfo(journal.header, folder, journal.state, journal.is_running, journal.has_sent, journal.counts())
         except OSError as error:
             return DamagedJob(folder, reason(error), "is it another user's? CRMCTL_STATE_DIR names another directory")
-        except (CrmctlError, sqlite3.Error) as error:
-            return DamagedJob(folder, error.message if isinstance(error, CrmctlError) else reason(error))
+        except CrmctlError as error:
+            return DamagedJob(folder, error.message, error.hint)
+        except sqlite3.Error as error:
+            return DamagedJob(folder, reason(error))
 
 
 def shown_mode(header: Header) -> str:

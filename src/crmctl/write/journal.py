@@ -133,7 +133,7 @@ class Journal:
     _sent: Mark | None = None
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        """Open an existing journal. Raises UsageError if it is missing, unreadable, or in another format."""
+        """Open an existing journal. Raises UsageError if it is missing, unreadable or in another format, StorageError on a full disk."""
         self.folder = folder
         self.clock = clock
         self._water = HighWaterMark(folder)
@@ -154,7 +154,7 @@ class Journal:
                     raise damaged(path, reason(error)) from error
         except BaseException as error:
             self._db.close()
-            if isinstance(error, StorageError):
+            if isinstance(error, StorageError) and error.code != "no_space":
                 raise UsageError(f"cannot read {path}: {reason(error.__cause__ or error)}", code="damaged_job") from error
             raise
 
