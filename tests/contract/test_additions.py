@@ -42,8 +42,11 @@ def test_options_are_added_renamed_and_retired(crm: RunningService, status: str)
     assert [kind for kind, _ in crm.outbox()[events:]] == ["record.updated"]
     newest = crm.client.get(f"{records_path(crm)}/{made[0]['id']}/history").json()["changes"][0]
     assert newest["changes"] == [{"attributeSlug": "status", "old": old[0], "new": "fresh"}]
-    # A record keeps a retired option when another attribute changes, but no write can set it any more.
-    assert crm.client.patch(f"{records_path(crm)}/{made[1]['id']}", json={"data": {"score": 1}}).status_code == 200
+    # A record keeps a retired option, and its updates may repeat it, but no other record can have it any more.
+    holder, other = (f"{records_path(crm)}/{record['id']}" for record in reversed(made))
+    assert crm.client.patch(holder, json={"data": {"score": 1}}).status_code == 200
+    assert crm.client.patch(holder, json={"data": {"status": old[1]}}).status_code == 200
+    assert crm.client.patch(other, json={"data": {"status": old[1]}}).status_code == 400
     assert crm.client.post(records_path(crm), json={"data": {"status": old[1]}}).status_code == 400
     [entry] = audited(crm, "attribute.updated")
     assert (entry["about"]["changes"]["options"], entry["by"]["type"]) == ([old, options], "key")

@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, Conflict, NotFound
-from crmctl.service.store import records
+from crmctl.service.store import objects, records
 from tests.service.store.conftest import Store, new_id
 
 
@@ -139,6 +139,27 @@ def test_references_point_to_records_of_the_right_object(store: Store) -> None:
     store.write(records.delete_record, companies, acme["id"])
     kept = store.write(records.update_record, people, linked["id"], {"notes": "still linked"})
     assert kept["data"]["company"] == acme["id"].upper()
+
+
+def test_an_update_may_repeat_what_a_new_record_cannot_have(store: Store) -> None:
+    people = store.standard("people")
+    things = store.object(
+        "things",
+        {"slug": "owners", "type": "reference", "is_list": True, "config": {"allowed_object_id": people}},
+        {"slug": "tags", "type": "select", "is_list": True, "config": {"options": ["a", "b", "c"]}},
+    )
+    gone, there, other = store.create(people), store.create(people), store.create(things)
+    record = store.create(things, owners=[gone["id"]], tags=["b"])
+    store.write(records.delete_record, people, gone["id"])
+    store.write(objects.edit_options, things, store.attribute(things, "tags")["id"], {"retire": ["b"]})
+    more = {"owners": [gone["id"], there["id"]], "tags": ["a", "b"]}
+    assert store.write(records.update_record, things, record["id"], more)["data"] == more
+    items = [{"id": record["id"], "data": more}, {"id": other["id"], "data": {"owners": [gone["id"]]}}, {"id": other["id"], "data": more}]
+    answer = store.write(records.bulk_write, things, "upsert", items)
+    assert (answer["updated"], [failure["index"] for failure in answer["failed"]]) == (1, [1, 2])
+    for data in ({"owners": [gone["id"]]}, {"tags": ["b"]}):
+        with pytest.raises(BadRequest, match=next(iter(data))):
+            store.create(things, **data)
 
 
 def test_unknown_records_are_not_found(store: Store) -> None:

@@ -321,17 +321,9 @@ def change_options(tx: Tx, attribute: Json, options: Sequence[str], renamed: Map
     if attribute["config"] != new:
         update(tx, "attribute", {"config": config, "updated_at": to_micros(stamp["now"])}, "id = ?", attribute["id"])
         _note(tx, "updated", attribute | attribute["config"], new, now=stamp["now"])
-    held = {name for item in items for value in item["data"].values() for name in (value if isinstance(value, list) else [value])}
-    # A record may hold retired options beside a renamed one; it keeps them.
-    _allow(tx, attribute, [*options, *sorted(held.difference(options))])
     if failed := records.bulk_write(tx, object_id, records.UPSERT, items, **stamp)["failed"]:
         raise BadRequest(f"a record cannot be changed: {failed[0]['error']}", {"field": "options"})
-    _allow(tx, attribute, options)
     return get_attribute(tx, object_id, attribute["id"])
-
-
-def _allow(tx: Tx, attribute: Json, options: Sequence[str]) -> None:
-    update(tx, "attribute", {"config": jsontext.dumps({"options": list(options)})}, "id = ?", attribute["id"])
 
 
 def _renamed_records(tx: Tx, attribute: Json, renamed: Mapping[str, str]) -> list[Json]:

@@ -5,8 +5,8 @@ A single record and a bulk request work alike. A failed row leaves no trace, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
@@ -17,7 +17,7 @@ from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
 from crmctl.service.store.record_tables import Schema
 from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros
-from crmctl.values.attribute_types import TYPES, Family
+from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
 from crmctl.values.value_readers import Invalid
 
@@ -55,7 +55,7 @@ class StoredRecord:
         return record_tables.record_wire(object_id, self.id, self.data, self.created_at, self.updated_at)
 
 
-def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
+def check(schema: Schema, data: Any, record_id: str | None, record: StoredRecord | None) -> RecordChange:
     """Check everything that needs no database. Raises BadRequest naming every wrong attribute."""
     if not isinstance(data, dict):
         raise BadRequest("data must be an object", {"field": "data"})
@@ -72,7 +72,7 @@ def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
     projections: dict[str, Projection] = {}
     for slug, value in data.items():
         try:
-            projections[slug] = project(schema.attributes[slug], value)
+            projections[slug] = project(_allowing(schema.attributes[slug], record), value)
         except Invalid as error:
             problems[slug] = str(error)
     for attribute in schema.required:
@@ -84,7 +84,20 @@ def check(schema: Schema, data: Any, record_id: str | None) -> RecordChange:
     return RecordChange(record_id, data, projections)
 
 
-def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]]) -> list[RecordChange | Fault]:
+def _allowing(attribute: StoredAttribute, record: StoredRecord | None) -> StoredAttribute:
+    """Return the attribute with the retired options that the record holds: an update may repeat them."""
+    if attribute.type != AttributeType.SELECT or record is None:
+        return attribute
+    retired = [option for option in _held(record, attribute.slug) if option not in attribute.option_set]
+    return replace(attribute, options=(*attribute.options, *retired)) if retired else attribute
+
+
+def _held(record: StoredRecord, slug: str) -> list[Any]:
+    value = record.data.get(slug)
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]], records: Mapping[str, StoredRecord]) -> list[RecordChange | Fault]:
     """Return what `check` gives for each of these data and ids, or raises. Rows of a file name the same attributes, which are read
     together; any irregular row goes through `check`."""
     alike: dict[tuple[str, ...], list[int]] = {}
@@ -95,7 +108,7 @@ def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]]) -> list[R
     for slugs, indexes in alike.items():
         for index, projections in _project_alike(schema, slugs, [items[index][0] for index in indexes], indexes):
             checked[index] = RecordChange(items[index][1], items[index][0], projections)
-    return [checked.get(index) or _checked(schema, *item) for index, item in enumerate(items)]
+    return [checked.get(index) or _checked(schema, *item, records) for index, item in enumerate(items)]
 
 
 def _project_alike(
@@ -114,9 +127,9 @@ def _project_alike(
             yield index, by_slug
 
 
-def _checked(schema: Schema, data: Any, record_id: str | None) -> RecordChange | Fault:
+def _checked(schema: Schema, data: Any, record_id: str | None, records: Mapping[str, StoredRecord]) -> RecordChange | Fault:
     try:
-        return check(schema, data, record_id)
+        return check(schema, data, record_id, records.get(record_id or ""))
     except Fault as fault:
         return fault
 
@@ -140,8 +153,7 @@ class Writing:
         self._listeners = change_log.listeners(tx)
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
-        """Read everything that the changes are checked against, in one query per kind."""
-        self.load(change.record_id for change in changes if change.record_id)
+        """Read everything besides the loaded records that the changes are checked against, in one query per kind."""
         for attribute in self._schema.holding_unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
@@ -173,7 +185,7 @@ class Writing:
         )
         if record is None:
             raise NotFound(f"there is no record with the id {change.record_id}")
-        self._check_references(change)
+        self._check_references(change, record)
         before = change_log.overwritten(record.data, change.data) if change.record_id else None
         self._take(change, record)
         self._note(change_log.UPDATED if change.record_id else change_log.CREATED, record, before)
@@ -231,12 +243,14 @@ class Writing:
             # Last: all writers of the object meet at this row, and so wait for each other only from here to the commit.
             tx.execute_many("UPDATE record_total SET total = total + ? WHERE object_id = ?", [(growth, schema.object_id)])
 
-    def _check_references(self, change: RecordChange) -> None:
+    def _check_references(self, change: RecordChange, record: StoredRecord) -> None:
         for slug, known in self._targets.items():
             projection = change.projections.get(slug)
             if projection is not None and not known.issuperset(projection.keys):
-                missing = [key for key in projection.keys if key not in known]
-                raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
+                held = {str(target).lower() for target in _held(record, slug)}  # a repeated value may point at a deleted record
+                missing = [key for key in projection.keys if key not in known and key not in held]
+                if missing:
+                    raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
         for attribute in self._schema.holding_unique:

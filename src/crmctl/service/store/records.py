@@ -103,12 +103,13 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp:
         except Fault as fault:
             failed[index] = fault.message
     changes: dict[int, RecordChange] = {}
-    for index, checked in zip(read, check_all(schema, list(read.values())), strict=True):
+    writing = Writing(tx, schema, **stamp)
+    stored = writing.load(record_id for _, record_id in read.values() if record_id)
+    for index, checked in zip(read, check_all(schema, list(read.values()), stored), strict=True):
         if isinstance(checked, Fault):
             failed[index] = checked.message
         else:
             changes[index] = checked
-    writing = Writing(tx, schema, **stamp)
     writing.prepare(list(changes.values()))
     counts = {"created": 0, "updated": 0}
     for index, change in changes.items():
@@ -139,8 +140,8 @@ def _write_one(
 ) -> Json:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing = Writing(tx, schema, **stamp)
-    known_id = None if record_id is None else _loaded(writing, schema, record_id, only_if).id
-    change = check(schema, data, known_id)
+    stored = None if record_id is None else _loaded(writing, schema, record_id, only_if)
+    change = check(schema, data, stored.id if stored else None, stored)
     writing.prepare([change])
     record = writing.apply(change)
     writing.flush()
