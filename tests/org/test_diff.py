@@ -80,6 +80,25 @@ def test_two_commits_of_a_folder(crm: RunningService, pulled: Path) -> None:
     assert run_crmctl("org", "diff", "crm@nowhere", "crm").exits(2).error()["code"] == "unknown_commit"
 
 
+@pytest.mark.needs("git")
+def test_a_commit_from_before_the_folder_moved(crm: RunningService, pulled: Path) -> None:
+    assert crm
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "crm")
+    git("commit", "-qm", "first")
+    Path("data").mkdir()
+    git("mv", "crm", "data/.org")
+    git("commit", "-qm", "second")
+    assert not pulled.exists()
+    for first in ("crm@HEAD~1", "./crm@HEAD~1", "data/.org@HEAD"):
+        assert run_crmctl("org", "diff", first, "data/.org").ok().json() == []
+    assert run_crmctl("org", "diff", "data/.org@HEAD~1", "data/.org").exits(2).error()["code"] == "unknown_commit"
+
+
 def test_services_with_other_ids_are_compared_by_key(crm: RunningService, pulled: Path, tmp_path: Path) -> None:
     with running_service(tmp_path / "other") as other:
         at_other = {"CRMCTL_BASE_URL": other.base_url, "CRMCTL_API_KEY": other.key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 import tempfile
@@ -309,6 +310,10 @@ def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, 
     return problems
 
 
+def _git(place: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(place), *words], capture_output=True, check=False)  # noqa: S603, S607 - each word is one argument
+
+
 @contextmanager
 def opened(name: str) -> Iterator[OrgFolder]:
     """Open a folder, or with `DIR@REV` a commit of it. Raises UsageError."""
@@ -317,9 +322,11 @@ def opened(name: str) -> Iterator[OrgFolder]:
         yield OrgFolder(Path(name))
         return
     with tempfile.TemporaryDirectory(prefix="crmctl-org-") as place:
-        command = ["git", "-C", path, "archive", "--format=tar", revision]
+        base = next(parent for parent in (Path(path), *Path(path).absolute().parents) if parent.is_dir())  # the folder may be gone
         try:
-            done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - the revision is one argument
+            top = Path(os.fsdecode(_git(base, "rev-parse", "--show-toplevel").stdout.rstrip(b"\n")) or base).resolve()
+            inside = "/".join(Path(path).resolve().relative_to(top).parts)
+            done = _git(top, "archive", "--format=tar", f"{revision}:{inside}")
         except OSError as error:
             raise UsageError(f"{name}: git cannot be started", hint="install git, or compare two folders") from error
         if done.returncode:
