@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from crmctl.cli.commands.serve import data_directory, service_libraries
-from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
-from crmctl.service.context import ServiceSettings
+from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.service.context import DATABASE_FILE, ServiceSettings
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -23,11 +23,18 @@ def settings_for(runtime: Runtime, data: Path | None, database_url: str | None) 
     return ServiceSettings(data_dir=data_directory(runtime, data), database_url=database_url)
 
 
+def require_data(settings: ServiceSettings) -> None:
+    """Raise UsageError if there is no data of a service."""
+    if settings.database_url is None and not (settings.data_dir / DATABASE_FILE).exists():
+        raise UsageError(f"there is no service's data in {settings.data_dir}", hint="--data DIR, as crmctl serve was given it")
+
+
 @contextlib.contextmanager
 def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, writes: bool = False) -> Iterator[Engine]:
-    """Open a service's data, setting it up if it is new. Its faults become errors of the command line.
+    """Open a service's data. Its faults become errors of the command line.
 
-    With `writes`, CRMCTL_READ_ONLY applies; a protected profile does not, because it protects its own service.
+    It is set up if it is new; only a directory that the user named for reading must exist. With `writes`, CRMCTL_READ_ONLY applies; a
+    protected profile does not, because it protects its own service.
     """
     if writes:
         runtime.guard_read_only()
@@ -35,6 +42,8 @@ def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wri
     from crmctl.service.context import open_data
 
     settings = settings_for(runtime, data, database_url)
+    if data is not None and not writes:
+        require_data(settings)
     try:
         with service_libraries(), contextlib.closing(open_data(settings, runtime.clock)) as engine:
             yield engine

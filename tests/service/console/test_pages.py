@@ -384,4 +384,5 @@ def test_the_command_fails_without_a_service(tmp_path: Path) -> None:
     arguments = [crmctl_program(), "service", "console", "--data", str(tmp_path)]
     run = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 2
-    assert "never been started" in run.stderr
+    assert "no service's data" in run.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -13,13 +13,12 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_libraries
 from crmctl.cli.commands.service_trust import trusts
 from crmctl.cli.runtime import Runtime
-from crmctl.cli.service_data import opened, settings_for, write
+from crmctl.cli.service_data import opened, require_data, settings_for, write
 from crmctl.cli.targets import read_input
 from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
-from crmctl.service.context import DATABASE_FILE
 
 if TYPE_CHECKING:
     from crmctl.service.store.keys import ApiKey
@@ -136,8 +135,7 @@ def backup(
     s3:// needs pip install 'crmctl[s3]' and uses the credentials, region and AWS_ENDPOINT_URL of the AWS tools.
     """
     settings = settings_for(runtime, data, database_url)
-    if database_url is None and not (settings.data_dir / DATABASE_FILE).exists():
-        raise UsageError(f"there is no service's data in {settings.data_dir}", hint="--data DIR, as crmctl serve was given it")
+    require_data(settings)
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.backup.backup import make_backup
 
