@@ -73,7 +73,7 @@ def test_a_list_is_filtered_by_record_and_by_object(service: RunningService) -> 
     both, one, none = create(service, linkedRecords=[person, company]), create(service, linkedRecords=[company]), create(service)
 
     def ids(**query: Any) -> list[str]:
-        return [each["id"] for each in service.client.get("/api/v1/activities", params=query).json()["activities"]]
+        return [activity["id"] for activity in service.client.get("/api/v1/activities", params=query).json()["activities"]]
 
     assert ids() == [none["id"], one["id"], both["id"]]
     assert ids(recordId=company["recordId"]) == [one["id"], both["id"]]

@@ -14,7 +14,7 @@ from tests.support.service import RunningService, new_id
 def status(crm: RunningService) -> str:
     """Path of the options of the attribute `status` of people."""
     path = f"/api/v1/objects/{crm.object_id('people')}/attributes"
-    [attribute] = [each for each in crm.client.get(path).json()["attributes"] if each["slug"] == "status"]
+    [attribute] = [attribute for attribute in crm.client.get(path).json()["attributes"] if attribute["slug"] == "status"]
     return f"{path}/{attribute['id']}"
 
 
@@ -87,7 +87,7 @@ def test_wrong_changes_of_options_change_nothing(crm: RunningService, status: st
         refused = crm.client.post(f"{status}/options", json=edits)
         assert (refused.status_code, part in refused.json()["message"]) == (400, True), refused.text
     assert crm.client.get(status).json() == before
-    name = next(each for each in crm.client.get(status.rpartition("/")[0]).json()["attributes"] if each["slug"] == "email")
+    name = next(attribute for attribute in crm.client.get(status.rpartition("/")[0]).json()["attributes"] if attribute["slug"] == "email")
     no_select = crm.client.post(f"{status.rpartition('/')[0]}/{name['id']}/options", json={"add": ["x"]})
     assert (no_select.status_code, "not a select" in no_select.json()["message"]) == (400, True)
     with crm.client_with(crm.key_for({"attributes:read", "records:write"})) as reader:

@@ -66,7 +66,7 @@ def test_a_key_created_while_the_service_runs_works_until_revoked(service: Runni
         assert client.get(f"/api/v1/objects/{service.object_id('people')}/records").status_code == 200
         listed = administer(service, "keys", "list", "-o", "json").ok()
         assert made["key"] not in listed.out
-        assert [one["name"] for one in listed.json()] == ["First key", "ci"]
+        assert [key["name"] for key in listed.json()] == ["First key", "ci"]
         administer(service, "keys", "revoke", made["id"]).ok()
         assert client.get("/api/v1/members").status_code == 401
 
@@ -148,9 +148,9 @@ def test_a_dump_loads_into_another_service_unchanged(service: RunningService, tm
 
 
 def test_a_dry_run_reports_changes_without_making_them(service: RunningService) -> None:
-    said = load(service, DEFINITIONS, "--dry-run").ok().json()
-    assert said["objects"] == counts(2)
-    assert load(service, DEFINITIONS).ok().json() == said
+    planned = load(service, DEFINITIONS, "--dry-run").ok().json()
+    assert planned["objects"] == counts(2)
+    assert load(service, DEFINITIONS).ok().json() == planned
 
 
 def test_a_bad_file_is_refused_with_a_reason(service: RunningService) -> None:

@@ -47,7 +47,7 @@ def test_an_attribute_is_created_changed_and_deleted(crm: RunningService, projec
 
 def test_attributes_come_in_display_order(crm: RunningService, projects: str) -> None:
     made = [create(crm, projects, name=name) for name in ("B", "A", "C")]
-    assert [one["displayOrder"] for one in made] == [1, 2, 3]
+    assert [attribute["displayOrder"] for attribute in made] == [1, 2, 3]
     assert crm.client.get(f"/api/v1/objects/{projects}/attributes").json()["attributes"] == made
 
 
@@ -81,7 +81,7 @@ def test_inactive_attributes_are_listed_on_request(crm: RunningService, projects
     taken = crm.client.post(many, json={"name": "Fax", "type": "text"})
     assert (taken.status_code, taken.json()["error"]) == (409, "conflict")
     set_active(crm, projects, fax, True)
-    assert [each["id"] for each in crm.client.get(many).json()["attributes"]] == [kept["id"], fax["id"]]
+    assert [attribute["id"] for attribute in crm.client.get(many).json()["attributes"]] == [kept["id"], fax["id"]]
 
 
 def test_records_keep_values_of_an_inactive_attribute(crm: RunningService, projects: str) -> None:
@@ -103,7 +103,7 @@ def test_records_keep_values_of_an_inactive_attribute(crm: RunningService, proje
     assert crm.client.delete(f"{path}/{second['id']}").status_code == 200
     set_active(crm, projects, fax, True)
     found = crm.client.get(f"{path}?filter[fax][equals]=1").json()
-    assert [each["id"] for each in found["records"]] == [first["id"]]
+    assert [record["id"] for record in found["records"]] == [first["id"]]
     assert crm.client.post(path, json={"data": {"fax": "1"}}).status_code == 409
     assert crm.client.post(path, json={"data": {"fax": "2"}}).status_code == 201
 

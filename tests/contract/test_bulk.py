@@ -32,7 +32,7 @@ def everything(crm: RunningService, people: str) -> list[Any]:
 def test_a_hundred_records_are_created_in_order_with_one_event_each(crm: RunningService, people: str) -> None:
     wanted = [{"email": f"{number}@example.com"} for number in range(100)]
     assert bulk(crm, people, [{"data": data} for data in wanted]) == {"created": 100, "updated": 0, "failed": []}
-    assert [one["data"] for one in everything(crm, people)] == wanted
+    assert [record["data"] for record in everything(crm, people)] == wanted
     events = crm.outbox()
     assert [payload["data"] for _, payload in events] == wanted
     assert {kind for kind, _ in events} == {"record.created"}
@@ -42,9 +42,9 @@ def test_only_bad_records_fail(crm: RunningService, people: str) -> None:
     bad = [{"data": {"email": "nobody"}}, {"data": {"email": "a@example.com"}}, "text", {}, {"data": {"email": "A@example.com"}}]
     answer = bulk(crm, people, bad)
     assert (answer["created"], answer["updated"]) == (1, 0)
-    assert [one["index"] for one in answer["failed"]] == [0, 2, 3, 4]
-    assert all(set(one) == {"index", "error"} and one["error"] for one in answer["failed"])
-    assert [one["data"] for one in everything(crm, people)] == [{"email": "a@example.com"}]
+    assert [failure["index"] for failure in answer["failed"]] == [0, 2, 3, 4]
+    assert all(set(failure) == {"index", "error"} and failure["error"] for failure in answer["failed"])
+    assert [record["data"] for record in everything(crm, people)] == [{"email": "a@example.com"}]
     assert len(crm.outbox()) == 1
 
 
@@ -59,17 +59,17 @@ def test_create_ignores_ids_and_upsert_uses_them(crm: RunningService, people: st
         {"data": {"email": "b@example.com"}},
     ]
     answer = bulk(crm, people, changes, mode="upsert")
-    assert (answer["created"], answer["updated"], [one["index"] for one in answer["failed"]]) == (1, 1, [1, 2])
-    assert [one["data"] for one in everything(crm, people)] == [{"email": "a@example.com", "notes": "x"}, {"email": "b@example.com"}]
+    assert (answer["created"], answer["updated"], [failure["index"] for failure in answer["failed"]]) == (1, 1, [1, 2])
+    assert [record["data"] for record in everything(crm, people)] == [{"email": "a@example.com", "notes": "x"}, {"email": "b@example.com"}]
     assert [kind for kind, _ in crm.outbox()] == ["record.created", "record.updated", "record.created"]
 
 
 def test_bulk_delete_counts_existing_records(crm: RunningService, people: str) -> None:
     bulk(crm, people, [{"data": {"email": f"{number}@example.com"}} for number in range(3)])
-    ids = [one["id"] for one in everything(crm, people)]
+    ids = [record["id"] for record in everything(crm, people)]
     answer = crm.client.request("DELETE", f"{people}/bulk", json={"ids": [ids[0].upper(), ids[1], ids[1], NIL, "no"]})
     assert (answer.status_code, answer.json()) == (200, {"deleted": 2})
-    assert [one["id"] for one in everything(crm, people)] == ids[2:]
+    assert [record["id"] for record in everything(crm, people)] == ids[2:]
     assert [kind for kind, _ in crm.outbox()][3:] == ["record.deleted"] * 2
 
 

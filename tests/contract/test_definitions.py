@@ -88,8 +88,8 @@ def test_a_file_keeps_images_and_names_it_does_not_mention(tmp_path: Path) -> No
     counts = load_document(engine, parse_document(second), clock=clock, ids=new_id)
     assert (counts["members"]["updated"], counts["attributes"]["unchanged"]) == (1, 1)
     dumped = parse_document(yaml_text.dumps(engine.read(dump_sections)))
-    assert [(each.role, each.image) for each in dumped.members if each.name == "Ada"] == [("admin", "https://example.com/ada.png")]
-    assert [each.name for spec in dumped.objects if spec.slug == "things" for each in spec.attributes] == ["Fax number"]
+    assert [(member.role, member.image) for member in dumped.members if member.name == "Ada"] == [("admin", "https://example.com/ada.png")]
+    assert [attribute.name for spec in dumped.objects if spec.slug == "things" for attribute in spec.attributes] == ["Fax number"]
     load_document(engine, parse_document(first.replace("'https://example.com/ada.png'", "null")), clock=clock, ids=new_id)
     assert "ada.png" not in yaml_text.dumps(engine.read(dump_sections))
     engine.close()

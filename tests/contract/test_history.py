@@ -39,8 +39,8 @@ def test_every_change_shows_time_actor_and_values(crm: RunningService) -> None:
         ("2027-01-15T08:01:00.000000Z", "record.updated"),
         ("2027-01-15T08:00:00.000000Z", "record.created"),
     ]
-    told = [{each["attributeSlug"]: (each["old"], each["new"]) for each in change["changes"]} for change in found["changes"]]
-    assert told == [
+    values = [{value["attributeSlug"]: (value["old"], value["new"]) for value in change["changes"]} for change in found["changes"]]
+    assert values == [
         {"score": (1.0, 2)},
         {"job_title": ("Countess", None)},
         {"name": ({"first": "Ada", "last": "Byron"}, changes["name"]), "score": (1, 1.0), "job_title": (None, "Countess")},

@@ -112,7 +112,7 @@ def stored(service: ServiceProcess, people: str) -> Contents:
                 threading.Event().wait(0.1)
                 continue
             page = answer.json()
-            found |= {one["data"]["email"]: one["data"] for one in page["records"]}
+            found |= {record["data"]["email"]: record["data"] for record in page["records"]}
             if not page["records"]:
                 assert len(found) == page["pagination"]["total"]
                 return found
@@ -156,7 +156,7 @@ def test_kills_lose_no_acknowledged_write_and_leave_none_half_done(tmp_path: Pat
     with closing(open_engine(database)) as engine:
         listen(engine)
     with service.client() as client:
-        people = next(one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people")
+        people = next(crm_object["id"] for crm_object in client.get("/api/v1/objects").json()["objects"] if crm_object["slug"] == "people")
     for _ in range(KILLS):
         acknowledged = threading.Semaphore(0)
         for writer in writers:

@@ -57,7 +57,7 @@ def test_static_files_are_logged_only_if_refused(service: RunningService) -> Non
     last = service.client.get("/api/v1/members").headers["x-request-id"]
     logged(service, 1, request_id=last)
     found = service.engine.read(logs.list_requests)
-    assert [each["status"] for each in found if "static" in each["path"]] == [404]
+    assert [request["status"] for request in found if "static" in request["path"]] == [404]
 
 
 def test_changes_by_people_and_keys_are_in_the_audit_log(service: RunningService) -> None:
@@ -68,7 +68,7 @@ def test_changes_by_people_and_keys_are_in_the_audit_log(service: RunningService
     run_crmctl("service", "keys", "create", "--name", "ci", "--full-access", *place_options(service)).ok()
     run_crmctl("service", "keys", "create", "--name", "never", "--full-access", *place_options(service), "--dry-run").ok()
     found = service.engine.read(logs.list_entries)
-    assert [(each["action"], each["by"]["type"]) for each in found] == [
+    assert [(entry["action"], entry["by"]["type"]) for entry in found] == [
         ("key.created", "operator"),
         ("object.deleted", "key"),
         ("attribute.deleted", "key"),
@@ -152,7 +152,9 @@ def test_results_respect_the_quota_of_the_flag_and_the_environment(tmp_path: Pat
     with service_process(data, *place_options[2:], "--quota", "results=1") as service:
         env = {"CRMCTL_BASE_URL": service.base_url, "CRMCTL_API_KEY": made["key"]}
         with make_client(service.base_url, made["key"]) as client:
-            people = next(each["id"] for each in client.get("/api/v1/objects").json()["objects"] if each["slug"] == "people")
+            people = next(
+                crm_object["id"] for crm_object in client.get("/api/v1/objects").json()["objects"] if crm_object["slug"] == "people"
+            )
             body = {"records": [{"data": {"notes": "n" * 4000}}] * 100}
             assert client.post(f"/api/v1/objects/{people}/records/bulk", json=body).json()["created"] == 100
         run_crmctl("reports", "run", "Small", env=env).ok()

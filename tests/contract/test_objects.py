@@ -18,12 +18,12 @@ def create(crm: RunningService, **fields: Any) -> Any:
 
 def test_a_new_service_has_the_standard_objects_with_every_attribute_type(crm: RunningService) -> None:
     objects = crm.client.get("/api/v1/objects").json()["objects"]
-    assert [one["slug"] for one in objects] == ["people", "companies", "deals"]
+    assert [crm_object["slug"] for crm_object in objects] == ["people", "companies", "deals"]
     types: set[str] = set()
-    for one in objects:
-        assert set(one) == OBJECT_FIELDS
-        assert one["type"] == "standard"
-        found = crm.client.get(f"/api/v1/objects/{one['id']}").json()
+    for crm_object in objects:
+        assert set(crm_object) == OBJECT_FIELDS
+        assert crm_object["type"] == "standard"
+        found = crm.client.get(f"/api/v1/objects/{crm_object['id']}").json()
         assert set(found) == OBJECT_FIELDS | {"attributes"}
         types |= {attribute["type"] for attribute in found["attributes"]}
     assert types == {
@@ -41,7 +41,7 @@ def test_an_object_is_created_changed_and_deleted(crm: RunningService) -> None:
     crm.clock.sleep(5)
     changed = crm.client.patch(path, json={"pluralName": "Jobs", "isActive": False}).json()
     assert changed == made | {"pluralName": "Jobs", "isActive": False, "updatedAt": "2027-01-15T08:00:05.000000Z"}
-    assert "projects" not in [one["slug"] for one in crm.client.get("/api/v1/objects").json()["objects"]]
+    assert "projects" not in [crm_object["slug"] for crm_object in crm.client.get("/api/v1/objects").json()["objects"]]
     assert crm.client.get(path).json()["isActive"] is False
     assert crm.client.patch(path, json={}).status_code == 200
     gone = crm.client.delete(path)

@@ -270,8 +270,8 @@ def test_killing_two_of_four_processes_loses_and_repeats_nothing(fleet: Fleet) -
         for writer in writers:
             writer.join(timeout=PATIENCE)
             assert not writer.is_alive()
-        for each in imports:
-            assert each.result()["created"] == IMPORTED
+        for job in imports:
+            assert job.result()["created"] == IMPORTED
         wait_until_used_up(hammers)
         stop.set()
         for hammer in hammers:

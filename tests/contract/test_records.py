@@ -63,7 +63,7 @@ def test_lists_are_paged_sorted_and_counted(crm: RunningService, people: str) ->
     touched = crm.client.patch(f"{people}/{made[2]['id']}", json={"data": {"email": "2b@example.com"}}).json()
     first = crm.client.get(people).json()
     assert first["pagination"] == {"total": 7, "limit": 50, "offset": 0}
-    assert [one["id"] for one in first["records"]] == [one["id"] for one in reversed(made)]
+    assert [record["id"] for record in first["records"]] == [record["id"] for record in reversed(made)]
     page = crm.client.get(people, params={"limit": 3, "offset": 5, "order": "asc"}).json()
     assert page["pagination"] == {"total": 7, "limit": 3, "offset": 5}
     assert page["records"] == made[5:]
@@ -82,7 +82,7 @@ def test_search_and_list_give_the_same_answer(crm: RunningService, people: str) 
     ]
     body = {"filters": filters, "sort": {"field": "created_at", "order": "asc"}, "limit": 10, "offset": 0}
     listed = crm.client.get(people, params=query).json()
-    assert [one["data"]["email"] for one in listed["records"]] == ["ada@acme.com"]
+    assert [record["data"]["email"] for record in listed["records"]] == ["ada@acme.com"]
     assert crm.client.post(f"{people}/search", json=body).json() == listed
     for empty in (b"", b"{}"):
         assert crm.client.post(f"{people}/search", content=empty).json()["pagination"] == {"total": 3, "limit": 50, "offset": 0}
@@ -96,7 +96,7 @@ def test_a_filter_value_may_contain_any_text(crm: RunningService, people: str) -
     create(crm, people, notes=odd)
     create(crm, people, notes="plain")
     found = crm.client.get(people, params={"filter[notes][equals]": odd}).json()
-    assert [one["data"]["notes"] for one in found["records"]] == [odd]
+    assert [record["data"]["notes"] for record in found["records"]] == [odd]
 
 
 def searched(slug: bytes) -> bytes:

@@ -33,7 +33,7 @@ def define(crm: RunningService, **definition: Any) -> str:
     """Load one report and return its id."""
     named = {"name": "Report", "object": "deals"} | definition
     load(crm, json.dumps({"reports": [named]}))
-    return next(each["id"] for each in crm.client.get("/api/v1/reports").json()["reports"] if each["name"] == named["name"])
+    return next(report["id"] for report in crm.client.get("/api/v1/reports").json()["reports"] if report["name"] == named["name"])
 
 
 def add(crm: RunningService, slug: str, *rows: dict[str, Any]) -> None:
@@ -121,13 +121,13 @@ def test_runs_are_paged_newest_first(crm: RunningService) -> None:
         crm.clock.advance(1)
 
     def ids(**query: Any) -> list[str]:
-        return [each["id"] for each in crm.client.get(path, params=query).json()["runs"]]
+        return [run["id"] for run in crm.client.get(path, params=query).json()["runs"]]
 
     assert ids() == made[:2:-1]
     assert ids(limit=2, offset=1) == made[-2:-4:-1]
     assert ids(limit=100) == made[::-1]
     assert ids(offset=23) == []
-    assert all("results" not in each for each in crm.client.get(path).json()["runs"])
+    assert all("results" not in run for run in crm.client.get(path).json()["runs"])
 
 
 DEALS: Sequence[dict[str, Any]] = [
@@ -141,12 +141,12 @@ DEALS: Sequence[dict[str, Any]] = [
 
 def stages(crm: RunningService) -> list[str]:
     path = f"/api/v1/objects/{crm.object_id('deals')}/attributes"
-    [stage] = [each for each in crm.client.get(path).json()["attributes"] if each["slug"] == "stage"]
+    [stage] = [attribute for attribute in crm.client.get(path).json()["attributes"] if attribute["slug"] == "stage"]
     return list(stage["config"]["options"])
 
 
 def measure(*wanted: str) -> list[dict[str, str]]:
-    return [dict(zip(("function", "attribute"), each.split(), strict=False)) for each in wanted]
+    return [dict(zip(("function", "attribute"), words.split(), strict=False)) for words in wanted]
 
 
 def test_groups_are_measured_exactly_without_missing_values(crm: RunningService) -> None:
@@ -216,7 +216,7 @@ def test_measures_without_a_group_have_one_result_even_without_records(crm: Runn
 
 
 def test_dates_have_minimum_and_maximum(crm: RunningService) -> None:
-    add(crm, "deals", *({"name": each, "close_date": each} for each in ("2026-05-01", "2025-12-31T23:30:00-01:00", "2026-01-01")))
+    add(crm, "deals", *({"name": day, "close_date": day} for day in ("2026-05-01", "2025-12-31T23:30:00-01:00", "2026-01-01")))
     assert results(crm, measures=measure("min close_date", "max close_date", "count close_date")) == [
         {"min_close_date": "2026-01-01T00:00:00.000000Z", "max_close_date": "2026-05-01T00:00:00.000000Z", "count_close_date": 3}
     ]
@@ -224,7 +224,7 @@ def test_dates_have_minimum_and_maximum(crm: RunningService) -> None:
 
 def test_dates_are_grouped_by_period(crm: RunningService) -> None:
     days = ("2024-12-30", "2025-01-01", "2025-03-31T23:30:00-01:00", "2025-04-01", None)
-    add(crm, "deals", *({"name": "x", "close_date": each, "amount": {"amount": 2, "currency": "EUR"}} for each in days))
+    add(crm, "deals", *({"name": "x", "close_date": day, "amount": {"amount": 2, "currency": "EUR"}} for day in days))
     for period, expected in {
         "day": [("2024-12-30", 1), ("2025-01-01", 1), ("2025-04-01", 2), (None, 1)],
         "week": [("2025-W01", 2), ("2025-W14", 2), (None, 1)],
@@ -241,7 +241,7 @@ def test_dates_are_grouped_by_period(crm: RunningService) -> None:
 def test_options_are_grouped_in_their_own_order(crm: RunningService) -> None:
     options = stages(crm)
     assert options != sorted(options)
-    add(crm, "deals", *({"name": "x", "stage": each} for each in sorted(options)))
+    add(crm, "deals", *({"name": "x", "stage": option} for option in sorted(options)))
     assert [row["stage"] for row in results(crm, groupBy="stage")] == options
     assert [row["stage"] for row in results(crm, groupBy="stage", sort={"field": "stage", "order": "desc"})] == options[::-1]
 
@@ -254,7 +254,7 @@ def test_numbers_beyond_floats_are_not_rounded(crm: RunningService) -> None:
     assert row["sum_amount"] == Decimal("123456789012345678901234567890.500000000000000000001")
     assert row["max_amount"] == Decimal(big)
     shown = results(crm, columns=["amount"], sort={"field": "amount", "order": "desc"})
-    assert [each["amount"] for each in shown] == [Decimal(big), Decimal("1e-21")]
+    assert [row["amount"] for row in shown] == [Decimal(big), Decimal("1e-21")]
 
 
 def test_groups_sort_by_a_measure_with_missing_values_last_up_to_the_limit(crm: RunningService) -> None:
@@ -292,9 +292,9 @@ def test_a_record_with_several_values_counts_once_in_each_group(crm: RunningServ
 
 
 def test_record_reports_filter_sort_and_limit_unchanged_values(crm: RunningService) -> None:
-    add(crm, "people", *({"name": {"first": each, "last": "X"}, "email": f"{each}@x.org"} for each in "bca"), {"name": "Zed"})
+    add(crm, "people", *({"name": {"first": letter, "last": "X"}, "email": f"{letter}@x.org"} for letter in "bca"), {"name": "Zed"})
     found = run(crm, define(crm, object="people", columns=["name", "email"], sort={"field": "email"}, limit=3))
-    assert found["results"] == [{"name": {"first": each, "last": "X"}, "email": f"{each}@x.org"} for each in "abc"]
+    assert found["results"] == [{"name": {"first": letter, "last": "X"}, "email": f"{letter}@x.org"} for letter in "abc"]
     assert found["truncated"] is True
     assert [row["email"] for row in results(crm, object="people", columns=["email"], sort={"field": "email", "order": "desc"})] == [
         "c@x.org",

@@ -39,7 +39,7 @@ class Pair:
         """Send a request to both. Return the answer with ids replaced by numbers in their order; `remember` names the answer's id for later
         paths.
         """
-        told = []
+        answers = []
         for service, places in zip(self.services, self.places, strict=True):
             answer = service.client.request(
                 method, f"/api/v1/{path.format(**places)}", content=body, headers={"Content-Type": "application/json"}
@@ -49,9 +49,9 @@ class Pair:
             service.clock.advance(1)  # type: ignore[attr-defined]
             ids: dict[str, str] = {}
             plain = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", lambda found, ids=ids: ids.setdefault(found[0], f"id {len(ids)}"), answer.text)  # type: ignore[misc]
-            told.append(f"{answer.status_code} {plain}")
-        assert told[0] == told[1], (method, path, body)
-        return told[0]
+            answers.append(f"{answer.status_code} {plain}")
+        assert answers[0] == answers[1], (method, path, body)
+        return answers[0]
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def fill(pair: Pair) -> int:
     given += [("e", json.dumps(f"{text}@example.com")) for text in TEXTS[::3]] + [("l", json.dumps([text, text])) for text in TEXTS[::2]]
     given += [("n", number) for number in NUMBERS] + [("m", f'{{"amount": {number}, "currency": "EUR"}}') for number in NUMBERS]
     given += [("d", json.dumps(date)) for date in DATES]
-    told = [pair.ask("POST", "objects/{o}/records", f'{{"data": {{"{slug}": {value}}}}}') for slug, value in given]
-    return sum(answer.startswith("201") for answer in told)
+    answers = [pair.ask("POST", "objects/{o}/records", f'{{"data": {{"{slug}": {value}}}}}') for slug, value in given]
+    return sum(answer.startswith("201") for answer in answers)
 
 
 def test_both_engines_treat_odd_values_alike(pair: Pair) -> None:
@@ -110,9 +110,9 @@ def compare_reports(pair: Pair) -> None:
     for report in reports:
         for service, places in zip(pair.services, pair.places, strict=True):
             known = service.client.get("/api/v1/reports").json()["reports"]
-            places["r"] = next(each["id"] for each in known if each["name"] == report["name"])
-        told = pair.ask("POST", "reports/{r}/run", "{}")
-        assert told.startswith("201"), told
+            places["r"] = next(stored["id"] for stored in known if stored["name"] == report["name"])
+        answer = pair.ask("POST", "reports/{r}/run", "{}")
+        assert answer.startswith("201"), answer
 
 
 def compare_changes(pair: Pair) -> None:

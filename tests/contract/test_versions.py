@@ -45,9 +45,9 @@ def test_writes_without_if_match_or_with_a_star_are_unconditional(crm: RunningSe
 def test_an_invalid_or_unknown_version_changes_nothing(crm: RunningService, people: str) -> None:
     path, made = make(crm, people)
     tag = made.headers["etag"]
-    for said, status in ((tag.strip('"'), 400), ("", 400), (f"{tag} x", 400), (f"W/{tag}", 412), ('"*"', 412), ('""', 412)):
-        answer = crm.client.patch(path, json={"data": {"score": 9}}, headers={"If-Match": said})
-        assert answer.status_code == status, said
+    for if_match, status in ((tag.strip('"'), 400), ("", 400), (f"{tag} x", 400), (f"W/{tag}", 412), ('"*"', 412), ('""', 412)):
+        answer = crm.client.patch(path, json={"data": {"score": 9}}, headers={"If-Match": if_match})
+        assert answer.status_code == status, if_match
     assert crm.client.get(path).headers["etag"] == tag
 
 

@@ -57,8 +57,8 @@ def test_the_answer_has_the_event_types_and_a_link_to_the_portal(crm: RunningSer
     answer = crm.client.get("/api/v1/webhooks")
     assert answer.status_code == 200
     assert set(answer.json()) == {"portalUrl", "eventTypes"}
-    assert [each["name"] for each in answer.json()["eventTypes"]] == list(EVENT_TYPES)
-    assert all(set(each) == {"name", "description"} and each["description"] for each in answer.json()["eventTypes"])
+    assert [event_type["name"] for event_type in answer.json()["eventTypes"]] == list(EVENT_TYPES)
+    assert all(set(event_type) == {"name", "description"} and event_type["description"] for event_type in answer.json()["eventTypes"])
     assert answer.json()["portalUrl"].startswith(f"{crm.base_url}/portal?link=")
     with crm.client_with(crm.key_for(["records:read"])) as other:
         assert other.get("/api/v1/webhooks").json()["details"] == {"requiredScope": "webhooks:manage"}
@@ -204,7 +204,7 @@ def test_a_service_killed_between_two_steps_still_delivers(database: str, tmp_pa
         assert before == (1 if step in ("after the send", "after the settlement") else 0)
         later = FakeClock(int(time.time()) + 31)
         with running_service(tmp_path, database_url=database, clock=later, development=True) as service:
-            wait_until(lambda: [each["state"] for each in history(service, endpoint)] == ["succeeded"])
+            wait_until(lambda: [delivery["state"] for delivery in history(service, endpoint)] == ["succeeded"])
         received = receiver.received
     assert len(received) == (2 if step == "after the send" else 1)
     assert len({request.headers["webhook-id"] for request in received}) == 1

@@ -43,7 +43,7 @@ def test_values_keep_their_types_and_actions_see_earlier_results(work: Machinery
     work.settle()
     assert work.states(workflow) == ["completed", "skipped"]
     found = json.loads(work.crm.client.get(f"/api/v1/objects/{deals}/records").text, parse_float=Decimal)["records"]
-    assert [each["data"] for each in found] == [
+    assert [record["data"] for record in found] == [
         {"name": "copy of big", "amount": Decimal("24691357802469135780.5")},
         {"name": "big", "amount": Decimal("12345678901234567890.25")},
     ]
@@ -86,7 +86,7 @@ def test_a_failed_run_keeps_its_earlier_actions(work: Machinery) -> None:
     work.settle()
     assert work.states(workflow) == ["failed"]
     assert "action 2 (updateRecord)" in work.runs(workflow)[0]["error"]
-    assert [each["title"] for each in work.activities()] == ["first"]
+    assert [activity["title"] for activity in work.activities()] == ["first"]
 
 
 def test_a_url_is_called_once_with_the_data_and_an_idempotency_key(work: Machinery) -> None:
@@ -109,7 +109,7 @@ def test_a_url_is_called_once_with_the_data_and_an_idempotency_key(work: Machine
     assert sent["workflow"]["id"] == workflow
     assert json.loads(second.body) == {"email": "a@b.c", "n": 1}
     run_id = work.runs(workflow)[0]["id"]
-    assert [each.headers["idempotency-key"] for each in (first, second)] == [f"{run_id}-0", f"{run_id}-1"]
+    assert [request.headers["idempotency-key"] for request in (first, second)] == [f"{run_id}-0", f"{run_id}-1"]
 
 
 def test_an_answer_that_is_not_2xx_fails_the_run(work: Machinery) -> None:
@@ -249,6 +249,6 @@ def test_a_long_chain_of_workflows_fails(work: Machinery) -> None:
     person = work.record()
     work.crm.client.patch(f"/api/v1/objects/{person['objectId']}/records/{person['id']}", json={"data": {"notes": "0"}})
     work.settle()
-    assert [work.states(each) for each in ids] == [["completed"]] * 5 + [["failed"], [], []]
+    assert [work.states(workflow_id) for workflow_id in ids] == [["completed"]] * 5 + [["failed"], [], []]
     assert "looks like a loop" in work.runs(ids[5])[0]["error"]
     assert work.stored(person)["notes"] == "5"

@@ -46,7 +46,7 @@ def run_until_killed(work: Machinery, database: str, transaction: int) -> None:
 
 
 # After the last transaction nothing is killed. Only an interrupted call depends on `repeat`.
-@pytest.mark.parametrize(("transaction", "repeat"), [*((each, False) for each in range(1, WRITES + 2)), (CALLED, True)])
+@pytest.mark.parametrize(("transaction", "repeat"), [*((number, False) for number in range(1, WRITES + 2)), (CALLED, True)])
 def test_kills_lose_no_run_and_repeat_no_step_silently(work: Machinery, database: str, transaction: int, repeat: bool) -> None:
     with Receiver() as receiver:
         [workflow] = work.load(
@@ -68,7 +68,7 @@ def test_kills_lose_no_run_and_repeat_no_step_silently(work: Machinery, database
     [run] = work.runs(workflow)
     [(kind, payload)] = work.events("workflow.")
     companies = work.crm.client.get(f"/api/v1/objects/{work.crm.object_id('companies')}/records").json()["records"]
-    assert [each["title"] for each in work.activities()] == ["called"]
+    assert [activity["title"] for activity in work.activities()] == ["called"]
     assert (kind, payload["error"]) == (f"workflow.{run['status']}", run["error"])
     if transaction == CALLED and not repeat:
         assert run["status"] == "failed"
@@ -76,7 +76,7 @@ def test_kills_lose_no_run_and_repeat_no_step_silently(work: Machinery, database
         assert (len(receiver.received), len(companies)) == (1, 0)
         return
     assert (run["status"], len(companies)) == ("completed", 1)
-    keys = [each.headers["idempotency-key"] for each in receiver.received]
+    keys = [request.headers["idempotency-key"] for request in receiver.received]
     assert keys == [f"{run['id']}-1"] * (2 if repeat else 1)
 
 
@@ -95,7 +95,7 @@ def test_a_process_that_lost_a_run_writes_nothing_more(work: Machinery) -> None:
     job.work(slow)
     job.close()
     assert work.states(workflow) == ["completed"]
-    assert [each["title"] for each in work.activities()] == ["once"]
+    assert [activity["title"] for activity in work.activities()] == ["once"]
     assert len(work.events("workflow.")) == 1
     with pytest.raises(LeaseLostError):
         work.crm.engine.write(lambda tx: workflows.finish_run(tx, slow, workflows.FAILED, "late", ids=new_id, now=work.crm.clock.now()))
@@ -142,7 +142,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
     for _ in range(4):
         pass_time(work, 60)
         run_together(*(Schedules(context).run_once for context in contexts))
-    assert [len(work.runs(each)) for each in ids] == [4, 4, 4]
+    assert [len(work.runs(workflow_id)) for workflow_id in ids] == [4, 4, 4]
     jobs = [Runs(context, Caller(work.guard)) for context in contexts]
 
     def drain(job: Runs) -> None:
@@ -154,8 +154,8 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
     work.settle()
     for context in contexts:
         context.engine.close()
-    assert [work.states(each) for each in ids] == [["completed"] * 4] * 3
-    titles = [each["title"] for each in work.activities()]
+    assert [work.states(workflow_id) for workflow_id in ids] == [["completed"] * 4] * 3
+    titles = [activity["title"] for activity in work.activities()]
     assert (len(titles), len(set(titles))) == (12, 4)
     assert len(work.events("workflow.completed")) == 12
 

@@ -100,8 +100,8 @@ def test_record_triggers_see_their_event_with_the_data_of_its_moment(work: Machi
     work.crm.client.patch(path, json={"data": {"notes": "updated"}})
     work.crm.client.delete(path)
     work.settle()
-    said = {"created": "created", "updated": "updated", "deleted": "updated"}[expected[-1]]
-    assert [each["title"] for each in work.activities()] == [f"record.{expected[-1]} {said}"]
+    notes = {"created": "created", "updated": "updated", "deleted": "updated"}[expected[-1]]
+    assert [activity["title"] for activity in work.activities()] == [f"record.{expected[-1]} {notes}"]
     assert work.states(workflow) == ["completed"]
 
 
@@ -131,7 +131,7 @@ def test_other_objects_disabled_workflows_and_unmet_conditions_start_no_run(work
     ids = work.load({"object": "companies"}, {"enabled": False}, {"conditions": conditions}, {"trigger": "record/updated"})
     work.record(email="a@other.com")
     work.settle()
-    assert [work.states(each) for each in ids] == [[], [], [], []]
+    assert [work.states(workflow_id) for workflow_id in ids] == [[], [], [], []]
     assert work.activities() == []
     assert work.events("workflow.") == []
 
@@ -164,7 +164,7 @@ def test_conditions_mean_the_same_as_filters(work: Machinery) -> None:
     for workflow, (operator, value, expected) in zip(ids, OPERATORS, strict=True):
         query = {f"filter[notes][{operator}]": value}
         listed = work.crm.client.get(f"/api/v1/objects/{people}/records", params=query).json()["records"]
-        assert {each["data"].get("notes") for each in listed} == expected, operator
+        assert {record["data"].get("notes") for record in listed} == expected, operator
         assert len(work.states(workflow)) == len(expected), operator
 
 
@@ -179,7 +179,7 @@ def test_a_manual_run_is_accepted_and_uses_its_data(work: Machinery) -> None:
     work.settle()
     [run] = work.runs(workflow)
     assert (run["status"], run["title"], run["triggerEvent"]) == ("completed", "API: Greet", "api")
-    assert [each["title"] for each in work.activities()] == ["Hello x@y.z"]
+    assert [activity["title"] for activity in work.activities()] == ["Hello x@y.z"]
 
 
 def test_a_manual_run_about_a_record_works_on_that_record(work: Machinery) -> None:
@@ -220,12 +220,12 @@ def test_a_schedule_runs_once_per_due_minute_and_catches_up_the_latest(work: Mac
     clock.advance(1800)
     work.settle()
     work.settle()
-    assert [each["title"] for each in work.activities()] == ["Due 2027-01-15T08:30:00.000000Z"]
+    assert [activity["title"] for activity in work.activities()] == ["Due 2027-01-15T08:30:00.000000Z"]
     [run] = work.runs(hourly)
     assert (run["triggerEvent"], run["status"]) == ("schedule", "completed")
     clock.advance(3 * 24 * 3600)
     work.settle()
-    titles = [each["title"] for each in work.activities()]
+    titles = [activity["title"] for activity in work.activities()]
     assert sorted(titles[1:]) == ["Due 2027-01-18T07:00:00.000000Z", "Due 2027-01-18T08:30:00.000000Z"]
     assert (len(work.runs(hourly)), len(work.runs(weekly))) == (2, 1)
 
@@ -273,7 +273,7 @@ def test_a_deleted_attribute_fails_only_its_own_run(work: Machinery) -> None:
     broken, fine = work.load({"conditions": conditions}, {"name": "Fine"})
     people = work.crm.object_id("people")
     attributes = work.crm.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"]
-    notes = next(each["id"] for each in attributes if each["slug"] == "notes")
+    notes = next(attribute["id"] for attribute in attributes if attribute["slug"] == "notes")
     work.crm.client.delete(f"/api/v1/objects/{people}/attributes/{notes}")
     work.record(email="a@b.c")
     work.settle()

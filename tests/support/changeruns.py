@@ -165,7 +165,7 @@ class Stage:
         for record in self.service.of():
             if record.row in there:
                 there[record.row].append(record)  # type: ignore[index]
-        named = Counter(one.record_id for one in rows.values() if one.record_id is not None)
+        named = Counter(entry.record_id for entry in rows.values() if entry.record_id is not None)
         self.fault(f"{what}: records named twice", when=any(count > 1 for count in named.values()))
         for n, records in there.items():
             state = rows[n].state if n in rows else RowState.UNSENT
@@ -234,7 +234,7 @@ def _delete(stage: Stage) -> None:
     ids = [record.id for record in stage.service.of() if record not in kept]
     stage.begin()
     result = stage.run(lambda bulk: bulk.delete("people", ids, concurrency=stage.spec.senders))
-    left = [one for one in ids if stage.service.records[one].data is not None]
+    left = [record_id for record_id in ids if stage.service.records[record_id].data is not None]
     stage.fault("other records were deleted", when=any(record.data is None for record in kept))
     if result is not None:
         summary = getattr(result.summary, "to_document", dict)()
@@ -325,7 +325,8 @@ def _undo(stage: Stage) -> None:
                 )
     if error is None:
         stage.fault(
-            "undo: exit 0 with conflicts", when=any(stage.service.records[one].data is not None and one not in before for one in edited)
+            "undo: exit 0 with conflicts",
+            when=any(stage.service.records[record_id].data is not None and record_id not in before for record_id in edited),
         )
     stage.outcome.rows += ROWS
 

@@ -213,7 +213,7 @@ class ChangingService:
         return {"created": made, "updated": changed, "failed": failed}
 
     def _delete(self, ids: Sequence[str], applies: str) -> int:
-        there = [record for one in ids if (record := self.records.get(one)) is not None and record.data is not None]
+        there = [record for record_id in ids if (record := self.records.get(record_id)) is not None and record.data is not None]
         half = len(there) // 2
         chosen = {"no": [], "half": there[:half], "last": there[half:], "all, without effect": []}.get(applies, there)
         for record in chosen:

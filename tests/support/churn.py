@@ -188,7 +188,11 @@ def export_under_churn(service: ChurningService, *, prune: bool = False, mark: G
         assert len(exported) == len(staging)
     began = service.delta_began or service.requests
     throughout = {row.id for row in service.rows.values() if row.born < began}
-    stale = {one for one in throughout & exported.keys() if exported[one] < max(new for when, new in service.history[one] if when < began)}
+    stale = {
+        record_id
+        for record_id in throughout & exported.keys()
+        if exported[record_id] < max(new for when, new in service.history[record_id] if when < began)
+    }
     return Outcome(
         lost=throughout - exported.keys(),
         stale=stale,

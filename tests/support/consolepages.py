@@ -123,7 +123,7 @@ def unknown_pages(service: RunningService, furnished: FurnishedPages) -> set[str
 class _Desk:
     def __init__(self, service: RunningService) -> None:
         self.service = service
-        self.ids = {each["slug"]: each["id"] for each in service.client.get("/api/v1/objects").json()["objects"]}
+        self.ids = {crm_object["slug"]: crm_object["id"] for crm_object in service.client.get("/api/v1/objects").json()["objects"]}
 
     def add(self, slug: str, **data: Any) -> str:
         return str(self.post(f"objects/{self.ids[slug]}/records", {"data": {k: v for k, v in data.items() if v is not None}})["id"])
@@ -197,7 +197,7 @@ def furnish(service: RunningService) -> FurnishedPages:
     members_paths, code = _members(service)
     paths |= _schema(desk) | members_paths | _keys(service) | _automation(desk) | endpoints
     _requests(service)
-    in_portal = [path for each in endpoints.values() for path in each]
+    in_portal = [path for paths in endpoints.values() for path in paths]
     return FurnishedPages(paths, in_portal, ["/sign-in", f"/password?code={code}", "/password?code=wrong"])
 
 
@@ -247,7 +247,7 @@ def _activities(desk: _Desk, people: list[str], deal: str) -> str:
 
 def _schema(desk: _Desk) -> dict[str, list[str]]:
     people = desk.ids["people"]
-    attributes = {each["slug"]: each["id"] for each in desk.get(f"objects/{people}/attributes")["attributes"]}
+    attributes = {attribute["slug"]: attribute["id"] for attribute in desk.get(f"objects/{people}/attributes")["attributes"]}
     made = desk.post("objects", {"pluralName": "Projects", "singularName": "Project", "description": "What we do for others"})["id"]
     status = f"/objects/{people}/attributes/{attributes['status']}"
     return {
@@ -297,10 +297,10 @@ def _keys(service: RunningService) -> dict[str, list[str]]:
 
 
 def _automation(desk: _Desk) -> dict[str, list[str]]:
-    found = {each["name"]: each["id"] for each in desk.get("reports")["reports"]}
+    found = {report["name"]: report["id"] for report in desk.get("reports")["reports"]}
     runs = {name: desk.post(f"reports/{report}/run", {})["run"]["id"] for name, report in found.items() for _ in range(2)}
     report = found["Pipeline by stage"]
-    known = {each["name"]: each["id"] for each in desk.get("workflows")["workflows"]}
+    known = {workflow["name"]: workflow["id"] for workflow in desk.get("workflows")["workflows"]}
     workflows = [known[name] for name in ("Call new people", "Tell the warehouse of every deal that was won", "The list of Monday")]
     every_kind = f"/workflows/{known['Of each kind an action']}"
     run = [add_ended_run(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]

@@ -69,7 +69,7 @@ class Bench:
         """Move the clock from due time to due time until nothing is pending."""
         for _ in range(100):
             self.deliver()
-            waiting = [parse_instant(each["nextTryAt"]) for each in self.history(endpoint) if each["state"] == "pending"]
+            waiting = [parse_instant(delivery["nextTryAt"]) for delivery in self.history(endpoint) if delivery["state"] == "pending"]
             if not waiting:
                 return
             self.clock.advance(max(0.0, micros_of(min(waiting)) / 1_000_000 - self.clock.now()))

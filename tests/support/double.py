@@ -23,7 +23,7 @@ class Double:
         self.ready = json.loads(line)
         self.url = self.ready["baseUrl"]
         self.client = make_client(self.url, self.ready["apiKey"])
-        self.objects = {each["slug"]: each["id"] for each in self.client.get("/api/v1/objects").json()["objects"]}
+        self.objects = {crm_object["slug"]: crm_object["id"] for crm_object in self.client.get("/api/v1/objects").json()["objects"]}
 
     def control(self, method: str, path: str, body: Any = None) -> httpx.Response:
         return self.client.request(method, f"/_test/{path}", json=body)

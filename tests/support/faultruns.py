@@ -249,7 +249,7 @@ def audit_job(service: FaultService, journal: Journal, rows: list[Prepared], clo
 
 def _count(service: FaultService, journal: Journal, rows: list[Prepared]) -> Outcome:
     """Count every row in the service; equal rows are counted together."""
-    there = Counter(one["wire"]["data"]["n"] for one in service.records)
+    there = Counter(record["wire"]["data"]["n"] for record in service.records)
     entries = journal.rows(1, ROWS)
     duplicates = surplus_records(journal)
     wanted: Counter[int] = Counter()
@@ -272,7 +272,7 @@ def misnamed(
     service: FaultService, numbers: Mapping[int, int], entries: Mapping[int, RowEntry], duplicates: Mapping[int, Sequence[str]]
 ) -> int:
     """Count the ids a job reports for the wrong row, or twice. `numbers`: the value of `n` by row."""
-    there = {one["wire"]["id"]: one["wire"]["data"]["n"] for one in service.records}
+    there = {record["wire"]["id"]: record["wire"]["data"]["n"] for record in service.records}
     named = [(row, entry.record_id) for row, entry in entries.items() if entry.record_id is not None]
     named += [(row, record_id) for row, extra in duplicates.items() for record_id in extra]
     return sum(there.get(record_id) != numbers[row] for row, record_id in named) + len(named) - len({record_id for _, record_id in named})

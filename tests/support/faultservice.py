@@ -220,12 +220,12 @@ class FaultService:
         return json_response(status, {"error": "fault", "message": f"as requested, {self._heard}"})
 
     def _delete(self, ids: set[str]) -> Response:
-        kept = [one for one in self.records if one["wire"]["id"] not in ids]
+        kept = [record for record in self.records if record["wire"]["id"] not in ids]
         deleted, self.records = len(self.records) - len(kept), kept
         return json_response(200, {"deleted": deleted})
 
     def _record(self, record_id: str) -> Response:
-        found = next((one["wire"] for one in self.records if one["wire"]["id"] == record_id), None)
+        found = next((record["wire"] for record in self.records if record["wire"]["id"] == record_id), None)
         return json_response(200, self._seen(found)) if found else json_response(404, {"error": "not_found", "message": "no such record"})
 
     def create(self, data: dict[str, Any]) -> None:
@@ -244,17 +244,17 @@ class FaultService:
     def _time(self, moment: float) -> str | None:
         """Return the creation time that a record shows."""
         nodes = self.habits.nodes
-        said = moment + self.habits.ahead + nodes[self.writes % len(nodes)] + self._stepped
-        text = datetime.fromtimestamp(0 if self.habits.still else said, UTC).isoformat()
+        shown_time = moment + self.habits.ahead + nodes[self.writes % len(nodes)] + self._stepped
+        text = datetime.fromtimestamp(0 if self.habits.still else shown_time, UTC).isoformat()
         return None if self.habits.times == "none" else text.replace("+00:00", "" if self.habits.times == "bare" else "Z")
 
     def _page(self, query: dict[str, list[str]]) -> Response:
         self.reads += 1
         if self.reads > 1 and self.habits.broken >= self.reads - 1:
             return json_response(500, {"error": "fault", "message": "cannot read"})
-        shown = [one["wire"] for one in self.records if one["moment"] + self.habits.lag <= self.clock.now()]
+        shown = [record["wire"] for record in self.records if record["moment"] + self.habits.lag <= self.clock.now()]
         if self.habits.stopped is not None:
-            shown = [one["wire"] for one in self.records if one["write"] < self.habits.stopped]
+            shown = [record["wire"] for record in self.records if record["write"] < self.habits.stopped]
         if not self.habits.deaf:
             shown = [record for record in shown if _meets(record, query)]
         if self.habits.ties == "random":

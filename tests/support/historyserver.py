@@ -70,9 +70,9 @@ def serve_history(service: HistoryService, barrier: Barrier) -> Iterator[FakeCrm
         return {"record": service.get_record(OBJECT_ID, asked.path.rpartition("/")[2]).wire}
 
     routes = {
-        "GET /objects": route(lambda _: {"objects": [each.wire for each in service.list_objects()]}),
+        "GET /objects": route(lambda _: {"objects": [crm_object.wire for crm_object in service.list_objects()]}),
         "GET /members": route(lambda _: {"members": []}),
-        f"GET /objects/{OBJECT_ID}/attributes": route(lambda _: {"attributes": [each.wire for each in service.attributes]}),
+        f"GET /objects/{OBJECT_ID}/attributes": route(lambda _: {"attributes": [attribute.wire for attribute in service.attributes]}),
         f"GET /objects/{OBJECT_ID}/records": route(records),
         f"GET /objects/{OBJECT_ID}/records/*": route(record),
     }

@@ -138,24 +138,24 @@ class HistoryService:
         self._write(lambda: self._put(made), late)
 
     def _data(self) -> dict[str, Any]:
-        return {each.slug: f"{each.slug}{self.numbers}" for each in self.attributes}
+        return {attribute.slug: f"{attribute.slug}{self.numbers}" for attribute in self.attributes}
 
     def update(self, ids: Sequence[str], late: int = 0) -> None:
         stamp = self.stamp
 
         def act() -> None:
-            for one in ids:
-                if one in self.rows:
+            for record_id in ids:
+                if record_id in self.rows:
                     self.numbers += 1
-                    old = self.rows[one]
+                    old = self.rows[record_id]
                     data = {**old.data, "n": f"changed{self.numbers}"}
                     self._put([replace(old, updated=stamp if late else self.stamp, data=data)])
 
         self._write(act, late)
 
     def delete(self, ids: Sequence[str]) -> None:
-        for one in ids:
-            self.rows.pop(one, None)
+        for record_id in ids:
+            self.rows.pop(record_id, None)
         self._moved(ids)
         if self.manners.cleans:
             self.clean_up()
@@ -175,7 +175,9 @@ class HistoryService:
         if self.backups:
             for part, rows in zip(self.parts, self.chance.choice(self.backups), strict=True):
                 before, part.rows = part.rows, dict(rows)
-                part._moved({one for one in before.keys() | part.rows.keys() if before.get(one) is not part.rows.get(one)})
+                part._moved(
+                    {record_id for record_id in before.keys() | part.rows.keys() if before.get(record_id) is not part.rows.get(record_id)}
+                )
 
     def drop_attribute(self, *, remake: bool) -> None:
         """Remove an attribute: its values silently disappear from the records."""
@@ -237,12 +239,12 @@ class HistoryService:
         if not self._touched:
             return
         for truth in self.truths:
-            for one in self._touched:
-                row = self.rows.get(one)
-                if row is None or one not in truth.seen:
-                    truth.absent.add(one)
+            for record_id in self._touched:
+                row = self.rows.get(record_id)
+                if row is None or record_id not in truth.seen:
+                    truth.absent.add(record_id)
                 if row is not None:
-                    truth.seen.setdefault(one, set()).add(row.text)
+                    truth.seen.setdefault(record_id, set()).add(row.text)
         self._touched.clear()
         if self.manners.lag:
             self._states.append(dict(self.rows))

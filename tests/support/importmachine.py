@@ -139,11 +139,11 @@ class Imports(RuleBasedStateMachine):
     def a_stranger_edits(self, which: int, row: int) -> None:
         jobs = self.done
         job = jobs[which % len(jobs)]
-        for one in self._records_of(job)[row : row + 1]:
+        for record in self._records_of(job)[row : row + 1]:
             self.clock.advance(1)
-            one["data"] = one["data"] | {"note": "by hand"}
-            one["updatedAt"] = "2099-01-01T00:00:00Z"
-            job.edited.add(one["id"])
+            record["data"] = record["data"] | {"note": "by hand"}
+            record["updatedAt"] = "2099-01-01T00:00:00Z"
+            job.edited.add(record["id"])
 
     @precondition(lambda self: self.done)
     @rule(which=st.integers(0, 2))
@@ -156,7 +156,7 @@ class Imports(RuleBasedStateMachine):
     def undo(self, which: int) -> None:
         jobs = self.done
         job = jobs[which % len(jobs)]
-        others = [one["wire"] for one in self.service.records if one["wire"] not in self._records_of(job)]
+        others = [record["wire"] for record in self.service.records if record["wire"] not in self._records_of(job)]
         with closing(self._open(job)) as opened, SeenIds() as ids, Updates(self._attributes(job.recognition)) as updates:
             journal, again = opened.journal, rows_of(opened.journal, opened.input.payloads)
             if not journal.counts()[RowState.CREATED]:
@@ -169,8 +169,10 @@ class Imports(RuleBasedStateMachine):
                 return
             carry_out(written, undo, self._crm(), Silent())
         left = self._records_of(job)
-        assert {one["id"] for one in left} >= job.edited, "the undo deleted a record that people changed"
-        assert [one["wire"] for one in self.service.records if one["wire"] not in left] == others, "the undo changed a foreign record"
+        assert {record["id"] for record in left} >= job.edited, "the undo deleted a record that people changed"
+        assert [record["wire"] for record in self.service.records if record["wire"] not in left] == others, (
+            "the undo changed a foreign record"
+        )
         assert undo.left or not left
         job.undone = True
 
@@ -255,10 +257,10 @@ class Imports(RuleBasedStateMachine):
         assert not misnamed(self.service, dict(enumerate(job.numbers, 1)), entries, duplicates), f"{job}: an id belongs to another row"
 
     def _there(self, job: Import) -> Counter[int]:
-        return Counter(one["data"]["n"] for one in self._records_of(job))
+        return Counter(record["data"]["n"] for record in self._records_of(job))
 
     def _records_of(self, job: Import) -> list[dict[str, Any]]:
-        return [one["wire"] for one in self.service.records if one["wire"]["data"]["n"] in job.numbers]
+        return [record["wire"] for record in self.service.records if record["wire"]["data"]["n"] in job.numbers]
 
     def _in(self, *states: JobState) -> list[Import]:
         return [job for job in self.imports if self._state(job) in states]

@@ -55,7 +55,7 @@ class LimitedSink:
 
     @property
     def refused(self) -> int:
-        return sum(not one.accepted for one in self.asked)
+        return sum(not request.accepted for request in self.asked)
 
     def __enter__(self) -> Self:
         self._thread.start()

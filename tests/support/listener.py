@@ -59,12 +59,12 @@ class Listener:
     def end_without_reader(self) -> str:
         """Wait for the successful end of the process. Return its messages."""
         assert self.process.stderr is not None
-        said = self.process.stderr.read()
-        assert self.process.wait(PATIENCE) == 0, said
+        messages = self.process.stderr.read()
+        assert self.process.wait(PATIENCE) == 0, messages
         for stream in (self.process.stderr, self.process.stdin):
             if stream is not None:
                 stream.close()
-        return said
+        return messages
 
     def stop(self, number: int = signal.SIGINT) -> list[dict[str, Any]]:
         """End the process. Return the printed events that were not read yet."""

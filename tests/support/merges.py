@@ -87,7 +87,7 @@ class World:
         def an_object(name: str) -> str:
             return crm.create_object({"pluralName": name, "singularName": name, "description": "", "slug": name}).id
 
-        contacts = next(one.id for one in crm.list_objects() if one.slug == "people") if people else an_object(slug)
+        contacts = next(crm_object.id for crm_object in crm.list_objects() if crm_object.slug == "people") if people else an_object(slug)
         tickets = an_object(f"{slug}_tickets")
         to_contacts = {"type": "reference", "config": {"allowed_object_id": contacts}}
         there = {attribute.slug for attribute in crm.list_attributes(contacts)}
@@ -101,18 +101,18 @@ class World:
     def fill(self, chance: random.Random, groups: int, alone: int = 2) -> list[list[str]]:
         """Create random contacts with related data. Return the groups of ids to merge."""
         sizes = [chance.randint(2, 4) for _ in range(groups)] + [1] * alone
-        ids = [[self._contact(chance, f"c{group}.{one}") for one in range(size)] for group, size in enumerate(sizes)]
-        everyone = [one for group in ids for one in group]
-        for one in everyone:
+        ids = [[self._contact(chance, f"c{group}.{number}") for number in range(size)] for group, size in enumerate(sizes)]
+        everyone = [record_id for group in ids for record_id in group]
+        for record_id in everyone:
             if chance.random() < 0.4:
-                self.crm.update_record(self.contacts, one, {"manager": chance.choice(everyone)})
+                self.crm.update_record(self.contacts, record_id, {"manager": chance.choice(everyone)})
         for number in range(groups * 2):
             data = {"code": f"t{number}", "asker": chance.choice(everyone), "helper": chance.choice([None, *everyone])}
             self.crm.create_record(self.tickets, {slug: value for slug, value in data.items() if value})
         also = random.Random(str(chance.getstate()))
         for number in range(groups):
-            links = [{"objectId": self.contacts, "recordId": one} for one in chance.sample(everyone, chance.randint(1, 3))]
-            people = [{"type": "person", "id": one} for one in also.sample(everyone, also.randint(0, 3) if self.people else 0)]
+            links = [{"objectId": self.contacts, "recordId": record_id} for record_id in chance.sample(everyone, chance.randint(1, 3))]
+            people = [{"type": "person", "id": record_id} for record_id in also.sample(everyone, also.randint(0, 3) if self.people else 0)]
             self.crm.create_activity({"title": f"{self.slug} {number}", "summary": "", "linkedRecords": links, "participants": people})
         return ids[:groups]
 
@@ -139,13 +139,17 @@ class World:
         known = {record.id: record for record in self.records(self.contacts)}
         merges = []
         for number, ids in enumerate(groups, 1):
-            records = tuple(MergeRecord(one, known[one].data, known[one].created_at, known[one].updated_at) for one in ids)
+            records = tuple(
+                MergeRecord(record_id, known[record_id].data, known[record_id].created_at, known[record_id].updated_at) for record_id in ids
+            )
             survivor = chance.choice(ids)
             keep = parse_keep([f"{slug}={chance.choice(KEEPS)}" for slug in CONTACTS] + ["tags=union"], self.attributes)
             values: dict[str, MergedValue] = merge_values(records, survivor, keep, self.attributes)
             if by_hand:
                 values |= _by_hand(chance, ids, values)
-            merges.append(PlannedMerge(number, 1.0, (), survivor, tuple(one for one in ids if one != survivor), values, records))
+            merges.append(
+                PlannedMerge(number, 1.0, (), survivor, tuple(record_id for record_id in ids if record_id != survivor), values, records)
+            )
         header = MergePlanHeader(self.slug, self.contacts, origin, "1", "2026-01-01T00:00:00Z", [], [], None)
         write_merge_plan(path, header, merges)
         return merges
@@ -162,7 +166,10 @@ class World:
         found |= {f"ticket {record.data['code']}": with_names(record.data) for record in self.records(self.tickets)}
         for activity in self.activities():
             linked = sorted(names.get(link["recordId"], link["recordId"]) for link in activity.wire["linkedRecords"])
-            found[str(activity.title)] = [linked, sorted(names.get(one["id"], one["id"]) for one in activity.wire["participants"])]
+            found[str(activity.title)] = [
+                linked,
+                sorted(names.get(participant["id"], participant["id"]) for participant in activity.wire["participants"]),
+            ]
         return found
 
     def remove(self) -> None:
@@ -176,7 +183,7 @@ class World:
             self.crm.bulk_delete(self.contacts, ids)
 
     def activities(self) -> list[Any]:
-        return [one for one in self.crm.list_activities(limit=100).items if str(one.title).startswith(f"{self.slug} ")]
+        return [activity for activity in self.crm.list_activities(limit=100).items if str(activity.title).startswith(f"{self.slug} ")]
 
     def check_merged(self, merges: Sequence[PlannedMerge]) -> None:
         """Check that losers and references to them are gone and survivors have the planned values."""
@@ -187,7 +194,7 @@ class World:
             value for record in (*records.values(), *self.records(self.tickets)) for value in record.data.values() if isinstance(value, str)
         ]
         named += [link["recordId"] for activity in self.activities() for link in activity.wire["linkedRecords"]]
-        named += [one["id"] for activity in self.activities() for one in activity.wire["participants"]]
+        named += [participant["id"] for activity in self.activities() for participant in activity.wire["participants"]]
         assert not gone.keys() & set(named)
         for merge in merges:
             for slug, merged in merge.values.items():

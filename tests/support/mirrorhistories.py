@@ -52,8 +52,8 @@ class Tally:
     lagging: int = 0
 
     def add(self, other: Tally) -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for count in fields(self):
+            setattr(self, count.name, getattr(self, count.name) + getattr(other, count.name))
 
 
 def random_manners(chance: random.Random) -> Manners:
@@ -130,7 +130,7 @@ class History:
             return SyncRequest(full=full, activities=True if objects else None)
         chosen = [part.object_id for part in self.service.parts if part.object_id != ACTIVITIES]
         asked = int(self.context.clock.now() * MICROS)
-        read = {one: JustRead(self.service.list_attributes(one), asked) for one in chosen}
+        read = {object_id: JustRead(self.service.list_attributes(object_id), asked) for object_id in chosen}
         self.go_on(self.chance.choice([0, 0, 1, 2]))
         return SyncRequest(chosen, just_read=read)
 

@@ -32,14 +32,18 @@ def furnish(service: RunningService, seed: int, records: int = 12) -> dict[str, 
     slugs = {object_id: slug for slug, object_id in objects.items()}
     for number in range(records):
         for slug, object_id in objects.items():
-            data = {each["slug"]: value for each in schema[slug] if (value := _value(choose, each, f"{seed}-{slug}-{number}")) is not None}
+            data = {
+                attribute["slug"]: value
+                for attribute in schema[slug]
+                if (value := _value(choose, attribute, f"{seed}-{slug}-{number}")) is not None
+            }
             ids[slug].append(_post(service, f"/objects/{object_id}/records", {"data": data})["id"])
     for slug, object_id in objects.items():
         for record_id in ids[slug]:
             links = {}
-            for each in _references(schema[slug]):
-                if (value := _link(choose, each, ids[slugs[each["config"]["allowed_object_id"]]])) is not None:
-                    links[each["slug"]] = value
+            for reference in _references(schema[slug]):
+                if (value := _link(choose, reference, ids[slugs[reference["config"]["allowed_object_id"]]])) is not None:
+                    links[reference["slug"]] = value
             if links:
                 path = f"/api/v1/objects/{object_id}/records/{record_id}"
                 assert service.client.patch(path, json={"data": links}).is_success

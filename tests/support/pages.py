@@ -116,19 +116,19 @@ def type_line(shell: pexpect.spawn, line: str) -> tuple[int, str]:
 def follow(shell: pexpect.spawn, steps: Iterable[Step], edit: Callable[[str], str] = str) -> dict[str, str]:
     """Carry out the steps, each line changed by `edit`. Return the output of each command. Fails if the page is wrong."""
     folder = Path(shell.cwd)
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for step in steps:
         if isinstance(step, File):
             (folder / step.name).write_text(step.text, encoding="utf-8")
             continue
         code, printed = type_line(shell, edit(step.line))
-        said[step.line] = printed
+        outputs[step.line] = printed
         assert code == step.code, f"{step.line}\nended with {code}, not {step.code}:\n{printed}"
         assert "Traceback" not in printed
         promised = "\n".join(step.prints)
         pattern = ".*".join(_line_pattern(line) for line in step.prints)
         assert re.search(pattern, printed, re.DOTALL), f"{step.line}\nshould print\n{promised}\nand printed\n{printed}"
-    return said
+    return outputs
 
 
 def _line_pattern(line: str) -> str:

@@ -44,8 +44,8 @@ class PlainForm:
 
     def fill(self, typed: Mapping[str, Any]) -> None:
         for label, value in typed.items():
-            found = [each for each in self.fields if each.label.startswith(label)]
-            assert found, f"there is no field {label!r}, only {[each.label for each in self.fields]}"
+            found = [control for control in self.fields if control.label.startswith(label)]
+            assert found, f"there is no field {label!r}, only {[control.label for control in self.fields]}"
             one = found[0]
             if one.kind in TICKED:
                 for other in self.fields:
@@ -57,12 +57,14 @@ class PlainForm:
     def sent(self) -> dict[str, list[str]]:
         """Return the fields a browser sends, after its checks."""
         pairs: dict[str, list[str]] = {}
-        for each in self.fields:
-            is_ticked = each.kind not in TICKED or each.chosen
-            group = [other for other in self.fields if other.name == each.name and other.chosen]
-            assert not each.is_required or (each.value and (each.kind != "radio" or group)), f"a browser requires {each.label!r}"
-            if is_ticked and each.kind != "file":
-                pairs.setdefault(each.name, []).append(each.value)
+        for control in self.fields:
+            is_ticked = control.kind not in TICKED or control.chosen
+            group = [other for other in self.fields if other.name == control.name and other.chosen]
+            assert not control.is_required or (control.value and (control.kind != "radio" or group)), (
+                f"a browser requires {control.label!r}"
+            )
+            if is_ticked and control.kind != "file":
+                pairs.setdefault(control.name, []).append(control.value)
         return pairs
 
 
@@ -81,28 +83,30 @@ class _Page(HTMLParser):
         self._text: list[Any] | None = None
         """Collects the text that follows, in its first element."""
         self.feed(text)
-        for each in (each for form in self.forms for each in form.fields):
-            each.label = " ".join((each.label or (self._labels.get(each.id, "") if each.id else "")).split())
-            each.value = each.value.removeprefix("\n") if each.kind == "textarea" else each.value
+        for control in (control for form in self.forms for control in form.fields):
+            control.label = " ".join((control.label or (self._labels.get(control.id, "") if control.id else "")).split())
+            control.value = control.value.removeprefix("\n") if control.kind == "textarea" else control.value
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        said = {name: value or "" for name, value in attributes}
+        values = {name: value or "" for name, value in attributes}
         if tag == "form":
-            self._form = PlainForm(said["action"], said.get("method", "get"), said.get("enctype") == "multipart/form-data")
+            self._form = PlainForm(values["action"], values.get("method", "get"), values.get("enctype") == "multipart/form-data")
             self.forms.append(self._form)
-        elif tag == "a" and "href" in said:
-            self.links.append(["", said["href"]])
+        elif tag == "a" and "href" in values:
+            self.links.append(["", values["href"]])
             self._text = self.links[-1]
         elif tag == "label":
-            self._label = ["", said.get("for", ""), None]
+            self._label = ["", values.get("for", ""), None]
         elif self._form is not None:
-            self._control(tag, said)
+            self._control(tag, values)
 
-    def _control(self, tag: str, said: dict[str, str]) -> None:
+    def _control(self, tag: str, values: dict[str, str]) -> None:
         assert self._form is not None
         if tag in ("input", "select", "textarea"):
-            kind = said.get("type", "text") if tag == "input" else tag
-            found = PlainField(said["name"], kind, said.get("value", ""), "required" in said, "checked" in said, said.get("id", ""))
+            kind = values.get("type", "text") if tag == "input" else tag
+            found = PlainField(
+                values["name"], kind, values.get("value", ""), "required" in values, "checked" in values, values.get("id", "")
+            )
             self._form.fields.append(found)
             self._area = found if kind == "textarea" else None
             if self._label is not None:
@@ -111,12 +115,12 @@ class _Page(HTMLParser):
             self._proposes = True
         elif tag == "option" and not self._proposes:
             select = self._form.fields[-1]
-            self._text = ["", said.get("value", ""), select]
-            if "selected" in said or not select.options:
-                select.value = said.get("value", "")
+            self._text = ["", values.get("value", ""), select]
+            if "selected" in values or not select.options:
+                select.value = values.get("value", "")
             select.options[""] = select.options.get("", "")
-        elif tag == "button" and said.get("type", "submit") == "submit":
-            self._form.buttons.append(["", said.get("name", ""), said.get("value", "")])
+        elif tag == "button" and values.get("type", "submit") == "submit":
+            self._form.buttons.append(["", values.get("name", ""), values.get("value", "")])
             self._text = self._form.buttons[-1]
 
     def handle_data(self, data: str) -> None:
@@ -184,15 +188,15 @@ class PlainReader:
 
     def _send(self, form: PlainForm, typed: Mapping[str, Any], button: tuple[str, str], upload: tuple[str, bytes] | None) -> PlainReader:
         where = urljoin(str(self.answer.url), form.action)
-        files = [each for each in form.fields if each.kind == "file"]
-        for each in files:
-            each.value = upload[0] if upload else ""
+        files = [control for control in form.fields if control.kind == "file"]
+        for control in files:
+            control.value = upload[0] if upload else ""
         form.fill(typed)
         pairs = form.sent() | ({button[0]: [button[1]]} if button[0] else {})
         self.sent.append((form.method, httpx.URL(where).path))
         if form.method == "get":
             self.answer = self.client.get(where, params=pairs, follow_redirects=True)
             return self
-        parts = {each.name: upload for each in files if upload} if form.is_multipart else None
+        parts = {control.name: upload for control in files if upload} if form.is_multipart else None
         self.answer = self.client.post(where, data=pairs, files=parts, follow_redirects=True)
         return self

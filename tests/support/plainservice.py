@@ -65,7 +65,7 @@ class PlainService(FakeCrm):
         super().__exit__(kind, *error)
 
     def object_id(self, slug: str) -> str:
-        return next(each["id"] for each in self.objects.values() if each["slug"] == slug)
+        return next(crm_object["id"] for crm_object in self.objects.values() if crm_object["slug"] == slug)
 
     def _answer(self, asked: FakeRequest, inside: bool) -> Answer:
         if not inside or asked.headers.get("authorization") != f"Bearer {KEY}":
@@ -146,7 +146,7 @@ class PlainService(FakeCrm):
     def _create_attribute(self, object_id: str, body: dict[str, Any]) -> dict[str, Any]:
         slug = "_".join("".join(letter if letter.isalnum() else " " for letter in body["name"].lower()).split())
         known = self.attributes[object_id]
-        if any(each["slug"] == slug for each in known.values()):
+        if any(attribute["slug"] == slug for attribute in known.values()):
             raise Refused(f"{slug} is there already")
         plain = {"isRequired": False, "isUnique": False, "isList": False, "config": None}
         attribute = {"id": str(uuid.uuid4()), **plain, **body, "slug": slug, "isActive": True, "displayOrder": len(known)}
@@ -155,13 +155,17 @@ class PlainService(FakeCrm):
     def _page(self, object_id: str, query: Any) -> dict[str, Any]:
         field = {"created_at": "createdAt", "updated_at": "updatedAt"}[query.get("_field") or query.get("sort") or "created_at"]
         direction = query.get("_order") or query.get("order") or "desc"
-        found = [record for record in self.records[object_id].values() if all(self._meets(record, each) for each in self._filters(query))]
+        found = [
+            record
+            for record in self.records[object_id].values()
+            if all(self._meets(record, condition) for condition in self._filters(query))
+        ]
         found.sort(key=lambda record: record[field], reverse=direction == "desc")
         limit, offset = int(query.get("limit", 50)), int(query.get("offset", 0))
         return {"records": found[offset : offset + limit], "pagination": {"total": len(found), "limit": limit, "offset": offset}}
 
     def _filters(self, query: Any) -> list[tuple[str, str, str]]:
-        listed = [(each["attributeSlug"], each["operator"], each.get("value")) for each in query.get("filters", ())]
+        listed = [(condition["attributeSlug"], condition["operator"], condition.get("value")) for condition in query.get("filters", ())]
         named = [[*name[7:-1].split("]["), value] for name, value in query.items() if name.startswith("filter[")]
         return [*listed, *((slug, operator, value) for slug, operator, value in named)]
 
@@ -191,7 +195,7 @@ class PlainService(FakeCrm):
         for attribute in self.attributes[object_id].values():
             value = data.get(attribute["slug"])
             rivals = (record for record in self.records[object_id].values() if record["id"] != own_id)
-            if attribute["isUnique"] and value is not None and any(each["data"].get(attribute["slug"]) == value for each in rivals):
+            if attribute["isUnique"] and value is not None and any(record["data"].get(attribute["slug"]) == value for record in rivals):
                 raise Refused(f"{attribute['slug']} must be unique: {value}")
         if unknown := data.keys() - {attribute["slug"] for attribute in self.attributes[object_id].values()}:
             raise Refused(f"unknown attributes: {sorted(unknown)}")

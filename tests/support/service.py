@@ -82,7 +82,7 @@ class RunningService:
 
     def object_id(self, slug: str) -> str:
         objects = self.client.get("/api/v1/objects").json()["objects"]
-        return next(one["id"] for one in objects if one["slug"] == slug)
+        return next(crm_object["id"] for crm_object in objects if crm_object["slug"] == slug)
 
     def listen(self) -> None:
         """Ask for all events from here on: events without a receiver have no body."""

@@ -21,7 +21,7 @@ ATTRIBUTES = [
     select("stage", "New", "Won", "Lost deal"),
     attribute("remark"),
 ]
-SLUGS = [one.slug for one in ATTRIBUTES]
+SLUGS = [attribute.slug for attribute in ATTRIBUTES]
 WESTERN = [
     *("Zoë", "José Ñúñez", "O'Brien", 'say "hi"', "a,b;c|d\te", "00123", "NA", "NULL", "None", "nan", "007", "3.10", "TRUE", "1,5"),
     *(

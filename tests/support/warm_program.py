@@ -284,8 +284,8 @@ def preload(*packages: str) -> None:
 
 def _build(command: Any) -> None:
     """Build a command, or all commands of a group."""
-    for each in getattr(command, "commands", {}).values():
-        _build(each)
+    for part in getattr(command, "commands", {}).values():
+        _build(part)
 
 
 def serve(path: str) -> str:

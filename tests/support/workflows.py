@@ -48,8 +48,8 @@ class Machinery:
             for number, definition in enumerate(definitions)
         ]
         load_document(self.crm.engine, parse_document(json.dumps({"workflows": named})), clock=self.crm.clock, ids=new_id)
-        known = {each["name"]: each["id"] for each in self.crm.client.get("/api/v1/workflows").json()["workflows"]}
-        return [known[each["name"]] for each in named]
+        known = {workflow["name"]: workflow["id"] for workflow in self.crm.client.get("/api/v1/workflows").json()["workflows"]}
+        return [known[workflow["name"]] for workflow in named]
 
     def dispatch(self) -> None:
         job = dispatcher(self.context)

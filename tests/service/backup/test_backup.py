@@ -96,9 +96,9 @@ def furnish(crm: RunningService) -> None:
 def contents(service: Any) -> dict[str, Any]:
     """Return everything a client can see."""
     found: dict[str, Any] = {"members": service.get("/api/v1/members").json()}
-    for each in service.get("/api/v1/objects").json()["objects"]:
-        found[each["slug"]] = service.get(f"/api/v1/objects/{each['id']}").json()
-        found[f"{each['slug']} records"] = service.get(f"/api/v1/objects/{each['id']}/records", params={"limit": 100}).json()
+    for crm_object in service.get("/api/v1/objects").json()["objects"]:
+        found[crm_object["slug"]] = service.get(f"/api/v1/objects/{crm_object['id']}").json()
+        found[f"{crm_object['slug']} records"] = service.get(f"/api/v1/objects/{crm_object['id']}/records", params={"limit": 100}).json()
     return found
 
 
@@ -123,7 +123,7 @@ def test_a_backup_made_during_writes_restores_everything(
         writer.join()
     assert (made["files"], made["bytes"], made["records"] % 10) == (1, file.stat().st_size, 0)
     assert file.stat().st_mode & 0o077 == 0
-    assert [each.name for each in tmp_path.iterdir() if "partial" in each.name] == []
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
     checked = run_crmctl("service", "restore", file, *empty_place, "--dry-run", "-o", "json").ok().json()
     assert checked["records"] == made["records"]
     restored = run_crmctl("service", "restore", file, *empty_place, "-o", "json").ok().json()
@@ -136,7 +136,7 @@ def test_a_backup_made_during_writes_restores_everything(
         assert found == seen | {"people records": found["people records"]}
         assert client.get(f"{again.base_url}/files/files/a/b.txt").content == b"hello"
         # Counters continue where they stopped, on either engine.
-        things = next(each["id"] for each in client.get("/api/v1/objects").json()["objects"] if each["slug"] == "things")
+        things = next(crm_object["id"] for crm_object in client.get("/api/v1/objects").json()["objects"] if crm_object["slug"] == "things")
         taken = client.post(f"/api/v1/objects/{things}/records", json={"data": {"code": "tab\there 3\\ \u00e9\n"}})
         assert taken.status_code == 409
         assert client.post("/api/v1/objects", json={"pluralName": "More", "slug": "more"}).status_code == 201

@@ -66,7 +66,9 @@ def test_a_report_is_created_in_a_form_changed_as_yaml_run_and_deleted(service: 
     assert "groupBy: stage" in page
     refused = visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ngroupBy: nothing"})
     assert (refused.status_code, "unknown attribute" in refused.text, "groupBy: nothing" in refused.text) == (400, True, True)
-    assert [each["name"] for each in service.client.get("/api/v1/reports").json()["reports"]] == [NASTY], "the refused form changes nothing"
+    assert [report["name"] for report in service.client.get("/api/v1/reports").json()["reports"]] == [NASTY], (
+        "the refused form changes nothing"
+    )
     visitor.follow(visitor.send(f"{path}/edit", **{"as": "yaml", "yaml": "name: renamed\nobject: deals\ncolumns: [name]"}))
     assert definition(service, report) == {"columns": ["name"]}
     assert "This also deletes 1 stored run." in visitor.get(f"{path}/delete").text
@@ -206,9 +208,9 @@ def test_a_report_groups_dates_by_period(service: RunningService, visitor: Visit
 
 def test_a_report_of_figures_without_figures_is_refused(service: RunningService, visitor: Visitor) -> None:
     form: dict[str, Any] = {"name": "R", "object": "deals", "kind": "groups", "groupBy": ""}
-    for function, measured, said in (("", "", "Choose a figure"), ("", "amount", "Choose what figure 1 shows")):
+    for function, measured, expected in (("", "", "Choose a figure"), ("", "amount", "Choose what figure 1 shows")):
         answer = visitor.send("/console/reports", **form, function=[function, ""], measured=[measured, ""])
-        assert (answer.status_code, said in answer.text) == (400, True)
+        assert (answer.status_code, expected in answer.text) == (400, True)
     assert service.client.get("/api/v1/reports").json()["reports"] == [], "no report without figures is created"
 
 
@@ -241,7 +243,7 @@ def test_a_line_chart_has_round_steps_and_points_placed_by_time() -> None:
     assert [mark.label for mark in line.marks] == ["Q1 2026", "Q2 2026", "Q4 2026"]
     assert [round(mark.x) for mark in line.marks] == [0, 33, 100]
     days = [first_day(text) for text in ("2026", "2026-01", "2026-W02", "2026-02-01", "2026-02-01T23:00:00Z")]
-    assert [each - days[0] for each in days] == [0, 0, 4, 31, 31]
+    assert [day - days[0] for day in days] == [0, 0, 4, 31, 31]
     assert draw_line("t", [("2026-01-01", 1, "1")]) is None
 
 

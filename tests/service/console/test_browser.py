@@ -74,7 +74,7 @@ def test_a_key_from_the_console_works_on_the_command_line_until_revoked(browser:
     value = browser.wait_for(r"crs_[\w-]{43}")[0]
     settings = {"CRMCTL_BASE_URL": live.base_url, "CRMCTL_API_KEY": value}
     found = run_crmctl("objects", "list", "-o", "json", env=settings).ok().json()
-    assert {"people", "companies", "deals"} <= {each["slug"] for each in found}
+    assert {"people", "companies", "deals"} <= {crm_object["slug"] for crm_object in found}
     run_crmctl("members", "list", env=settings).exits(4)
     browser.press("Done")
     browser.wait_for("warehouse")
@@ -227,7 +227,7 @@ def test_every_page_works_by_keyboard_in_light_and_dark_and_on_a_phone(browser: 
         check_page(browser, live, path)
     furnished = furnish(live)
     assert unknown_pages(live, furnished) == set()
-    for path in [each[0] for each in furnished.paths.values()]:
+    for path in [addresses[0] for addresses in furnished.paths.values()]:
         check_page(browser, live, path)
     browser.driver.delete_all_cookies()
     for path in furnished.signed_out:

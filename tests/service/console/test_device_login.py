@@ -177,8 +177,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningSe
         yield running
 
 
-@pytest.mark.parametrize(("word", "code", "said"), [("approve", 0, '"profile": "mine"'), ("deny", 4, "the login was denied")])
-def test_crmctl_logs_in(newcomer: Newcomer, quick: RunningService, word: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("word", "code", "expected"), [("approve", 0, '"profile": "mine"'), ("deny", 4, "the login was denied")])
+def test_crmctl_logs_in(newcomer: Newcomer, quick: RunningService, word: str, code: int, expected: str) -> None:
     words = ("auth", "login", "--device", "--insecure-storage", "--base-url", quick.base_url, "--profile", "mine")
     with start_crmctl(*words) as process:
         assert process.stderr is not None
@@ -189,7 +189,7 @@ def test_crmctl_logs_in(newcomer: Newcomer, quick: RunningService, word: str, co
         visitor = visitor_with_role(newcomer, quick, "viewer")
         assert answer(visitor, {"user_code": found[2]}, word).status_code == 303
         out, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, said in out + err) == (code, True), out + err
+        assert (process.returncode, expected in out + err) == (code, True), out + err
     listed = run_crmctl("auth", "list", "-o", "json").ok().json()
     assert [profile["profile"] for profile in listed] == (["mine"] if code == 0 else [])
     if code == 0:

@@ -85,7 +85,7 @@ def test_pages_open_for_their_roles_and_offer_only_permitted_actions(
             answer = visitor.get(f"/console{path}")
             assert (answer.status_code == 403 and "needs the role" in answer.text) is (needs > mine), (path, needs)
             page = html.unescape(answer.text)
-            offered = [("GET", each) for each in re.findall(r'<a [^>]*href="/console([^"?#]*)', page)]
+            offered = [("GET", where) for where in re.findall(r'<a [^>]*href="/console([^"?#]*)', page)]
             for attributes in re.findall(r"<form([^>]*)>", page):
                 [action] = re.findall(r'action="/console([^"?#]*)', attributes)
                 offered.append(("POST" if 'method="post"' in attributes else "GET", action))
@@ -126,9 +126,9 @@ def test_an_internal_error_is_a_page_with_the_request_id(
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (500, "text/html")
     assert "under request of-the-proxy" in answer.text
     assert "inside" not in answer.text
-    told = capsys.readouterr().err
-    assert "request of-the-proxy" in told
-    assert "ZeroDivisionError: inside" in told
+    output = capsys.readouterr().err
+    assert "request of-the-proxy" in output
+    assert "ZeroDivisionError: inside" in output
 
 
 def test_a_standard_object_is_not_offered_for_deletion(crm: RunningService, newcomer: Newcomer) -> None:

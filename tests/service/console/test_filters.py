@@ -60,7 +60,7 @@ def test_filters_accept_ticked_options_and_parts_of_values(service: RunningServi
     assert found("where=address.city&op=isEmpty&value=") == ["3"]
     assert "Address: City contains berl" in member.get("/console/records/people?where=address.city&op=contains&value=berl").text
     attributes = service.client.get(f"/api/v1/objects/{service.object_id('people')}/attributes").json()["attributes"]
-    [status] = [each["id"] for each in attributes if each["slug"] == "status"]
+    [status] = [attribute["id"] for attribute in attributes if attribute["slug"] == "status"]
     edit = f"/api/v1/objects/{service.object_id('people')}/attributes/{status}/options"
     assert service.client.post(edit, json={"add": [NASTY]}).is_success
     page = member.client.get("/console/records/people", params={"tick": [f"status:{NASTY}", "status:new"]}).text

@@ -159,7 +159,7 @@ def test_only_owners_can_change_owners_and_one_always_remains(service: RunningSe
     assert "&lt;b&gt;Bob" in invited.text
     bob = newcomer(service)
     assert set_password(bob, code_of(invited.text)).status_code == 303
-    bob_id = next(each["id"] for each in service.engine.read(members.list_members) if each["user"]["email"] == "bob@example.com")
+    bob_id = next(member["id"] for member in service.engine.read(members.list_members) if member["user"]["email"] == "bob@example.com")
     admin.follow(admin.send(f"/console/members/{bob_id}", name="Bob", role="viewer"))
     assert "viewer" in bob.get("/console/account").text, "a new role applies at once"
     admin.follow(admin.send(f"/console/members/{bob_id}/lock"))

@@ -314,7 +314,7 @@ def test_an_attribute_is_deactivated_and_activated(service: RunningService, visi
     assert attribute["name"] in visitor.get(f"/console/objects/{people}").text
     switch = f"/console/objects/{people}/attributes/{attribute['id']}/active"
     assert "The attribute is inactive" in visitor.follow(visitor.send(switch, active="false")).text
-    assert attribute["id"] not in [each["id"] for each in service.client.get(path).json()["attributes"]]
+    assert attribute["id"] not in [attribute["id"] for attribute in service.client.get(path).json()["attributes"]]
     assert service.client.get(f"{path}/{attribute['id']}").json()["isActive"] is False
     assert "The attribute is active" in visitor.follow(visitor.send(switch, active="true")).text
     assert service.client.get(path).json()["attributes"][0]["id"] == attribute["id"]

@@ -24,9 +24,9 @@ def as_sent_by_a_browser(fields: list[FormField]) -> dict[str, list[str]]:
     """Return the form as a browser sends it: with CRLF, and without line ends in fields of one line."""
     form = {}
     for field in fields:
-        for each in field.inputs:
-            many = each.kind in ("textarea", "lines", "json")
-            form[each.name] = [each.text.replace("\n", "\r\n") if many else each.text.replace("\n", "")]
+        for control in field.inputs:
+            many = control.kind in ("textarea", "lines", "json")
+            form[control.name] = [control.text.replace("\n", "\r\n") if many else control.text.replace("\n", "")]
     return form
 
 

@@ -158,7 +158,9 @@ def test_every_operator_filters_like_the_interface(service: RunningService, memb
     asked = {f"filter[{slug}][{operator}]": value or "true"}
     wanted = service.client.get(f"/api/v1/objects/{service.object_id('people')}/records", params=asked).json()["records"]
     assert 0 < len(wanted) < 4
-    assert re.findall(r'<th scope="row"[^>]*><a href="/console/records/people/([0-9a-f-]{36})"', page) == [each["id"] for each in wanted]
+    assert re.findall(r'<th scope="row"[^>]*><a href="/console/records/people/([0-9a-f-]{36})"', page) == [
+        record["id"] for record in wanted
+    ]
 
 
 def test_a_list_has_columns_pages_an_order_and_a_file(service: RunningService, member: Visitor) -> None:
@@ -374,7 +376,7 @@ def test_conditions_of_reports_accept_values_as_lists_show_them(service: Running
     visitor.follow(visitor.send("/console/reports", **form, value=["Customer", "1,250.50"]))
     [report] = service.client.get("/api/v1/reports").json()["reports"]
     filters = service.client.get(f"/api/v1/reports/{report['id']}").json()["definition"]["filters"]
-    assert [each["value"] for each in filters] == ["customer", "1250.50"]
+    assert [condition["value"] for condition in filters] == ["customer", "1250.50"]
 
 
 def chosen(page: str) -> list[str]:
@@ -401,11 +403,11 @@ def test_selected_records_are_previewed_changed_and_undone(service: RunningServi
     page = member.follow(changed).text
     assert "1 record changed" in page
     assert "someone else saved meanwhile" in page
-    assert [read(service, "people", each)["status"] for each in ids] == ["new", "customer", "new"]
+    assert [read(service, "people", record_id)["status"] for record_id in ids] == ["new", "customer", "new"]
     at = changed.headers["location"].partition("at=")[2].partition("&")[0]
     clock.advance(1)
     assert "The change is undone" in member.follow(member.send(f"{path}/changed", at=at)).text
-    assert [read(service, "people", each)["status"] for each in ids] == ["new"] * 3
+    assert [read(service, "people", record_id)["status"] for record_id in ids] == ["new"] * 3
     assert member.get(f"{path}/changed?at=17").status_code == 404
 
 
@@ -417,7 +419,7 @@ def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningS
     asked = {"everything": "1", "do": "change", "attribute": "tags", "f:tags": "b\nc", "how": "add"}
     seen = chosen(member.send(f"{path}/selected", step="preview", **asked).text)
     changed = member.send(f"{path}/selected", step="apply", **{**asked, "everything": "", "id": seen})
-    assert {tuple(read(service, "people", each)["tags"]) for each in ids} == {("a", "b", "c")}
+    assert {tuple(read(service, "people", record_id)["tags"]) for record_id in ids} == {("a", "b", "c")}
     clock.advance(1)
     service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ids[0]}", json={"data": {"tags": ["mine"]}})
     clock.advance(1)
@@ -425,7 +427,7 @@ def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningS
     undone = member.send(f"{path}/changed", at=at).text
     assert "except for these records" in undone
     assert "changed again since" in undone
-    assert [read(service, "people", each)["tags"] for each in ids] == [["mine"], ["a"], ["a"]]
+    assert [read(service, "people", record_id)["tags"] for record_id in ids] == [["mine"], ["a"], ["a"]]
     clock.advance(1)
     question = {"where": "email", "op": "notEquals", "value": "p0@example.com"}
     confirm = member.send(f"{path}/selected", everything="1", do="delete", **question).text
@@ -436,7 +438,7 @@ def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningS
     clock.advance(1)
     at = deleted.headers["location"].partition("at=")[2].partition("&")[0]
     assert "The change is undone" in member.follow(member.send(f"{path}/changed", at=at)).text
-    assert [read(service, "people", each)["email"] for each in ids] == [f"p{number}@example.com" for number in range(3)]
+    assert [read(service, "people", record_id)["email"] for record_id in ids] == [f"p{number}@example.com" for number in range(3)]
 
 
 def test_a_bad_change_of_a_selection_changes_nothing(service: RunningService, member: Visitor) -> None:

@@ -19,7 +19,11 @@ def test_the_deletion_of_an_attribute_shows_how_many_values_it_counted(
     service: RunningService, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people = service.object_id("people")
-    [tags] = [each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "tags"]
+    [tags] = [
+        attribute
+        for attribute in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"]
+        if attribute["slug"] == "tags"
+    ]
     data = [{"data": {"tags": ["a"] if number < 6 else []}} for number in range(12)]
     assert service.client.post(f"/api/v1/objects/{people}/records/bulk", json={"records": data}).json()["created"] == 12
     page = f"/console/objects/{people}/attributes/{tags['id']}/delete"
@@ -53,7 +57,7 @@ def test_an_object_and_its_attributes_are_created_changed_and_deleted(service: R
     refused = visitor.send(f"{path}/attributes", name="Nothing", type="select", options="")
     assert (refused.status_code, "config.options" in refused.text.lower()) == (400, True)
     found = service.client.get(f"/api/v1/objects/{object_id}/attributes").json()["attributes"]
-    assert [(each["slug"], each["isRequired"]) for each in found] == [("title", True), ("state", False), ("lead", False)]
+    assert [(attribute["slug"], attribute["isRequired"]) for attribute in found] == [("title", True), ("state", False), ("lead", False)]
     assert found[1]["config"] == {"options": ["open", "closed"]}
     record = {"data": {"title": "One", "state": "open"}}
     assert service.client.post(f"/api/v1/objects/{object_id}/records", json=record).status_code == 201
@@ -118,7 +122,9 @@ def test_uploads_in_the_browser_respect_the_quota(tmp_path: Path, newcomer: Newc
 def test_options_are_added_renamed_ordered_and_retired(service: RunningService, visitor: Visitor) -> None:
     people = service.object_id("people")
     [status] = [
-        each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
+        attribute
+        for attribute in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"]
+        if attribute["slug"] == "status"
     ]
     options = status["config"]["options"]
     address = f"/api/v1/objects/{people}/records"
@@ -135,7 +141,9 @@ def test_options_are_added_renamed_ordered_and_retired(service: RunningService, 
     page = visitor.get(path).text
     assert "&lt;b&gt;new&lt;/b&gt;" in page
     [changed] = [
-        each for each in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"] if each["slug"] == "status"
+        attribute
+        for attribute in service.client.get(f"/api/v1/objects/{people}/attributes").json()["attributes"]
+        if attribute["slug"] == "status"
     ]
     assert changed["config"]["options"] == [options[-1], "fresh", *options[2:-1], "<b>new</b>"]
     assert '<span class="chip green">Fresh</span>' in visitor.get("/console/records/people?column=email&column=status").text

@@ -165,7 +165,7 @@ def test_every_form_of_the_console_works_without_scripts(service: RunningService
     operator.open(link_to(service)).open("/console/members/sessions").follow("Sign out everywhere").press("Sign out everywhere")
     sent = {path.removeprefix("/console") for reader in (operator, member) for method, path in reader.sent if method == "post"}
     routes = [route.path for route in page_tables(service)[0].routes if route.method == "POST"]
-    assert [path for path in routes if not any(compile_path(path)[0].match(each) for each in sent)] == []
+    assert [path for path in routes if not any(compile_path(path)[0].match(address) for address in sent)] == []
 
 
 EDITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -198,5 +198,5 @@ def test_the_second_user_of_the_same_form_sees_the_conflict(service: RunningServ
         assert "Theirs" in first.open(f"/console{path}").text, f"{path}: nothing is overwritten"
         # After seeing the conflict, the second user may save; the form kept the entries.
         assert second.press("Save").answer.status_code == 200, path
-        kept = [each for each in mine.values() if isinstance(each, str)]
-        assert all(each in first.open(f"/console{path}").text for each in kept), path
+        kept = [value for value in mine.values() if isinstance(value, str)]
+        assert all(value in first.open(f"/console{path}").text for value in kept), path

@@ -64,7 +64,7 @@ def test_a_key_is_refused_once_it_expires(service: RunningService) -> None:
 
 def test_a_revoked_key_is_refused_at_once(service: RunningService) -> None:
     secret = service.key_for()
-    [key] = [one for one in service.engine.read(keys.list_keys) if one.name == "test"]
+    [key] = [key for key in service.engine.read(keys.list_keys) if key.name == "test"]
     with service.client_with(secret) as client:
         assert client.get("/api/v1/objects").status_code == 200
         service.engine.write(lambda tx: keys.revoke_key(tx, key.id, now=service.clock.now()))
@@ -137,7 +137,7 @@ def test_requests_over_the_limit_get_429_until_the_window_ends(service: RunningS
         assert figures(other.get("/api/v1/members"))[1] == LIMIT - 1
     service.clock.sleep(0.1)
     assert figures(service.client.get("/api/v1/members")) == (LIMIT, LIMIT - 1, 1_800_000_120)
-    assert "X" not in [one["pluralName"] for one in service.client.get("/api/v1/objects").json()["objects"]]
+    assert "X" not in [crm_object["pluralName"] for crm_object in service.client.get("/api/v1/objects").json()["objects"]]
 
 
 def test_waiting_for_retry_after_is_always_enough(service: RunningService) -> None:

@@ -139,7 +139,7 @@ def test_without_descriptors_the_oldest_connections_make_room() -> None:
     registry, waiting = Connections(1000, 10.0, list), [Waiting() for _ in range(30)]
     registry.open.update(dict.fromkeys(waiting))
     registry.evict()
-    assert [each.is_aborted for each in waiting] == [True] * 15 + [False] * 15
+    assert [connection.is_aborted for connection in waiting] == [True] * 15 + [False] * 15
     for _ in range(5):
         registry.evict()
     assert not registry.open

@@ -57,7 +57,7 @@ def disk_full(service: ServiceProcess, largest: int) -> Iterator[None]:
 def test_a_full_disk_is_reported_and_reading_still_works(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with service_process(data, "--log", "json") as service, service.client() as client:
-        [people] = [one["id"] for one in client.get("/api/v1/objects").json()["objects"] if one["slug"] == "people"]
+        [people] = [crm_object["id"] for crm_object in client.get("/api/v1/objects").json()["objects"] if crm_object["slug"] == "people"]
         records = f"/api/v1/objects/{people}/records"
         assert client.post(records, json={"data": {"notes": "before"}}).status_code == 201
         assert client.get("/readyz").status_code == 200
@@ -70,7 +70,7 @@ def test_a_full_disk_is_reported_and_reading_still_works(tmp_path: Path) -> None
             assert_documented_error(not_ready, 503, "unavailable")
             assert "disk" in not_ready.json()["message"]
             read = client.get(records)
-            assert (read.status_code, [one["data"] for one in read.json()["records"]]) == (200, [{"notes": "before"}])
+            assert (read.status_code, [record["data"] for record in read.json()["records"]]) == (200, [{"notes": "before"}])
             assert int(read.headers["x-ratelimit-remaining"]) < 100
             assert client.get("/healthz").status_code == 200
         assert client.post(records, json={"data": {"notes": "after"}}).status_code == 201
@@ -102,6 +102,6 @@ def test_a_repeated_failure_is_reported_once_a_minute(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "ValueError: another\n"
     now = 61.0
     fail()
-    told = capsys.readouterr().err
-    assert told.count("RuntimeError: the disk") == 1
-    assert "the same 4 times more" in told
+    output = capsys.readouterr().err
+    assert output.count("RuntimeError: the disk") == 1
+    assert "the same 4 times more" in output

@@ -82,7 +82,7 @@ def send_together(
     ):
         sent = [pool.submit(send, client) for _ in range(times)]
         between()
-        return [each.result() for each in sent]
+        return [future.result() for future in sent]
 
 
 def test_writers_that_wait_too_long_for_a_lock_write_nothing(service: RunningService, database: str) -> None:

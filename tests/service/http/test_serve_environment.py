@@ -126,7 +126,7 @@ def test_an_error_names_the_source_of_a_wrong_value(
 
 def test_a_misspelt_variable_is_named(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRMCTL_SERVE_RATE_LIMITS", "5")
-    told = run_here("serve").err
-    assert "CRMCTL_SERVE_RATE_LIMITS is no option of serve" in told
-    assert "did you mean CRMCTL_SERVE_RATE_LIMIT?" in told
+    warning = run_here("serve").err
+    assert "CRMCTL_SERVE_RATE_LIMITS is no option of serve" in warning
+    assert "did you mean CRMCTL_SERVE_RATE_LIMIT?" in warning
     assert setting_of(started[0], "rate_limit") == 100

@@ -109,7 +109,7 @@ def test_requests_under_way_are_answered_before_the_service_stops(tmp_path: Path
         assert [answer.status_code for answer in answers] == [201]
         assert service.wait() == 0
     with service_process(tmp_path / "data", key=service.key) as again, again.client() as client:
-        assert "Plans" in [one["pluralName"] for one in client.get("/api/v1/objects").json()["objects"]]
+        assert "Plans" in [crm_object["pluralName"] for crm_object in client.get("/api/v1/objects").json()["objects"]]
 
 
 def _wait_until_refused(base_url: str) -> None:

@@ -58,15 +58,15 @@ def test_places_are_returned_after_every_round(job: Job) -> None:
 
 
 def test_a_waiting_job_is_woken_when_work_ends(job: Job) -> None:
-    go_on, told = threading.Event(), list[Any]()
+    go_on, results = threading.Event(), list[Any]()
     assert job.run_once() is False
     job.waiting = [lambda: go_on.wait(PATIENCE)]
     assert job.run_once() is True
-    waiting = threading.Thread(target=lambda: told.append(job.run_once()), daemon=True)
+    waiting = threading.Thread(target=lambda: results.append(job.run_once()), daemon=True)
     waiting.start()
     go_on.set()
     waiting.join(PATIENCE)
-    assert told == [True]
+    assert results == [True]
 
 
 def test_work_that_raises_is_reported_and_returns_its_place(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

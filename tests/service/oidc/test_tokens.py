@@ -212,7 +212,7 @@ def test_the_keys_of_an_issuer_are_cached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--github", "acme/data"), "--github needs --repository-id N"),
         (("--gitlab", "acme/data"), "--gitlab needs --project-id N"),
@@ -222,25 +222,25 @@ def test_the_keys_of_an_issuer_are_cached() -> None:
         (("--issuer", "https://x.example.com", "--claim", "a"), "--claim 'a' is not NAME=VALUE"),
     ],
 )
-def test_an_incomplete_trust_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_an_incomplete_trust_is_refused(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     refused = run_crmctl("service", "trust", "add", "x", "--scope", "objects:read", *options, "--data", tmp_path / "d", "-o", "json").exits(
         2
     )
-    assert said in refused.error()["message"]
+    assert expected in refused.error()["message"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--claim", "sub=x", "--scope", "objects:read"), "one claim must be an immutable id"),
         (("--claim", "a_id=1", "--scope", "objects:raed"), "unknown scope objects:raed"),
         (("--claim", "a_id=1", "--scope", "objects:read", "--ttl", "1m"), "from 5 minutes to 24 hours"),
     ],
 )
-def test_a_trust_without_limits_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_a_trust_without_limits_is_refused(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     data = ("--data", tmp_path / "d", "-o", "json")
     refused = run_crmctl("service", "trust", "add", "x", "--issuer", "https://x.example.com", *options, *data).exits(9)
-    assert said in refused.error()["message"]
+    assert expected in refused.error()["message"]
     assert run_crmctl("service", "trust", "list", *data).ok().json() == []
 
 

@@ -38,6 +38,6 @@ def test_measures_are_exact_for_numbers_of_any_size(values: list[int | float | D
     exact = [Decimal(repr(value)) if isinstance(value, float) else Decimal(value) for value in values]
     wide = Context(prec=5000)
     total = Decimal(0)
-    for each in exact:
-        total = wide.add(total, each)
+    for number in exact:
+        total = wide.add(total, number)
     assert found == [total, min(exact, default=None), max(exact, default=None), len(values)]

@@ -65,7 +65,7 @@ reports:
   - {name: All, object: deals, columns: [name]}
 """
     load_document(engine, parse_document(definitions), clock=clock, ids=new_id)
-    total, listed = [each["id"] for each in engine.read(reports.list_reports)]
+    total, listed = [report["id"] for report in engine.read(reports.list_reports)]
     context = Context(ServiceSettings(), Busy(engine, write_one), clock, new_id)
     run = run_report(context, total)
     assert written > 15

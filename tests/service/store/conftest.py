@@ -55,7 +55,7 @@ class Store:
 
     def attribute(self, object_id: str, slug: str) -> dict[str, Any]:
         found = self.read(lambda tx: objects.list_attributes(tx, object_id))
-        return next(each for each in found if each["slug"] == slug)
+        return next(attribute for attribute in found if attribute["slug"] == slug)
 
     def standard(self, slug: str) -> str:
         found = self.read(lambda tx: objects.find_object_by_slug(tx, slug))

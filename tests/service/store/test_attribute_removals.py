@@ -58,14 +58,14 @@ def raw(store: Store, things: str) -> list[tuple[Any, ...]]:
 
 
 def versions(store: Store, things: str) -> list[str]:
-    return [records.version_of(each) for each in store.find(things)]
+    return [records.version_of(record) for record in store.find(things)]
 
 
 def test_a_deleted_attribute_disappears_at_once_and_pieces_change_nothing_visible(store: Store, things: str) -> None:
     before = versions(store, things)
     delete(store, things)
     seen = store.find(things)
-    assert [each["data"] for each in seen] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+    assert [record["data"] for record in seen] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     assert all(one != other for one, other in zip(before, versions(store, things), strict=True))
     assert store.read(lambda tx: records.get_record(tx, things, seen[1]["id"])) == seen[1]
     with pytest.raises(BadRequest, match="code"):
@@ -93,11 +93,11 @@ def test_a_crash_in_a_piece_loses_only_that_piece(database: str, store: Store, t
         with contextlib.closing(open_engine(database)) as restarted:
             restarted.write(take_out)
             found = restarted.read(lambda tx: records.list_records(tx, things, page=records.Paging(order="asc", limit=100)))[0]
-            assert [each["data"] for each in found] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+            assert [record["data"] for record in found] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     with contextlib.closing(open_engine(database)) as restarted:
         while restarted.write(take_out):
             pass
-    assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in seen]
+    assert [record["updatedAt"] for record in store.find(things)] == [record["updatedAt"] for record in seen]
     assert "Code" not in repr(raw(store, things))
 
 
@@ -115,11 +115,11 @@ def test_records_can_be_written_during_a_removal(store: Store, things: str) -> N
         known = records.version_of(store.find(things)[place])
         changed = store.write(records.update_record, things, made[place]["id"], {"n": 100}, [known])
         assert changed["data"] == {"n": 100, "t": '"code":1'}
-        told = store.read(lambda tx, place=place: record_history.read_history(tx, things, made[place]["id"]))
-        assert [each["attributeSlug"] for each in told.changes[0]["changes"]] == ["n"]
+        history = store.read(lambda tx, place=place: record_history.read_history(tx, things, made[place]["id"]))
+        assert [change["attributeSlug"] for change in history.changes[0]["changes"]] == ["n"]
     store.write(records.delete_record, things, made[COUNT - 2]["id"])
     gone = store.read(lambda tx: record_history.read_history(tx, things, made[COUNT - 2]["id"]))
-    assert {each["attributeSlug"] for each in gone.changes[0]["changes"]} == {"n", "t"}
+    assert {change["attributeSlug"] for change in gone.changes[0]["changes"]} == {"n", "t"}
     late = store.create(things, n=7)
     before = store.find(things)
     remove_all(store)
@@ -136,7 +136,7 @@ def test_the_slug_is_free_after_the_removal_and_reuses_the_columns(store: Store,
         store.write(objects.create_attribute, things, new)
     made = after_removal(store.engine, lambda tx: objects.create_attribute(tx, things, new, ids=new_id, now=store.clock.now()), within=60)
     assert store.find(things, ("code", "isNotEmpty", "true")) == []
-    assert [each["data"] for each in store.find(things)] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
+    assert [record["data"] for record in store.find(things)] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     remove_all(store)
     store.write(objects.create_attribute, things, NewAttribute(name="Another", type="text", is_unique=True))
     store.create(things, code=5, another="x")
@@ -151,7 +151,7 @@ def test_the_slug_is_free_after_the_removal_and_reuses_the_columns(store: Store,
 def test_several_attributes_are_removed_at_once(store: Store, things: str) -> None:
     for slug in ("code", "t", "n"):
         delete(store, things, slug)
-    assert {repr(each["data"]) for each in store.find(things)} == {"{}"}
+    assert {repr(record["data"]) for record in store.find(things)} == {"{}"}
     remove_all(store)
     assert {row[-6:] for row in raw(store, things)} == {(None,) * 6}
 

@@ -54,4 +54,4 @@ def test_every_operator_compiles_or_is_refused_by_name(type: AttributeType, hold
     with pytest.raises(BadRequest, match="does not apply to this type") as refused:
         compile_condition(condition, attributes, SqliteDialect())
     named = set(str(refused.value).rpartition("what does is: ")[2].split(", "))
-    assert named == {str(each) for each in TAKEN[family]}
+    assert named == {str(operator) for operator in TAKEN[family]}

@@ -88,7 +88,7 @@ def test_a_kill_during_writes_loses_no_acknowledged_write(database: str) -> None
     for attempt in range(3):
         store = Store(open_engine(database))
         things = store.standard("things")
-        store.write(records.bulk_delete, things, [each["id"] for each in store.find(things)][:100])
+        store.write(records.bulk_delete, things, [record["id"] for record in store.find(things)][:100])
         store.engine.write(lambda tx, things=things: _empty(tx, things))
         store.engine.close()
 
@@ -105,22 +105,24 @@ def test_a_kill_during_writes_loses_no_acknowledged_write(database: str) -> None
         store = Store(open_engine(database))
         # Waits for the killed process's transaction: the database may not have noticed yet that its connection is dead.
         store.engine.write(lambda tx, things=things: load_schema(tx, things, tx.dialect.own_object))
-        codes = [each["data"]["code"] for each in store.find(things)]
+        codes = [record["data"]["code"] for record in store.find(things)]
         assert len(codes) >= acknowledged
         assert len(codes) % 20 == 0
         assert sorted(codes) == list(range(len(codes)))
         assert store.total(things) == len(codes)
-        assert {owner for _, owner in store.rows("SELECT key, record_id FROM unique_value")} == {each["id"] for each in store.find(things)}
+        assert {owner for _, owner in store.rows("SELECT key, record_id FROM unique_value")} == {
+            record["id"] for record in store.find(things)
+        }
         events = [
             jsontext.loads(payload)["recordId"] for (payload,) in store.rows("SELECT payload FROM change_log WHERE type = 'record.created'")
         ]
-        assert sorted(events) == sorted(each["id"] for each in store.find(things))
+        assert sorted(events) == sorted(record["id"] for record in store.find(things))
         store.engine.close()
 
 
 def _empty(tx: Tx, things: str) -> None:
     while found := records.list_records(tx, things, page=records.Paging(limit=100))[0]:
-        records.bulk_delete(tx, things, [each["id"] for each in found], ids=new_id, now=1.0)
+        records.bulk_delete(tx, things, [record["id"] for record in found], ids=new_id, now=1.0)
     tx.execute("DELETE FROM change_log")
 
 

@@ -101,7 +101,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "date": dates,
     "checkbox": st.booleans(),
     "select": st.sampled_from(OPTIONS),
-    "reference": st.sampled_from([*IDS, *(each.upper() for each in IDS)]),
+    "reference": st.sampled_from([*IDS, *(record_id.upper() for record_id in IDS)]),
 }
 
 SHAPES = [(type_, many) for type_ in VALUES for many in (False, True) if many or type_ != "list"]
@@ -130,7 +130,7 @@ def plain(type: str, value: Any) -> Any:
 def elements(type: str, is_many: bool, value: Any) -> list[Any]:
     if value is None:
         return []
-    return [each for each in (plain(type, item) for item in (value if is_many else [value])) if each != ""]
+    return [element for element in (plain(type, item) for item in (value if is_many else [value])) if element != ""]
 
 
 COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
@@ -160,11 +160,11 @@ def matches(type: str, found: list[Any], operator: Operator, operand: str) -> bo
         return wanted in found
     if type in ("number", "currency", "date"):
         right = plain(type, Decimal(operand) if type != "date" else operand)
-        return any(each == right if operator is Operator.EQUALS else COMPARE[operator](each, right) for each in found)
+        return any(value == right if operator is Operator.EQUALS else COMPARE[operator](value, right) for value in found)
     if operator is Operator.EQUALS:
         return operand in [*found, *([""] if not found else [])] if type != "reference" else operand.lower() in (found or [""])
     compare = COMPARE.get(operator) or PATTERN[operator]
-    return any(compare(fold(each), fold(operand)) for each in found)
+    return any(compare(fold(value), fold(operand)) for value in found)
 
 
 def operators(type: str) -> list[Operator]:
@@ -186,8 +186,8 @@ def as_operand(type: str, value: Any) -> str:
 
 def test_the_model_covers_every_type_and_operator() -> None:
     """A new type or operator fails here until the model has it, then below until the service supports it completely."""
-    assert set(VALUES) == {str(each) for each in AttributeType}
-    assert {operator for each in VALUES for operator in operators(each)} == set(Operator)
+    assert set(VALUES) == {str(kind) for kind in AttributeType}
+    assert {operator for kind in VALUES for operator in operators(kind)} == set(Operator)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -225,7 +225,7 @@ def test_every_operator_agrees_with_the_model(filled: tuple[Store, str], type: s
     outcome = store.write(records.bulk_write, object_id, "create", [{"data": {slug: value}} for value in values])
     assert outcome == {"created": len(values), "updated": 0, "failed": []}
     ours = ("created_at", "equals", datetime.fromtimestamp(store.clock.now(), UTC).isoformat())
-    found = [each["data"].get(slug) for each in store.find(object_id, (slug, str(operator), operand), ours, sort=sort, order=order)]
+    found = [record["data"].get(slug) for record in store.find(object_id, (slug, str(operator), operand), ours, sort=sort, order=order)]
 
     expected = [value for value in values if matches(type, elements(type, many, value), operator, operand)]
     assert found == (expected if order == "asc" else expected[::-1])

@@ -45,7 +45,7 @@ def test_full_access_allows_everything_and_two_keys_differ(store: Store) -> None
     (first, one), (second, two) = create(store), create(store)
     assert one != two
     assert first.allows("webhooks:manage")
-    assert [each.id for each in store.read(keys.list_keys)] == sorted([first.id, second.id])
+    assert [key.id for key in store.read(keys.list_keys)] == sorted([first.id, second.id])
 
 
 def test_a_key_expires_at_its_time(store: Store) -> None:
@@ -90,7 +90,7 @@ def test_member_emails_are_unique(store: Store) -> None:
         "createdAt": "2027-01-15T08:00:00.000000Z",
         "user": {"id": ada["user"]["id"], "name": "Ada", "email": "Ada@x.org", "image": None},
     }
-    assert sorted(each["role"] for each in store.read(members.list_members)) == ["admin", "owner"]
+    assert sorted(member["role"] for member in store.read(members.list_members)) == ["admin", "owner"]
     assert store.read(lambda tx: members.find_member_by_email(tx, "ADA@x.org")) == ada
     with pytest.raises(Conflict):
         store.write(members.create_member, name="Eve", email="ada@X.ORG")

@@ -90,7 +90,9 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("conditions", CONDITIONS, ids=lambda conditions: " and ".join(" ".join(each) for each in conditions) or "all")
+@pytest.mark.parametrize(
+    "conditions", CONDITIONS, ids=lambda conditions: " and ".join(" ".join(condition) for condition in conditions) or "all"
+)
 @pytest.mark.parametrize("deep", [listing.DEEP, 1])
 def test_pages_from_both_ends_and_the_middle(
     people: tuple[Store, str], conditions: list[tuple[str, str, str]], deep: int, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +102,7 @@ def test_pages_from_both_ends_and_the_middle(
     sequence = {each["id"]: position for position, each in enumerate(store.find(object_id))}
     for sort, field in (("created_at", "createdAt"), ("updated_at", "updatedAt")):
         matching = store.find(object_id, *conditions)
-        ascending = sorted(matching, key=lambda each: (each[field], sequence[each["id"]]))
+        ascending = sorted(matching, key=lambda record: (record[field], sequence[record["id"]]))
         for order, expected in (("asc", ascending), ("desc", ascending[::-1])):
             count = len(expected)
             for offset in {0, 1, count // 2, max(0, count - 60), max(0, count - 1), count, count + 10}:
@@ -140,12 +142,12 @@ def test_a_partial_list_counts_only_the_records_it_read(
 ) -> None:
     store, object_id = people
     in_order = {
-        sort: [each["id"] for each in store.find(object_id, sort=sort, order=order)]
+        sort: [record["id"] for record in store.find(object_id, sort=sort, order=order)]
         for sort, order in (("created_at", "desc"), ("updated_at", "asc"))
     }
     seen = set()
     for given in CONDITIONS:
-        conditions = [read_condition(*each) for each in given]
+        conditions = [read_condition(*condition) for condition in given]
         for sort, order in (("created_at", "desc"), ("updated_at", "asc")):
             everything = in_order[sort]
             matching = store.find(object_id, *given, sort=sort, order=order)
@@ -155,7 +157,7 @@ def test_a_partial_list_counts_only_the_records_it_read(
                 page = records.Paging(sort, order, 5, offset)
                 part = store.read(lambda tx, asked=conditions, page=page: records.list_part(tx, object_id, asked, page))
                 first_ones = set(everything[: part.looked])
-                expected = [each for each in matching if each["id"] in first_ones]
+                expected = [record for record in matching if record["id"] in first_ones]
                 bound = max(most, offset + 5) if part.is_more else len(expected)
                 assert (part.records, part.total, part.everything) == (expected[offset : offset + 5], bound, ROWS)
                 assert part.is_more == (not part.is_whole and len(expected) > max(most, offset + 5))
@@ -169,13 +171,15 @@ def test_a_partial_list_counts_only_the_records_it_read(
 
 def test_filters_return_the_expected_records(people: tuple[Store, str]) -> None:
     store, object_id = people
-    data = [each["data"] for each in store.find(object_id)]
-    numbers = lambda found: [each["data"]["n"] for each in found]  # noqa: E731
+    data = [record["data"] for record in store.find(object_id)]
+    numbers = lambda found: [record["data"]["n"] for record in found]  # noqa: E731
     assert len(data) == ROWS
     assert numbers(store.find(object_id, ("n", "lessThan", "5"))) == [0, 1, 2, 3, 4]
     assert numbers(store.find(object_id, ("rare", "isNotEmpty", "true"))) == list(range(50, ROWS, 100))
-    assert numbers(store.find(object_id, ("kind", "notEquals", "x"))) == [each["n"] for each in data if each["kind"] == "y"]
-    assert numbers(store.find(object_id, ("label", "notContains", "row"))) == [each["n"] for each in data if "Row" not in each["label"]]
+    assert numbers(store.find(object_id, ("kind", "notEquals", "x"))) == [values["n"] for values in data if values["kind"] == "y"]
+    assert numbers(store.find(object_id, ("label", "notContains", "row"))) == [
+        values["n"] for values in data if "Row" not in values["label"]
+    ]
     assert store.total(object_id, ("rare", "isEmpty", "true")) == ROWS - 7
 
 

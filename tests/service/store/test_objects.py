@@ -13,7 +13,7 @@ from tests.service.store.conftest import Store, new_id
 
 
 def slugs(store: Store) -> list[str]:
-    return [each["slug"] for each in store.read(objects.list_objects)]
+    return [crm_object["slug"] for crm_object in store.read(objects.list_objects)]
 
 
 def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Store) -> None:
@@ -27,9 +27,9 @@ def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Stor
         wire = store.read(lambda tx, slug=slug: objects.get_object(tx, store.standard(slug)))
         assert wire["type"] == "standard"
         assert "organis" not in wire["description"].lower()
-        types |= {each["type"] for each in wire["attributes"]}
-        assert sum(each["isRequired"] for each in wire["attributes"]) == (0 if slug == "people" else 1)
-    assert types == {str(each) for each in AttributeType}
+        types |= {attribute["type"] for attribute in wire["attributes"]}
+        assert sum(attribute["isRequired"] for attribute in wire["attributes"]) == (0 if slug == "people" else 1)
+    assert types == {str(kind) for kind in AttributeType}
 
 
 def test_an_object_in_wire_form(store: Store) -> None:
@@ -204,8 +204,8 @@ def test_deleting_an_attribute_deletes_its_values(store: Store) -> None:
     blank = store.create(things, code="", size=1)
     for slug in ("code", "note-2"):
         store.engine.write(lambda tx, slug=slug: objects.delete_attribute(tx, things, store.attribute(things, slug)["id"]))
-    assert [each["data"] for each in store.find(things)] == [{"size": 10**30 + n} for n in range(3)] + [{"size": 1}]
-    assert [each["updatedAt"] for each in store.find(things)] == [each["updatedAt"] for each in (*made, blank)]
+    assert [record["data"] for record in store.find(things)] == [{"size": 10**30 + n} for n in range(3)] + [{"size": 1}]
+    assert [record["updatedAt"] for record in store.find(things)] == [record["updatedAt"] for record in (*made, blank)]
     assert store.rows("SELECT * FROM unique_value") == []
     with pytest.raises(BadRequest, match="code"):
         store.create(things, code="x")

@@ -75,7 +75,7 @@ VALUES: dict[AttributeType, list[Any]] = {
     AttributeType.DATE: DATES,
     AttributeType.CHECKBOX: [True, False],
     AttributeType.SELECT: OPTIONS,
-    AttributeType.REFERENCE: [*IDS, *(one.upper() for one in IDS)],
+    AttributeType.REFERENCE: [*IDS, *(record_id.upper() for record_id in IDS)],
 }
 """Values that are hard to compare, by type. Every type also gets missing values, nulls and empty arrays."""
 
@@ -111,7 +111,7 @@ def values_of(kind: AttributeType, many: bool) -> list[Any]:
     if not many:
         return [*values, None]
     pairs = [list(pair) for pair in pairwise(values)]
-    return [*([one] for one in values), *pairs, [], None, values[:5]]
+    return [*([value] for value in values), *pairs, [], None, values[:5]]
 
 
 def operands_of(kind: AttributeType) -> list[str]:
@@ -150,8 +150,8 @@ class Shelf:
     @cached_property
     def _targets(self) -> str:
         target = self.store.object("targets")
-        for one in IDS:
-            ids = iter([one, new_id()]).__next__
+        for record_id in IDS:
+            ids = iter([record_id, new_id()]).__next__
             self.store.engine.write(partial(records.create_record, object_id=target, data={}, ids=ids, now=0.0))
         return target
 
@@ -183,7 +183,7 @@ def answer_of(ask: Callable[[], set[str]]) -> set[str] | None:
 def test_service_and_crmctl_agree_on_every_operator(shelf: Shelf, kind: AttributeType, many: bool) -> None:
     attribute = attribute_of(kind, many)
     things, stored = shelf.of(attribute)
-    values = {one["id"]: one["data"].get(attribute.slug) for one in stored}
+    values = {record["id"]: record["data"].get(attribute.slug) for record in stored}
     carried_out = set()
     for number, operator in enumerate(Operator):
         operands = operands_of(kind) if operator in THOROUGH else operands_of(kind)[number % 4 :: 4]
@@ -191,14 +191,14 @@ def test_service_and_crmctl_agree_on_every_operator(shelf: Shelf, kind: Attribut
             condition = (attribute.slug, str(operator), operand)
 
             def asked(condition: tuple[str, str, str] = condition) -> set[str]:
-                return {one["id"] for one in shelf.store.find(things, condition)}
+                return {record["id"] for record in shelf.store.find(things, condition)}
 
             def decided(condition: tuple[str, str, str] = condition) -> set[str]:
                 meets = value_test(attribute, OPERATORS[condition[1]], condition[2])
                 return {one for one, value in values.items() if meets(value)}
 
             there, here = answer_of(asked), answer_of(decided)
-            differing = [values[one] for one in (there or set()) ^ (here or set())]
+            differing = [values[record_id] for record_id in (there or set()) ^ (here or set())]
             assert (there is None, differing) == (here is None, []), condition
             if there is not None:
                 carried_out.add(operator)
@@ -211,8 +211,8 @@ def test_the_prefilter_of_a_part_admits_every_match(shelf: Shelf, kind: Attribut
     """crmctl decides conditions on parts; the service's prefilter must admit every match."""
     attribute = attribute_of(kind, many)
     things, stored = shelf.of(attribute)
-    parsed = [Record.parse(one) for one in stored]
-    inside = chain.from_iterable(one.values() for one in VALUES[kind] if isinstance(one, dict))
+    parsed = [Record.parse(record) for record in stored]
+    inside = chain.from_iterable(value.values() for value in VALUES[kind] if isinstance(value, dict))
     wanted = list(dict.fromkeys(str(value) for value in inside if value not in (None, "")))
     for part, operator in product(PART_NAMES[kind], Operator):
         for operand in wanted if operator.takes_value else ["true"]:
@@ -220,8 +220,8 @@ def test_the_prefilter_of_a_part_admits_every_match(shelf: Shelf, kind: Attribut
                 asked = part_filter(attribute, part, Clause(f"{attribute.slug}.{part}", operator, (operand,)))
             except (UsageError, RejectedError):
                 continue
-            admitted = {one.id for one in parsed if all(condition.admits(one) for condition in asked.local_conditions)}
+            admitted = {record.id for record in parsed if all(condition.admits(record) for condition in asked.local_conditions)}
             for prefilter in asked.prefilters if admitted else ():
-                conditions = [(each.slug, str(each.operator), each.value) for each in prefilter.conditions]
-                found = {one["id"] for condition in conditions for one in shelf.store.find(things, condition)}
+                conditions = [(condition.slug, str(condition.operator), condition.value) for condition in prefilter.conditions]
+                found = {record["id"] for condition in conditions for record in shelf.store.find(things, condition)}
                 assert admitted <= found, (part, operator, operand)

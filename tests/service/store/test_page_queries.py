@@ -19,7 +19,7 @@ def test_records_are_found_by_label(store: Store) -> None:
     store.create(people, name="Grace % Hopper", job_title="ada")
 
     def found(text: str) -> list[str]:
-        return [each["label"] for each in store.read(lambda tx: records.find_by_label(tx, people, text))]
+        return [record["label"] for record in store.read(lambda tx: records.find_by_label(tx, people, text))]
 
     assert found("ada") == ["Ada Lovelace", "ADAM@example.com"]
     assert found("LOVE") == ["Ada Lovelace"]
@@ -47,7 +47,7 @@ def test_lists_are_sorted_by_any_attribute_with_empty_values_last(store: Store) 
         page = records.Paging(order=order, limit=2, offset=0)
         part = store.read(lambda tx: record_pages.list_sorted(tx, deals, records.order_by(tx, deals, slug), page=page))
         assert part.total == 3
-        return "".join(each["data"]["name"] for each in part.records)
+        return "".join(record["data"]["name"] for record in part.records)
 
     assert [names(slug) for slug in ("name", "stage", "amount", "company")] == ["ab", "ba", "ab", "ba"]
     assert [names(slug, "desc") for slug in ("name", "stage", "amount", "company")] == ["cb", "ab", "ba", "ab"]
@@ -58,9 +58,9 @@ def test_changes_at_a_moment_and_deleted_records_are_found(store: Store) -> None
     acme, zoo = (store.create(companies, name=name)["id"] for name in ("acme", "zoo"))
     store.clock.advance(1)
     at = to_micros(store.clock.now())
-    items = [{"id": each, "data": {"industry": "retail"}} for each in (acme, zoo)]
+    items = [{"id": record_id, "data": {"industry": "retail"}} for record_id in (acme, zoo)]
     store.write(records.bulk_write, companies, "upsert", items)
-    assert {each[:1] for each in changed(store, companies, at)} == {(acme,), (zoo,)}
+    assert {change[:1] for change in changed(store, companies, at)} == {(acme,), (zoo,)}
     assert all(is_newest for _, _, is_newest in changed(store, companies, at))
     store.clock.advance(1)
     store.write(records.delete_record, companies, zoo)
@@ -68,7 +68,7 @@ def test_changes_at_a_moment_and_deleted_records_are_found(store: Store) -> None
     [gone] = store.read(lambda tx: record_history.deleted_records(tx, companies, 9, 0))
     assert (gone["id"], gone["data"]["name"]) == (zoo, "zoo")
     assert changed(store, companies, at, "member:nobody") == []
-    assert [each["id"] for each in store.read(lambda tx: records.get_records(tx, companies, [zoo, acme, "x"]))] == [acme]
+    assert [record["id"] for record in store.read(lambda tx: records.get_records(tx, companies, [zoo, acme, "x"]))] == [acme]
 
 
 def changed(store: Store, object_id: str, at: int, actor: str | None = None) -> list[tuple[str, str, bool]]:
@@ -82,7 +82,7 @@ def test_views_belong_to_an_object(store: Store) -> None:
         store.engine.write(lambda tx, view=view: preferences.save_view(tx, people, new_id(), view))
 
     def names(object_id: str, owner: str) -> list[str]:
-        return [each["name"] for each in store.read(lambda tx: preferences.list_views(tx, object_id, owner))]
+        return [view["name"] for view in store.read(lambda tx: preferences.list_views(tx, object_id, owner))]
 
     assert (names(people, "a"), names(people, "b"), names(deals, "a")) == (["a", "B"], ["c"], [])
     with pytest.raises(NotFound):

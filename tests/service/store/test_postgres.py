@@ -88,8 +88,8 @@ def test_one_of_several_writers_gets_a_unique_value(two: Stores) -> None:
     things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True})
     for n in range(10):
         outcomes = run_together(*[lambda store=store, n=n: store.create(things, code=f"c{n}") for store in two * 2])
-        refused = [each for each in outcomes if isinstance(each, Fault)]
-        assert [type(each) for each in refused] == [Conflict] * 3
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Fault)]
+        assert [type(fault) for fault in refused] == [Conflict] * 3
     assert two[0].total(things) == 10
 
 
@@ -102,8 +102,8 @@ def test_a_bulk_request_that_loses_a_race_reports_the_row(two: Stores) -> None:
             for store, mine in zip(two, rows, strict=True)
         ]
     )
-    assert sum(each["created"] for each in outcomes) == 60
-    assert sum(len(each["failed"]) for each in outcomes) == 60
+    assert sum(outcome["created"] for outcome in outcomes) == 60
+    assert sum(len(outcome["failed"]) for outcome in outcomes) == 60
     assert two[0].total(things) == 60
 
 
@@ -117,7 +117,9 @@ def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> Non
         done = 0
         for _ in range(15):
             order = chance.sample(made, 6)
-            items = [{"id": each, "data": {"n": seed, "code": chance.choice([f"c{chance.randrange(8)}", None])}} for each in order]
+            items = [
+                {"id": record_id, "data": {"n": seed, "code": chance.choice([f"c{chance.randrange(8)}", None])}} for record_id in order
+            ]
             done += store.write(records.bulk_write, things, "upsert", items)["updated"]
             fresh = store.create(things, n=seed)
             store.write(records.bulk_delete, things, [fresh["id"]])
@@ -126,12 +128,12 @@ def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> Non
     done = sum(run_together(*[lambda store=store, seed=seed: change(store, seed) for seed, store in enumerate(two * 2)]))
     found = two[0].find(things)
     assert two[0].total(things) == len(found) == 6
-    held = {(each["id"], each["data"]["code"]) for each in found if "code" in each["data"]}
+    held = {(record["id"], record["data"]["code"]) for record in found if "code" in record["data"]}
     assert {(owner, key) for key, owner in two[0].rows("SELECT key, record_id FROM unique_value")} == held
     events = [(kind, jsontext.loads(payload)) for kind, payload in two[0].rows("SELECT type, payload FROM change_log ORDER BY sequence")]
     assert len([kind for kind, _ in events if kind == "record.updated"]) == done
     last = {event["recordId"]: event["data"] for kind, event in events if kind in ("record.created", "record.updated")}
-    assert {each["id"]: each["data"] for each in found} == {each: last[each] for each in made}
+    assert {record["id"]: record["data"] for record in found} == {record: last[record] for record in made}
 
 
 def test_attributes_change_while_others_read_and_write(two: Stores) -> None:
@@ -163,10 +165,10 @@ def test_attributes_change_while_others_read_and_write(two: Stores) -> None:
                 one.engine.write(lambda tx, late=late: objects.delete_attribute(tx, things, late))
         finally:
             stop.set()
-        for each in busy:
-            each.result()
+        for future in busy:
+            future.result()
     assert one.total(things) == sum(written) + 8 == len(one.find(things, ("created_at", "isNotEmpty", "true")))
-    assert all(each["data"] in ({"kept": 1}, {}) for each in one.find(things))
+    assert all(record["data"] in ({"kept": 1}, {}) for record in one.find(things))
 
 
 def test_writers_of_a_deleted_object_get_not_found(two: Stores) -> None:
@@ -178,7 +180,7 @@ def test_writers_of_a_deleted_object_get_not_found(two: Stores) -> None:
             *[lambda things=things: other.create(things, n=1)] * 3,
         )
         assert outcomes[0] is None
-        assert all(isinstance(each, (dict, NotFound)) for each in outcomes[1:])
+        assert all(isinstance(outcome, (dict, NotFound)) for outcome in outcomes[1:])
         assert one.rows("SELECT * FROM record_total WHERE object_id = ?", things) == []
 
 
@@ -223,7 +225,7 @@ def test_concurrent_deletions_delete_once(two: Stores) -> None:
             lambda store, record=record: store.write(records.delete_record, people, record),
         ):
             outcomes = run_together(*[lambda store=store, delete=delete: delete(store) for store in two * 2])
-            assert sorted(type(each).__name__ for each in outcomes) == ["NoneType", "NotFound", "NotFound", "NotFound"]
+            assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NoneType", "NotFound", "NotFound", "NotFound"]
     assert two[0].rows(
         "SELECT type, count(*) FROM change_log WHERE type IN ('activity.deleted', 'record.deleted') GROUP BY type ORDER BY type"
     ) == [

@@ -26,7 +26,7 @@ def test_a_prefix_finds_exactly_the_texts_that_begin_with_it(store: Store, type:
     """Email addresses have an index with a range query; other texts have none."""
     things = store.object("things", {"slug": "word", "type": type}, {"slug": "words", "type": type, "is_list": True})
     written = dict.fromkeys(text for prefix in PREFIXES for text in neighbours(prefix))
-    texts = [text + end for text in written if text and not any(each.isspace() or each == "@" for each in text)]
+    texts = [text + end for text in written if text and not any(letter.isspace() or letter == "@" for letter in text)]
     rows = [{"data": {"word": text, "words": [f"-{end}", text]}} for text in texts]
     for start in range(0, len(rows), 100):
         assert store.write(records.bulk_write, things, "create", rows[start : start + 100])["failed"] == []
@@ -34,4 +34,4 @@ def test_a_prefix_finds_exactly_the_texts_that_begin_with_it(store: Store, type:
         wanted = [text for text in texts if fold(text).startswith(fold(prefix))]
         assert wanted, prefix
         for slug in ("word", "words"):
-            assert [each["data"]["word"] for each in store.find(things, (slug, "startsWith", prefix))] == wanted, (slug, prefix)
+            assert [record["data"]["word"] for record in store.find(things, (slug, "startsWith", prefix))] == wanted, (slug, prefix)

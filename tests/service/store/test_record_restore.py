@@ -18,7 +18,7 @@ Contents = dict[str, tuple[dict[str, Any], str]]
 
 
 def contents(store: Store, object_id: str) -> Contents:
-    return {each["id"]: (each["data"], each["createdAt"]) for each in store.find(object_id)}
+    return {record["id"]: (record["data"], record["createdAt"]) for record in store.find(object_id)}
 
 
 def restore(store: Store, object_id: str, moment: float) -> RestoreOutcome:
@@ -64,8 +64,8 @@ def test_random_histories_are_restored_to_any_moment(store: Store) -> None:
         restored = restore(store, made, moment)
         now = contents(store, made)
         # Records that exchanged unique values since cannot be restored one by one: they are named and stay as they are.
-        assert {each: now.get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed} == {
-            each: past[moment].get(each) for each in now.keys() | past[moment].keys() if each not in restored.failed
+        assert {record_id: now.get(record_id) for record_id in now.keys() | past[moment].keys() if record_id not in restored.failed} == {
+            record_id: past[moment].get(record_id) for record_id in now.keys() | past[moment].keys() if record_id not in restored.failed
         }
         assert all("unique" in reason for reason in restored.failed.values())
         assert not restore(store, made, moment).counts.keys() - {"unchanged"}
@@ -86,11 +86,11 @@ def test_the_history_shows_a_restore(store: Store) -> None:
     store.clock.sleep(60)
     assert restore(store, made, moment).counts == {"deleted": 1, "created": 1}
     assert store.find(made)[0]["data"] == {"code": "a", "n": 1}
-    told = store.read(lambda tx: record_history.read_history(tx, made, one))
-    assert [each["type"] for each in told.changes] == ["record.created", "record.deleted", "record.created"]
-    assert told.since is None
-    told = store.read(lambda tx: record_history.read_history(tx, made, two))
-    assert [each["type"] for each in told.changes] == ["record.deleted", "record.created"]
+    history = store.read(lambda tx: record_history.read_history(tx, made, one))
+    assert [change["type"] for change in history.changes] == ["record.created", "record.deleted", "record.created"]
+    assert history.since is None
+    history = store.read(lambda tx: record_history.read_history(tx, made, two))
+    assert [change["type"] for change in history.changes] == ["record.deleted", "record.created"]
 
 
 def test_values_of_deleted_attributes_are_left_out_and_named(store: Store) -> None:
@@ -119,8 +119,8 @@ def test_moments_outside_the_history_are_refused(store: Store) -> None:
         restore(store, made, store.clock.now() - 100 * 86400 - 1)
     assert restore(store, made, store.clock.now() - 100 * 86400).counts == {}
     one = store.find(made)[0]["id"]
-    told = store.read(lambda tx: record_history.read_history(tx, made, one))
-    assert (told.changes, told.since is None) == ([], False)
+    history = store.read(lambda tx: record_history.read_history(tx, made, one))
+    assert (history.changes, history.since is None) == ([], False)
 
 
 def test_a_change_kept_only_for_a_delivery_is_not_history(store: Store) -> None:
@@ -145,9 +145,9 @@ def test_a_change_kept_only_for_a_delivery_is_not_history(store: Store) -> None:
     store.clock.sleep(60)
     store.engine.write(lambda tx: change_log.forget(tx, store.clock.now(), 100))
     assert [row[0] for row in store.rows("SELECT type FROM change_log")] == ["record.updated"]
-    told = store.read(lambda tx: record_history.read_history(tx, made, one))
+    history = store.read(lambda tx: record_history.read_history(tx, made, one))
     # The history lost the change to 2, so it must not attribute the change to 3 to the wrong author.
-    assert (told.changes, told.since is None) == ([], False)
+    assert (history.changes, history.since is None) == ([], False)
 
 
 def test_events_without_receivers_have_no_body_and_the_others_wait(store: Store) -> None:

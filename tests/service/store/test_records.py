@@ -192,9 +192,9 @@ def test_bulk_create_reports_each_bad_row_and_keeps_the_others(store: Store) -> 
     ]
     outcome = store.write(records.bulk_write, people, "create", items)
     assert (outcome["created"], outcome["updated"]) == (2, 0)
-    assert [each["index"] for each in outcome["failed"]] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(isinstance(each["error"], str) and each["error"] for each in outcome["failed"])
-    assert [each["data"] for each in store.find(people)] == [{"email": "known@x.org"}, {"email": "one@x.org"}, {}]
+    assert [failure["index"] for failure in outcome["failed"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(isinstance(failure["error"], str) and failure["error"] for failure in outcome["failed"])
+    assert [record["data"] for record in store.find(people)] == [{"email": "known@x.org"}, {"email": "one@x.org"}, {}]
     assert store.total(people) == 3
     assert [name for name, _ in events(store)] == ["record.created"] * 3
     assert {key for key, _ in unique_values(store)} == {"known@x.org", "one@x.org"}
@@ -223,7 +223,7 @@ def test_a_bulk_write_stores_the_same_as_single_writes(store: Store, odd: dict[s
         except (BadRequest, Conflict) as fault:
             failed[number] = fault.message
     assert store.rows(f"SELECT data, {columns} FROM {table} ORDER BY seq") == stored
-    assert {each["index"]: each["error"] for each in together["failed"]} == failed
+    assert {failure["index"]: failure["error"] for failure in together["failed"]} == failed
     assert len(stored) + len(failed) == 8
 
 
@@ -241,8 +241,8 @@ def test_upsert_matches_by_id_and_later_rows_see_earlier_ones(store: Store) -> N
     ]
     outcome = store.write(records.bulk_write, people, "upsert", items)
     assert (outcome["created"], outcome["updated"]) == (1, 3)
-    assert [each["index"] for each in outcome["failed"]] == [2, 3, 6]
-    found = {each["id"]: each["data"] for each in store.find(people)}
+    assert [failure["index"] for failure in outcome["failed"]] == [2, 3, 6]
+    found = {record["id"]: record["data"] for record in store.find(people)}
     assert found.pop(ada["id"]) == {"email": "b@x.org", "score": 3}
     assert found.pop(bob["id"]) == {"email": "a@x.org"}
     assert list(found.values()) == [{"email": "c@x.org"}]
@@ -272,7 +272,7 @@ def test_bulk_delete_counts_existing_records(store: Store) -> None:
     foreign = store.create(store.standard("companies"), name="Acme")["id"]
     wanted = [made[0], made[1].upper(), made[0], new_id(), foreign, "x"]
     assert store.write(records.bulk_delete, people, wanted) == 2
-    assert [each["id"] for each in store.find(people)] == made[2:]
+    assert [record["id"] for record in store.find(people)] == made[2:]
     assert store.total(people) == 3
     assert len(unique_values(store)) == 3
 

@@ -145,15 +145,15 @@ BAD_RULES = {
 
 
 def test_a_malformed_rule_has_one_error_and_no_effect(double: Double) -> None:
-    for rule, said in BAD_RULES.items():
+    for rule, expected in BAD_RULES.items():
         refused = double.control("POST", "faults", {"rule": rule})
         assert (refused.status_code, refused.json()["error"]) == (400, "bad_request"), rule
-        assert said in refused.json()["message"], refused.text
+        assert expected in refused.json()["message"], refused.text
     assert double.control("GET", "faults").json() == []
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--ephemeral", "--fault", "GET /api -> drp=after"), "unknown effect 'drp=after'; did you mean drop?"),
         (("--ephemeral", "--host", "0.0.0.0"), "--ephemeral listens on this machine only, not on 0.0.0.0"),
@@ -167,15 +167,15 @@ def test_a_malformed_rule_has_one_error_and_no_effect(double: Double) -> None:
         (("--clock", "today"), "--clock needs --ephemeral"),
     ],
 )
-def test_bad_options_prevent_the_start(options: tuple[str, ...], said: str) -> None:
+def test_bad_options_prevent_the_start(options: tuple[str, ...], expected: str) -> None:
     refused = run_crmctl("serve", *options, "-o", "json").exits(2)
-    assert said in refused.error()["message"]
+    assert expected in refused.error()["message"]
     assert refused.out == ""
     assert list(Path.cwd().iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
+    ("method", "path", "body", "status", "expected"),
     [
         ("GET", "rest", None, 404, "there is no control /_test/rest; the controls are: /reset, /faults"),
         ("GET", "reset", None, 405, "/_test/reset takes POST, not GET"),
@@ -188,9 +188,9 @@ def test_bad_options_prevent_the_start(options: tuple[str, ...], said: str) -> N
         ("POST", "deliveries", {"url": "ftp://x"}, 400, "url"),
     ],
 )
-def test_controls_refuse_invalid_requests(double: Double, method: str, path: str, body: Any, status: int, said: str) -> None:
+def test_controls_refuse_invalid_requests(double: Double, method: str, path: str, body: Any, status: int, expected: str) -> None:
     answer = double.control(method, path, body)
-    assert (answer.status_code, said in answer.json()["message"]) == (status, True), answer.text
+    assert (answer.status_code, expected in answer.json()["message"]) == (status, True), answer.text
 
 
 def test_requests_are_recorded_with_bodies_but_without_keys(double: Double) -> None:
@@ -199,7 +199,7 @@ def test_requests_are_recorded_with_bodies_but_without_keys(double: Double) -> N
     double.create(name="Grace")
     double.client.get("/api/v1/objects", params={"a": "b"})
     requests = double.control("GET", "requests").json()
-    shown = [(each["method"], each["status"], each["query"], each["body"], bool(each["fault"])) for each in requests]
+    shown = [(request["method"], request["status"], request["query"], request["body"], bool(request["fault"])) for request in requests]
     assert shown == [
         ("POST", 201, "", {"data": {"name": "Ada"}}, False),
         ("POST", 500, "", {"data": {"name": "Grace"}}, True),
@@ -279,7 +279,7 @@ def test_every_event_is_delivered_and_recorded(double: Double) -> None:
     ada = double.create(name="Ada").json()
     double.client.delete(f"{double.people()}/{ada['id']}")
     deliveries = double.control("GET", "deliveries?count=2&timeout=100").json()
-    assert [(each["type"], each["status"], each["body"]["recordId"]) for each in deliveries] == [
+    assert [(delivery["type"], delivery["status"], delivery["body"]["recordId"]) for delivery in deliveries] == [
         ("record.created", 200, ada["id"]),
         ("record.deleted", 200, ada["id"]),
     ]

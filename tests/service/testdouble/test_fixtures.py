@@ -67,21 +67,21 @@ def test_a_pulled_organization_is_a_fixture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "expected"),
     [
         ({}, "the fixture data is empty"),
         ({"notes_txt": "x"}, "the fixture data holds notes.txt, which is not read"),
         ({"schem_yaml": SCHEMA}, "the fixture data holds schem.yaml, which is not read"),
     ],
 )
-def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str, str], said: str) -> None:
+def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str, str], expected: str) -> None:
     write(**files)
     refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(2)
-    assert (said in refused.error()["message"], refused.out) == (True, "")
+    assert (expected in refused.error()["message"], refused.out) == (True, "")
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "expected"),
     [
         ({"schema_yaml": "objects: ["}, "the fixture data/schema.yaml is neither JSON nor YAML: line"),
         ({"schema_yaml": SCHEMA.replace("text", "txt")}, "the fixture data/schema.yaml"),
@@ -103,8 +103,8 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
         ),
     ],
 )
-def test_a_broken_fixture_ends_the_service(files: dict[str, str], said: str) -> None:
+def test_a_broken_fixture_ends_the_service(files: dict[str, str], expected: str) -> None:
     write(**files)
     refused = run_crmctl("serve", "--ephemeral", "--fixture", "data", "-o", "json").exits(9)
-    assert said in refused.error()["message"], refused.err
+    assert expected in refused.error()["message"], refused.err
     assert refused.out == ""

@@ -45,7 +45,7 @@ def test_a_record_or_a_file_is_sent_and_a_refusal_exits_with_7(crm: TestService)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("record.creatd", "--to", "http://x"), "there is no event 'record.creatd'"),
         (("record.created", "--to", "x"), "--to 'x' is no web address"),
@@ -57,8 +57,8 @@ def test_a_record_or_a_file_is_sent_and_a_refusal_exits_with_7(crm: TestService)
         (("record.created", "--to", "http://x", "--secret-env", "NONE"), "the signing secret is missing"),
     ],
 )
-def test_bad_input_sends_nothing(words: tuple[str, ...], said: str) -> None:
+def test_bad_input_sends_nothing(words: tuple[str, ...], expected: str) -> None:
     Path("list").write_text("[]")
     Path("text").write_text("{")
     refused = run_crmctl("webhooks", "trigger", *words, "-o", "json", env=SECRET).exits(2)
-    assert said in refused.error()["message"]
+    assert expected in refused.error()["message"]

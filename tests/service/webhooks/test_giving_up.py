@@ -30,8 +30,8 @@ def test_five_days_of_failures_disable_an_endpoint_and_send_an_event(bench: Benc
         assert fail(bench, broken) == "disabled"
         bench.dispatcher.run_once()
         bench.deliver()
-        told = [each for each in other.received if each.headers["webhook-event-type"] == "webhook.disabled"]
-    [about] = [loads(each.body) for each in told]
+        notices = [request for request in other.received if request.headers["webhook-event-type"] == "webhook.disabled"]
+    [about] = [loads(request.body) for request in notices]
     assert (about["endpointId"], about["url"]) == (broken["id"], "http://127.0.0.1:9/")
     [noted] = bench.engine.read(lambda tx: logs.list_entries(tx, action="endpoint.disabled"))
     assert (noted["by"], noted["id"]) == ({"type": "service"}, broken["id"])

@@ -60,7 +60,7 @@ def test_an_endpoint_gets_its_events_next_to_hanging_and_dead_ones(bench: Bench)
         redirecting = stack.enter_context(Receiver(lambda request, number: 302))
         healthy = stack.enter_context(Receiver())
         slow_tls = shaking.url.replace("http:", "https:")
-        for url in [*(each.url for each in slow), dripping.url, slow_tls, redirecting.url, "http://127.0.0.1:9/dead"]:
+        for url in [*(receiver.url for receiver in slow), dripping.url, slow_tls, redirecting.url, "http://127.0.0.1:9/dead"]:
             bench.endpoint(url)
         bench.endpoint(healthy.url)
         for number in range(40):
@@ -79,7 +79,7 @@ def test_an_endpoint_gets_its_events_next_to_hanging_and_dead_ones(bench: Bench)
 def make_proven(bench: Bench, endpoint: dict[str, Any], receiver: Receiver) -> None:
     bench.event()
     bench.deliver()
-    assert [each["state"] for each in bench.history(endpoint)] == ["succeeded"]
+    assert [delivery["state"] for delivery in bench.history(endpoint)] == ["succeeded"]
     receiver.received.clear()
 
 

@@ -110,14 +110,14 @@ def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
         *(ended_try(bench, due) for due in claimed if due.endpoint == gone["id"]),
     ]
     settle(bench, ended)
-    known = {each["id"]: each for each in bench.history(fine)}
+    known = {delivery["id"]: delivery for delivery in bench.history(fine)}
     states = [known[due.delivery]["state"] for due in (first, second, third, fourth, lost)]
     # Another process has claimed the last delivery meanwhile, but this try is in its history too.
     assert states == ["succeeded", "pending", "failed", "succeeded", "pending"]
     assert [bool(known[due.delivery]["settledAt"]) for due in (first, second, third, fourth, lost)] == [True, False, True, True, False]
     assert known[second.delivery]["nextTryAt"] is not None
     histories = [bench.engine.read(lambda tx, due=due: webhooks.get_delivery(tx, due.delivery))["history"] for due in (second, lost)]  # type: ignore[misc]
-    assert [(each[0]["status"], each[0]["error"]) for each in histories] == [(None, "ConnectError: refused"), (200, None)]
+    assert [(attempts[0]["status"], attempts[0]["error"]) for attempts in histories] == [(None, "ConnectError: refused"), (200, None)]
     # The try that ended last decides the endpoint's health; the deleted endpoint leaves nothing.
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, fine["id"]))["health"] == "working"
     assert bench.engine.read(lambda tx: tx.one("SELECT count(*) FROM webhook_attempt")) == (5,)
