@@ -187,6 +187,8 @@ class Pages:
 
     def _answer(self, request: Request, route: PageRoute, handler: Handler, form: FormParts) -> Response:
         queries = _fields(request.scope["query_string"])
+        if any("\0" in text for fields in (queries, form.fields) for texts in fields.values() for text in texts):
+            raise BadRequest("a NUL character is not allowed")
         if route.method == "GET" and "link" in queries and request.state.method != "HEAD":
             return self._enter(request, queries["link"][0])
         engine = self.context.engine
