@@ -142,3 +142,23 @@ def test_missing_objects_are_named(crm: RunningService) -> None:
     assert run_crmctl("mirror", "sync", "peeple").exits(3).error()["details"]["valid"]
     assert "OBJECT.ATTR" in run_crmctl("mirror", "sync", "--exclude", "phone").exits(2).error()["message"]
     assert run_crmctl("mirror", "sql", "SELECT 1").exits(3).error()["hint"] == "crmctl mirror sync makes it"
+
+
+def test_a_newer_or_damaged_mirror_says_how_it_is_made_anew(mirrored: list[str]) -> None:
+    assert mirrored
+    path = place()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE _mirror SET value = '2' WHERE name = 'format'")
+    commands = (("status",), ("search", "Ada"), ("changes", "--no-sync"), ("sync",))
+    for command in commands:
+        error = run_crmctl("mirror", *command).exits(2).error()
+        assert (error["code"], "has the format 2" in error["message"]) == ("damaged_file", True), command
+        assert "mirror remove" in error["hint"]
+    for leftover in path.parent.glob(f"{path.name}-*"):
+        leftover.unlink()
+    path.write_bytes(b"no database" * 1000)
+    for command in commands:
+        error = run_crmctl("mirror", *command).exits(2).error()
+        assert (error["code"], "mirror remove" in (error["hint"] or "")) == ("damaged_file", True), command
+    run_crmctl("mirror", "remove", "--yes").ok()
+    run_crmctl("mirror", "sync", "people").ok()

@@ -180,6 +180,7 @@ def _part(attribute: Attribute, part: str, value: Any) -> SqlValue:
 
 
 FORMAT = 1
+_ANEW = "crmctl mirror remove, then crmctl mirror sync makes it anew"
 ACTIVITIES = "activities"
 """The key of the activities in `_sync`."""
 
@@ -291,17 +292,20 @@ class MirrorFile:
         return opened
 
     @classmethod
-    def read(cls, path: Path, patience: float = 60.0) -> Self | None:
+    def read(cls, path: Path, patience: float = 60.0, *, any_format: bool = True) -> Self | None:
         """Open for reading.
 
-        Return None if there is no file of this version. Raises StorageError, also after `patience` seconds behind a lock.
+        Return None if there is no file of this version. Raises StorageError, also after `patience` seconds behind a lock, and without
+        `any_format` for a file of another version.
         """
         if not path.is_file():
             return None
         with storage_errors(path):
             opened = cls(path, connect_to_read(path, patience))
-            if opened._format() != FORMAT:
+            if (file_format := opened._format()) != FORMAT:
                 opened.close()
+                if file_format is not None and not any_format:
+                    raise _other_format(path, file_format)
                 return None
         return opened
 
@@ -316,12 +320,8 @@ class MirrorFile:
 
     def _prepare(self, profile: str, origin: str) -> None:
         file_format = self._format()
-        if file_format not in (None, FORMAT):
-            raise StorageError(
-                f"the mirror {self.path} has the format {file_format}, this crmctl writes {FORMAT}",
-                hint="crmctl mirror remove, then crmctl mirror sync makes it anew",
-                code="damaged_file",
-            )
+        if file_format is not None and file_format != FORMAT:
+            raise _other_format(self.path, file_format)
         if file_format == FORMAT:
             return
         with self.transaction():
@@ -400,6 +400,10 @@ class MirrorFile:
         return self.path.stat().st_size
 
 
+def _other_format(path: Path, found: int) -> StorageError:
+    return StorageError(f"the mirror {path} has the format {found}, this crmctl writes {FORMAT}", hint=_ANEW, code="damaged_file")
+
+
 def search_table(table: str) -> str:
     return f"_search_{table}"
 
@@ -418,7 +422,10 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise storage_error(error, path) from error
+        failure = storage_error(error, path)
+        if isinstance(failure, StorageError) and failure.code == "damaged_file":
+            failure.hint = _ANEW
+        raise failure from error
 
 
 Fingerprint = Mapping[str, Sequence[Any]]

@@ -285,7 +285,7 @@ def _existing(runtime: Runtime) -> Path:
 def _open(place: Path) -> MirrorFile:
     from crmctl.mirror.file import MirrorFile
 
-    file = MirrorFile.read(place)
+    file = MirrorFile.read(place, any_format=False)
     if file is None:
         _refuse_no_mirror()
     return file
