@@ -176,6 +176,11 @@ def test_a_slug_is_derived_from_the_name(store: Store, name: str, slug: str) -> 
     assert (made["slug"], made["name"], made["displayOrder"]) == (slug, name, 1)
 
 
+def test_objects_without_latin_names_have_slugs_of_their_own(store: Store) -> None:
+    made = [store.write(objects.create_object, objects.NewObject(plural_name=name))["slug"] for name in ("案件", "製品")]
+    assert made == ["object_4", "object_5"]
+
+
 def test_slugs_of_record_fields_are_reserved(store: Store) -> None:
     with pytest.raises(BadRequest, match="created_at"):
         store.write(objects.create_attribute, store.standard("people"), objects.NewAttribute(name="Created at", type="date"))

@@ -81,7 +81,8 @@ def create_object(tx: Tx, new: NewObject, **stamp: Unpack[Stamp]) -> Json:
     plural = require_name(new.plural_name, "pluralName")
     singular = plural if new.singular_name is None else require_name(new.singular_name, "singularName")
     text = require_description(new.description)
-    known_slug = slug_from(plural, "object") if new.slug is None else require_slug(new.slug)
+    last = required(tx.one("SELECT coalesce(max(number), 0) FROM crm_object"))[0]
+    known_slug = slug_from(plural, f"object_{last + 1}") if new.slug is None else require_slug(new.slug)
     if find_object_by_slug(tx, known_slug) is not None:
         raise Conflict(f"there is an object with the slug {known_slug!r} already", {"field": "slug", "slug": known_slug})
     at = to_micros(stamp["now"])
