@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.org.test_apply import at, other
 from tests.org.test_diff import lines_of
 from tests.support.cli import run_crmctl
@@ -123,6 +125,20 @@ def test_a_mask_fails_closed(crm: RunningService) -> None:
     assert Path("crm/records/people.jsonl").read_bytes() == before
     Path("crm/org.toml").write_text(settings.replace("job_title", "nothing"))
     run_crmctl("org", "pull", "crm", "--mask").exits(2)
+
+
+@pytest.mark.parametrize("place", ["description", "name"])
+def test_a_masked_value_in_the_schema_is_a_leak(crm: RunningService, place: str) -> None:
+    crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "ada@acme.org", "notes": "Ada Lovelace"}})
+    text = "As Ada Lovelace wanted it"
+    names = {"pluralName": "Cars", "singularName": "Car", "slug": "cars", "description": text if place == "description" else ""}
+    cars = crm.client.post("/api/v1/objects", json=names).json()["id"]
+    crm.client.post(f"/api/v1/objects/{cars}/attributes", json={"name": text if place == "name" else "Color", "type": "text"})
+    error = run_crmctl("org", "pull", "crm", "--mask").exits(11).error()
+    assert error["code"] == "leak"
+    assert "cars" in error["message"]
+    assert not Path("crm").exists()
+    run_crmctl("org", "pull", "crm", "--mask", "--objects", "people").ok()
 
 
 def test_a_key_repeats_the_replacements(crm: RunningService) -> None:

@@ -113,13 +113,24 @@ class Mask:
         fields = self._masked[kind]
         masked: Json = {name: self._replaced(fields[name], value, "") if name in fields else value for name, value in data.items()}
         for name in masked.keys() & self._scanned[kind]:
-            if any(self._leaks(text) for text in texts_in(masked[name])):
-                raise DifferenceError(
-                    f"{kind.strip()} {row_id}, {name} contains a value that should be masked; the folder was removed",
-                    hint=f'keep = ["OBJECT.ATTR"] in {SETTINGS} names attributes whose values may be shown',
-                    code="leak",
-                )
+            self._refuse_leak(f"{kind.strip()} {row_id}, {name}", masked[name])
         return masked
+
+    def check_schema(self, document: Json) -> None:
+        """Raise DifferenceError if a name or a description in a schema contains a masked value."""
+        for one in document["objects"]:
+            for name in ("pluralName", "singularName", "description"):
+                self._refuse_leak(f"{name} of {one['slug']}", one.get(name))
+            for each in one["attributes"]:
+                self._refuse_leak(f"the name of {one['slug']}.{each['slug']}", each.get("name"))
+
+    def _refuse_leak(self, place: str, value: Any) -> None:
+        if any(self._leaks(text) for text in texts_in(value)):
+            raise DifferenceError(
+                f"{place} contains a value that should be masked; the folder was removed",
+                hint=f'keep = ["OBJECT.ATTR"] in {SETTINGS} names attributes whose values may be shown',
+                code="leak",
+            )
 
     def _leaks(self, text: str) -> bool:
         folded = text.lower()

@@ -269,6 +269,7 @@ class _Writing:
         if self.mask is not None:
             kinds = [*organization.attributes, ACTIVITY_ROWS, MEMBER_ROWS]
             self.mask.see((kind, data) for kind in kinds for _, data in self.tables.rows(Side.LEFT, kind))
+            self.mask.check_schema(organization.schema.wire())
         (place / SCHEMA).write_text(yaml_text.dumps(organization.schema.wire()), encoding="utf-8")
         (place / RECORDS).mkdir()
         records, activities = dict[str, int](), dict[str, int]()
