@@ -8,7 +8,8 @@ import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from http import HTTPStatus
@@ -133,6 +134,9 @@ class TestDouble:
         self._delivered = threading.Condition()
         self._active = 0
         self._released = asyncio.Event()
+        self._control_turn = asyncio.Lock()
+        self._is_open = asyncio.Event()
+        self._is_open.set()
 
     def around(self, context: Context, app: ASGIApp, apps: Apps) -> ASGIApp:
         """Return the application with faults and controls. `apps` makes one on other data."""
@@ -169,6 +173,7 @@ class TestDouble:
         if is_page(scope["path"]):
             await self._app(scope, _replay(body, receive), send)
             return
+        await self._is_open.wait()
         self.clock.tick()
         fault = self.faults.take(scope["method"], scope["path"]) if self._is_ready else None
         self._active += 1
@@ -246,9 +251,17 @@ class TestDouble:
             self._deliveries.clear()
             self._history.clear()
 
-    async def _settle(self) -> None:
-        while self._active:
-            await asyncio.sleep(0.001)
+    @asynccontextmanager
+    async def _settled(self) -> AsyncIterator[None]:
+        """Hold new requests, and wait for those under way."""
+        async with self._control_turn:
+            self._is_open.clear()
+            try:
+                while self._active:
+                    await asyncio.sleep(0.001)
+                yield
+            finally:
+                self._is_open.set()
 
     # -- deliveries ---------------------------------------------------------------------------------------------------------------
 
@@ -318,8 +331,8 @@ class TestDouble:
         async def save(_: Request) -> Json:
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
                 raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
-            await self._settle()
-            self._states[name] = await asyncio.to_thread(self._save)
+            async with self._settled():
+                self._states[name] = await asyncio.to_thread(self._save)
             return {"saved": name}
 
         async def restore(_: Request) -> Json:
@@ -327,8 +340,8 @@ class TestDouble:
             if state is None or not name:
                 known = ", ".join(sorted(filter(None, self._states))) or "none"
                 raise NotFound(f"there is no snapshot {name!r}; saved: {known}")
-            await self._settle()
-            await asyncio.to_thread(self._restore, state)
+            async with self._settled():
+                await asyncio.to_thread(self._restore, state)
             return {"restored": name}
 
         return {"PUT": save, "POST": restore}
@@ -336,12 +349,12 @@ class TestDouble:
     async def _reset(self, _: Request) -> Json:
         self.faults.reset()
         self._release()
-        await self._settle()
-        await asyncio.to_thread(self._restore, self._states[""])
-        if self._seeded is not None:
-            self._seeded.begin("tests")
-        self.clock.reset()
-        self._requests.clear()
+        async with self._settled():
+            await asyncio.to_thread(self._restore, self._states[""])
+            if self._seeded is not None:
+                self._seeded.begin("tests")
+            self.clock.reset()
+            self._requests.clear()
         return {"reset": True}
 
     async def _add_fault(self, request: Request) -> list[dict[str, str | int]]:

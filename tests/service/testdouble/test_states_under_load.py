@@ -1,0 +1,56 @@
+"""States of a test double while requests come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from crmctl.service.testdouble import double as doubles
+
+
+async def call(double: doubles.TestDouble, method: str, path: str) -> int:
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    await double(scope, receive, send)
+    return int(statuses[0])
+
+
+def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    double, events = doubles.TestDouble(), []
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["path"] == "/first":
+            await release.wait()
+        events.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    def save() -> doubles.State:
+        events.append("saved")
+        return doubles.State(None, {}, 0.0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(double, "_app", app, raising=False)
+    monkeypatch.setattr(double, "_save", save)
+
+    async def run() -> list[int]:
+        tasks = []
+        for method, path in (("GET", "/first"), ("PUT", "/_test/snapshots/a"), ("GET", "/second")):
+            tasks.append(asyncio.ensure_future(call(double, method, path)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        release.set()
+        return await asyncio.gather(*tasks)
+
+    release = asyncio.Event()
+    assert asyncio.run(run()) == [200, 200, 200]
+    assert events == ["/first", "saved", "/second"]
