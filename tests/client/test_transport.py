@@ -213,6 +213,13 @@ def test_a_certificate_must_be_trusted(tls: ssl.SSLContext, certificate: Path) -
         stranger.close()
 
 
+def test_a_certificate_of_another_host_name_says_so(tls: ssl.SSLContext, certificate: Path) -> None:
+    with ScriptedServer(tls=tls) as server:
+        error = failure(HttpTransport(ca_bundle=certificate), f"{server.origin.replace('127.0.0.1', 'localhost')}/x")
+    assert error.message.endswith(" is not trusted: Hostname mismatch, certificate is not valid for 'localhost'")
+    assert error.hint == "the base URL must use a host name of the certificate"
+
+
 def test_plain_http_where_tls_was_expected(transport: HttpTransport) -> None:
     # The answer is plain HTTP, whatever the random bytes of the greeting are.
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as answering:

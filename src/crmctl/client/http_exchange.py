@@ -135,6 +135,9 @@ class _Progress(threading.local):
 
 _progress = _Progress()
 
+OTHER_HOST = (62, 64)
+"""OpenSSL's codes for a certificate of another host name or IP address."""
+
 _FAILURES = (httpcore.ProtocolError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProxyError, httpcore.UnsupportedProtocol)
 
 
@@ -224,8 +227,9 @@ def _network_failure(error: Exception, causes: Sequence[BaseException], place: s
     """Return code, message, hint, and whether the failure may pass by itself."""
     cause = _first(causes, ssl.SSLCertVerificationError)
     if cause is not None:
-        untrusted = getattr(cause, "verify_message", "")
-        hint = "--ca-bundle FILE names the certificates to trust"
+        is_other = getattr(cause, "verify_code", 0) in OTHER_HOST
+        hint = "the base URL must use a host name of the certificate" if is_other else "--ca-bundle FILE names the certificates to trust"
+        untrusted = str(getattr(cause, "verify_message", "")).rstrip(".")
         return "tls", f"the certificate of {place} is not trusted: {untrusted}", hint, False
     if isinstance(error, httpcore.ConnectError) and _first(causes, ssl.SSLError):
         return "tls", f"no secure connection to {place}: {reason(error)}", "does the service speak https on this port?", False
