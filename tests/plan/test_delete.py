@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
 from crmctl.write import effect, in_flight
 from crmctl.write.in_flight import DeliveryOptions, SendContext
+from crmctl.write.journal import Journal
 from tests.support.bulkjobs import Silent
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, killed_at
@@ -164,6 +166,34 @@ def test_an_answer_without_effect_is_not_called_a_deletion(client: Client, monke
     assert done.summary.refusals == (effect.UNTRUE,)
     assert isinstance(error_of(done), PartialError)
     monkeypatch.setattr(Crm, "bulk_delete", delete)
+    client.bulk.delete("people", filter="score>=0").raise_for_error()
+
+
+@pytest.mark.parametrize("kind", ["import", "update", "delete"])
+def test_a_job_whose_journal_is_removed_sends_no_further_request(client: Client, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Without its journal and the backup, crmctl could not find out what was written, nor take it back."""
+    people(client, 150)
+    settle, new = Journal.settle, [{"score": n, "email": f"n{n}@acme.com"} for n in range(150)]
+    older = {job.id for job in client.bulk.jobs()}
+
+    def settle_and_vanish(journal: Journal, *words: Any) -> None:
+        settle(journal, *words)
+        if journal.folder.name not in older:
+            shutil.rmtree(journal.folder)
+
+    monkeypatch.setattr(Journal, "settle", settle_and_vanish)
+    runs: dict[str, Callable[[], Any]] = {
+        "import": lambda: client.bulk.import_records("people", new, concurrency=1).raise_for_error(),
+        "update": lambda: client.bulk.update("people", {"status": "contacted"}, filter="score>=0", concurrency=1),
+        "delete": lambda: client.bulk.delete("people", filter="score>=0", concurrency=1),
+    }
+    with pytest.raises(StorageError, match=r"journal\.sqlite is damaged: it was removed while the job ran") as caught:
+        runs[kind]()
+    assert caught.value.hint is None
+    assert kind == "import" or caught.value.message.endswith("; carried out: 100 of 150 rows")
+    assert {job.id for job in client.bulk.jobs()} == older
+    assert len(held(client)) == {"import": 250, "update": 150, "delete": 50}[kind]
+    monkeypatch.undo()
     client.bulk.delete("people", filter="score>=0").raise_for_error()
 
 

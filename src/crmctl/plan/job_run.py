@@ -20,10 +20,10 @@ from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
 from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words, write_results
 from crmctl.read.read_back import Reader
-from crmctl.write.database import JobKind, JobState
+from crmctl.write.database import JobKind, JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, JobStore, Summary, effort, exit_code, summarize
-from crmctl.write.journal import DOUBTED, RIVALS, Journal
+from crmctl.write.journal import DOUBTED, FILE_NAME, RIVALS, Journal
 
 if TYPE_CHECKING:
     from crmctl.plan.row_actions import Resolver
@@ -54,12 +54,17 @@ def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> 
 
 
 def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
-    """Run a job the user just confirmed. If it fails before its first write, delete it and raise the error."""
+    """Run a job the user just confirmed. If it fails before its first write, delete it and raise the error. Also raise the error of a job
+    whose journal was removed meanwhile."""
     store = store_of(context)
     result = run_to_result(context, job, options)
-    info = store.find(job.id)
-    if result.error is not None and info.is_resumable and not info.has_sent:
-        store.remove(info)
+    info = next((info for info in store.list() if info.id == job.id), None)
+    if result.error is not None and (info is None or (info.is_resumable and not info.has_sent)):
+        if info is not None:
+            store.remove(info)
+        else:
+            done = result.summary.counts[RowState.CREATED] + result.summary.counts[RowState.UPDATED]
+            result.error.message += f"; carried out: {done:,} of {result.summary.rows:,} rows"
         if result.error.hint == f"crmctl bulk resume {job.id}":
             result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
         raise result.error
@@ -103,6 +108,7 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             code = ExitCode.PARTIAL
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
+        resumable = resumable and (journal.folder / FILE_NAME).is_file()
         copy = options.failed_copy if unwritten is None else None
         return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
 

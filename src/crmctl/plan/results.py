@@ -162,7 +162,7 @@ def example_summary() -> dict[str, Any]:
 def _check(result: JobResult, rivals: PartialError | None) -> None:
     if result.error is not None:
         own = result.error.hint or ""
-        result.error.hint = own if not result.hint or result.hint in own else result.hint
+        result.error.hint = (own if not result.hint or result.hint in own else result.hint) or None
         raise result.error
     document = result.summary.to_document()
     if result.exit_code is ExitCode.REJECTED:

@@ -37,6 +37,7 @@ from crmctl.write.verdicts import Verdict
 from crmctl.write_ahead_log import begin_log
 
 FILE_NAME = "journal.sqlite"
+REMOVED = "it was removed while the job ran, which can be neither resumed nor undone"
 
 
 @dataclass(frozen=True)
@@ -302,8 +303,10 @@ class Journal:
         """Store an attempt of a batch durably as SENDING. Must return before the first byte is sent (I1).
 
         A further attempt is one of a batch that was definitely refused, or that may be written twice. Raises CrmctlError and stores nothing
-        if a row of a new batch may already be in the service (I2, I3).
+        if a row of a new batch may already be in the service (I2, I3), or the journal was removed.
         """
+        if not (self.folder / FILE_NAME).is_file():
+            raise damaged(self.folder / FILE_NAME, REMOVED)
         if not (self._sent or self._counted()).sends:
             # Move the log into the database before the first request, so that a lost log loses no checks or look-ups.
             with self._lock:
