@@ -20,9 +20,8 @@ from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, UsageEr
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
-    from crmctl.models.resources import Record
+    from crmctl.models.resources import Attribute, Record
     from crmctl.plan.edit import Edited, EditRequest
-    from crmctl.values.yaml_text import EditedText
 
 
 NOT_THE_TEXT = ("changed_meanwhile", "unreadable_file")
@@ -38,18 +37,17 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
 
     Raises InterruptedByUser if the editor fails, UsageError and RejectedError, which name the kept file, for an invalid text.
     """
-    from crmctl.values.yaml_text import EditedText, dumps, shown_data
+    from crmctl.values.yaml_text import dumps, shown_data
 
     command = _editor(runtime)
     attributes = runtime.directory.attributes(object_name, refresh=True)
     record = read_record(runtime, object_name, reference)
     text = HEAD.format(what=record.id, object=object_name) + dumps(shown_data(record.data, attributes))
     path = _written(runtime, text, object_name)
-    edited = EditedText(text, attributes)
     while True:
         _run(command, path, text)
         try:
-            fields = _changes(path, edited)
+            fields = _changes(path, text, attributes)
             if not fields:
                 path.unlink(missing_ok=True)
                 runtime.messages.note("nothing was changed, nothing was sent")
@@ -107,8 +105,10 @@ def _written(runtime: Runtime, text: str, object_name: str) -> Path:
     return Path(name)
 
 
-def _changes(path: Path, edited: EditedText) -> Json:
+def _changes(path: Path, before: str, attributes: Sequence[Attribute]) -> Json:
     """Return the changed fields. Raises UsageError and RejectedError for an unreadable text."""
+    from crmctl.values.yaml_text import edited_values
+
     try:
         text = path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
@@ -117,7 +117,7 @@ def _changes(path: Path, edited: EditedText) -> Json:
         path.unlink(missing_ok=True)
         raise InterruptedByUser("the text is empty; nothing was sent")
     try:
-        return edited.changes(text)
+        return edited_values(before, text, attributes)
     except (UsageError, RejectedError) as error:
         error.message = f"{path}, {error.message}"
         raise

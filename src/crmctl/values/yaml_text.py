@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -116,30 +115,23 @@ def shown_data(data: Mapping[str, Any], attributes: Sequence[Attribute]) -> Json
     return {**{slug: data.get(slug) for slug in slugs}, **{slug: value for slug, value in data.items() if slug not in slugs}}
 
 
-@dataclass(frozen=True)
-class EditedText:
-    """The text before editing, and the attributes that tell how to read values."""
-
-    before: str
-    attributes: Sequence[Attribute]
-
-    def changes(self, after: str) -> Json:
-        """Return the changed values. A deleted line changes nothing. Raises UsageError, with the line, for malformed YAML and unknown
-        names, RejectedError for a value that does not fit."""
-        old, new = _nodes(self.before), _nodes(after)
-        by_slug = {attribute.slug: attribute for attribute in self.attributes}
-        changed = {}
-        for slug, node in new.items():
-            if slug in old and _plain(old[slug]) == _plain(node):
-                continue
-            if slug not in by_slug:
-                names = ", ".join(by_slug)
-                raise UsageError(f"line {_line(node)}: there is no attribute {slug}", hint=f"the attributes are: {names}", code="bad_edit")
-            try:
-                changed[slug] = _value(node, by_slug[slug])
-            except RejectedError as error:
-                raise RejectedError(f"line {_line(node)}: {error.message}", hint=error.hint, code=error.code) from error
-        return changed
+def edited_values(before: str, after: str, attributes: Sequence[Attribute]) -> Json:
+    """Return the values that editing changed. A deleted line changes nothing. Raises UsageError, with the line, for malformed YAML and
+    unknown names, RejectedError for a value that does not fit."""
+    old, new = _nodes(before), _nodes(after)
+    by_slug = {attribute.slug: attribute for attribute in attributes}
+    changed = {}
+    for slug, node in new.items():
+        if slug in old and _plain(old[slug]) == _plain(node):
+            continue
+        if slug not in by_slug:
+            names = ", ".join(by_slug)
+            raise UsageError(f"line {_line(node)}: there is no attribute {slug}", hint=f"the attributes are: {names}", code="bad_edit")
+        try:
+            changed[slug] = _value(node, by_slug[slug])
+        except RejectedError as error:
+            raise RejectedError(f"line {_line(node)}: {error.message}", hint=error.hint, code=error.code) from error
+    return changed
 
 
 def _nodes(text: str) -> dict[str, Any]:
