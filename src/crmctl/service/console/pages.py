@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from http import HTTPStatus
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -22,11 +22,11 @@ from crmctl.service.console.visits import (
     Outcome,
     Redirect,
     Visit,
-    boundary_of,
+    fields_of,
+    form_parts,
     in_zone,
     read_link,
     render,
-    split_parts,
 )
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, BadRequest, Conflict, Fault, Forbidden, OverQuota
@@ -164,7 +164,7 @@ class Pages:
                     raw = await read_body(request, route.form_limit, context.settings.body_timeout) if is_form else b""
                     who = request.cookies.get(self._cookie_name) or _address(request)
                     async with self._places(route).place(who, PAGE_SECONDS):
-                        return await context.work.run(lambda: self._answer(request, route, handler, _parts(request, raw)))
+                        return await context.work.run(lambda: self._answer(request, route, handler, raw))
                 except Fault as error:
                     return self._failure(error)
                 except Exception as error:
@@ -185,8 +185,9 @@ class Pages:
             return work.searches
         return work.writes if route.method == "POST" else work.reads
 
-    def _answer(self, request: Request, route: PageRoute, handler: Handler, form: FormParts) -> Response:
-        queries = _fields(request.scope["query_string"])
+    def _answer(self, request: Request, route: PageRoute, handler: Handler, raw: bytes) -> Response:
+        form = form_parts(raw, request.headers.get("content-type", ""))
+        queries = fields_of(request.scope["query_string"])
         if any("\0" in text for fields in (queries, form.fields) for texts in fields.values() for text in texts):
             raise BadRequest("a NUL character is not allowed")
         if route.method == "GET" and "link" in queries and request.state.method != "HEAD":
@@ -317,16 +318,3 @@ def _welcome(request: Request, area: str) -> Json:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
-
-
-def _parts(request: Request, raw: bytes) -> FormParts:
-    boundary = boundary_of(request.headers.get("content-type", ""))
-    return split_parts(raw, boundary) if boundary else FormParts(_fields(raw))
-
-
-def _fields(encoded: bytes) -> dict[str, list[str]]:
-    """Return the fields of a form or a query. Raises Forbidden for more fields than any page has."""
-    try:
-        return parse_qs(encoded.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=5000, errors="replace")
-    except ValueError as error:
-        raise Forbidden("this form has too many fields") from error

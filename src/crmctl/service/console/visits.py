@@ -14,7 +14,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import jinja2
 
@@ -53,16 +53,21 @@ class FormParts:
     files: dict[str, UploadedFile] = field(default_factory=dict)
 
 
-def boundary_of(content_type: str) -> str | None:
-    """Return the boundary of a multipart form, None for other forms."""
-    found = _BOUNDARY.match(content_type)
-    return found[1] if found else None
+def fields_of(encoded: bytes) -> dict[str, list[str]]:
+    """Return the fields of a form or a query. Raises Forbidden for more fields than any page has."""
+    try:
+        return parse_qs(encoded.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=5000, errors="replace")
+    except ValueError as error:
+        raise Forbidden("this form has too many fields") from error
 
 
-def split_parts(raw: bytes, boundary: str) -> FormParts:
-    """Split a multipart form at its boundary lines. Incomplete parts are dropped."""
+def form_parts(raw: bytes, content_type: str) -> FormParts:
+    """Return the parts of a form. Incomplete parts of a multipart form are dropped. Raises Forbidden."""
+    multipart = _BOUNDARY.match(content_type)
+    if multipart is None:
+        return FormParts(fields_of(raw))
     parts = FormParts()
-    for piece in (b"\r\n" + raw).split(b"\r\n--" + boundary.encode())[1:]:
+    for piece in (b"\r\n" + raw).split(b"\r\n--" + multipart[1].encode())[1:]:
         head, mark, content = piece.partition(b"\r\n\r\n")
         named = _NAME.search(head)
         if not mark or named is None:
