@@ -22,7 +22,6 @@ from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_eve
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
-
 FIGURES_SECONDS = 5.0
 FIGURES_WITHIN = 2.0
 

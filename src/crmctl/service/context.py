@@ -20,7 +20,6 @@ from crmctl.service.store.tx import Ids
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Work
 
-
 RequestLog = Callable[[Mapping[str, Any]], None]
 """Takes a finished request: `time method path status ms keyId requestId address` (never the key)."""
 

@@ -134,7 +134,6 @@ class Failures:
 FAILURES = Failures()
 """The reporter of this process."""
 
-
 _SAYINGS = {
     "missing": "is required",
     "extra_forbidden": "is not a field that is known here",

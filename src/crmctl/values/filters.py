@@ -75,7 +75,6 @@ _LISTED_VALUE = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^",]
 _BY_FOLDED_NAME = {name.lower(): operator for name, operator in OPERATORS.items()}
 _EXAMPLES = "write 'email endsWith @acme.com', 'amount>=1000' or 'email[contains]=acme'; see: crmctl help filters"
 
-
 _QUOTES = "'\""
 _PAIRS = (("'", "'"), ('"', '"'), ("“", "”"), ("„", "“"), ("‘", "’"))
 

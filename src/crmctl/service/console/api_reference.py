@@ -53,7 +53,6 @@ COMMANDS = {
 }
 """The command for each operation."""
 
-
 Row = tuple[str, str, str, bool, int]
 """One field of a body or an answer: name, type, meaning, whether it is required, and depth."""
 

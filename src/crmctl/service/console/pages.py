@@ -40,7 +40,6 @@ from crmctl.service.store.tx import Tx
 MOST_OBJECTS = 12
 """The most objects that the navigation shows; the list of objects has all."""
 
-
 GROUPS = ("Work", "Automation", "Administration")
 
 

@@ -33,7 +33,6 @@ from crmctl.service.store.tx import Tx
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
-
 SHORTEST, LONGEST = 10, 500
 
 _AT_ONCE = threading.BoundedSemaphore(2)

@@ -207,7 +207,6 @@ LONGEST = 80
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
-
 NOTICES = {
     f"{name}-deleted": f"The {name} is deleted." for name in ("endpoint", "report", "workflow", "object", "attribute", "activity", "record")
 }

@@ -147,7 +147,6 @@ CHUNK = 256 * 1024
 ABANDONED_SECONDS = 24 * 3600.0
 """Age at which an unfinished upload belongs to a killed process."""
 
-
 COUNT_SECONDS = 10.0
 """How often files are counted, which other processes add and remove too."""
 

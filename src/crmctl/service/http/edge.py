@@ -100,7 +100,6 @@ _ADDRESS = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 CLIENT_GONE = 499
 """Logged, never sent: the client disconnected before there was an answer."""
 
-
 NO_ROUTE = "none"
 
 

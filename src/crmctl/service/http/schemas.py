@@ -29,7 +29,6 @@ from crmctl.values.operators import Operator
 DEEPEST = 64
 """Deepest nesting of a body: enough for any data, far below the limits of parsers."""
 
-
 MOST_VALUES = 200_000
 """Most values of a body: a hundred records with all attributes that an object can have, several times."""
 
@@ -99,7 +98,6 @@ MOST_FIELDS = 10_000
 """Most fields of a query string. Tighter limits, of conditions for example, apply first."""
 
 _FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
-
 
 UUID_PATTERN = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 

@@ -20,7 +20,6 @@ from crmctl.service.store.webhooks import Attempt, Due
 MOST_HEAD = 100 * 1024
 """Most bytes before the body of an answer, interim answers such as 100 Continue included."""
 
-
 PIECE = 8 * 1024
 """Most bytes of one write, which the system takes at once."""
 

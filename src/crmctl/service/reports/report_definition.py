@@ -43,7 +43,6 @@ _MEASURED = {
     "max": (Family.NUMBER, Family.DATE),
 }
 
-
 Period = Literal["day", "week", "month", "quarter", "year"]
 
 

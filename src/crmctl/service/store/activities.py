@@ -17,7 +17,6 @@ from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 MOST_LINKS = 100
 
-
 _ACTIVITIES = Rows(
     "activity",
     "activity",

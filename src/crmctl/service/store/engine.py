@@ -22,7 +22,6 @@ __all__ = ["Engine", "Tx", "open_engine", "rehearse"]
 
 T = TypeVar("T")
 
-
 if TYPE_CHECKING:
     from crmctl.service.store.postgres import PostgresEngine
 

@@ -24,7 +24,6 @@ from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
 
-
 _COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
 
 

@@ -35,7 +35,6 @@ from crmctl.values.value_readers import canonical_uuid
 
 STANDARD, CUSTOM = "standard", "custom"
 
-
 _OBJECTS = Rows("crm_object", "object", "id, type, plural_name, singular_name, description, slug, is_active, created_at, updated_at")
 
 
@@ -139,7 +138,6 @@ MAX_ATTRIBUTES = 250
 """Most attributes of an object, which take two columns each; SQLite allows 2,000 columns in a table, PostgreSQL 1,600."""
 
 MAX_OPTIONS = 1000
-
 
 _ATTRIBUTES = Rows(
     "attribute",

@@ -156,7 +156,6 @@ Row = tuple[Any, ...]
 MAX_IN = 500
 """Most values in one IN list. The engines allow more, but the statement must stay small enough to be cached."""
 
-
 if TYPE_CHECKING:
     from crmctl.service.store.postgres import PostgresTx
     from crmctl.service.store.sqlite import SqliteTx

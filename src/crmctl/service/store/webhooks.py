@@ -119,7 +119,6 @@ PENDING, SUCCEEDED, FAILED = "pending", "succeeded", "failed"
 TEST_EVENT = "webhook.test"
 MOST_COUNTED = 10_000
 
-
 _DELIVERIES = Rows(
     "webhook_delivery", "delivery", "id, endpoint_id, event_id, event_type, state, attempts, next_try_at, created_at, settled_at"
 )
@@ -332,7 +331,6 @@ MOST_PROBLEM = 300
 """Most characters of an endpoint's last problem in lists; the delivery's history has all of it."""
 
 _WAITS = "d.state = 'pending' AND d.next_try_at <= ? AND d.lease_until <= ? AND d.created_at >= ?"
-
 
 WINDOW = 72 * 3600.0
 """Seconds from an event's first try to its last (specification section 8: up to 3 days)."""

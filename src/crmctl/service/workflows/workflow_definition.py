@@ -232,7 +232,6 @@ def _make_environment() -> _Environment:
 
 _ENVIRONMENT = _make_environment()
 
-
 SCHEDULE = "schedule"
 MOST_ACTIONS = 20
 
