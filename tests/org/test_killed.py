@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.double_client import TestService
-from crmctl.errors import PartialError
+from crmctl.errors import PartialError, UsageError
 from crmctl.org.jobs import raise_unfinished
 from crmctl.org.replacement import finish_replacement, new_content, replace_content, sibling
 from crmctl.plan.results import ImportResult
@@ -65,6 +66,36 @@ def test_a_pull_killed_at_any_rename_is_completed_or_had_no_effect(last: int) ->
     with new_content(folder):
         pass
     assert not sibling(folder).exists()
+
+
+def test_a_folder_that_is_a_mount_point_is_replaced_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("crm")
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    monkeypatch.setattr("crmctl.org.replacement.is_mounted", Path.is_dir)
+    with new_content(folder) as place:
+        assert folder.resolve() in place.parents, "a rename cannot leave the file system"
+        (place / "a").write_text("new")
+        replace_content(folder, ("a",))
+    assert content(folder) == {"a": b"new"}
+
+
+def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("crm")
+    folder.mkdir()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UsageError), new_content(folder) as place:
+        (place / "a").write_text("new")
+        replace_content(folder, ("a",))
+    with pytest.raises(UsageError, match="cannot write crm"):
+        finish_replacement(folder)
+    monkeypatch.undo()
+    finish_replacement(folder)
+    assert content(folder) == {"a": b"new"}
 
 
 @pytest.mark.parametrize("writes", [1, 4, 9])

@@ -20,8 +20,14 @@ NEW, OLD = "new", "old"
 
 
 def sibling(folder: Path) -> Path:
+    """Return the place of the new content: beside the folder, but inside of one with a file system of its own."""
     folder = folder.resolve()
-    return folder.with_name(f".{folder.name}.crmctl")
+    name = f".{folder.name}.crmctl"
+    return folder / name if is_mounted(folder) else folder.with_name(name)
+
+
+def is_mounted(folder: Path) -> bool:
+    return folder.is_dir() and folder.stat().st_dev != folder.parent.stat().st_dev
 
 
 @contextmanager
@@ -56,6 +62,13 @@ def finish_replacement(folder: Path) -> None:
     place = sibling(folder)
     if not (place / NOTE).is_file():
         return
+    try:
+        _move(folder, place)
+    except OSError as error:
+        raise storage_error(error, folder, UsageError(f"cannot write {folder}: {reason(error)}", code="unwritable_file")) from error
+
+
+def _move(folder: Path, place: Path) -> None:
     note = jsontext.loads((place / NOTE).read_bytes())
     folder.mkdir(exist_ok=True)
     (place / OLD).mkdir(exist_ok=True)
