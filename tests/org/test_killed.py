@@ -80,20 +80,25 @@ def test_a_folder_that_is_a_mount_point_is_replaced_inside(monkeypatch: pytest.M
     assert content(folder) == {"a": b"new"}
 
 
-def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder() -> None:
     folder = Path("crm")
     folder.mkdir()
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
+    def refuse(source: Path, target: Path) -> Path:
+        if target.parent == folder:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return source.replace(target)
 
-    monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(UsageError), new_content(folder) as place:
-        (place / "a").write_text("new")
-        replace_content(folder, ("a",))
-    with pytest.raises(UsageError, match="cannot write crm"):
-        finish_replacement(folder)
-    monkeypatch.undo()
+    def replace() -> None:
+        with new_content(folder) as place:
+            (place / "a").write_text("new")
+            replace_content(folder, ("a",))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        for action in (replace, lambda: finish_replacement(folder)):
+            with pytest.raises(UsageError, match="cannot write crm"):
+                action()
     finish_replacement(folder)
     assert content(folder) == {"a": b"new"}
 
