@@ -56,10 +56,10 @@ def test_a_total_of_more_records_than_the_list_shows_is_not_believed_and_not_wai
     assert len(server.reads) < 60
 
 
-@pytest.mark.parametrize("group", [1, 400])
-def test_a_service_that_does_not_heed_the_offset_is_named_as_such(group: int) -> None:
+@pytest.mark.parametrize(("group", "count"), [(1, 400), (400, 400), (1, 101), (1, 150), (1, 250), (400, 150)])
+def test_a_service_that_does_not_heed_the_offset_is_named_as_such(group: int, count: int) -> None:
     server = BulkServer()
-    server.seed([{"n": n} for n in range(400)], lambda n: MOMENT.format(n // group))
+    server.seed([{"n": n} for n in range(count)], lambda n: MOMENT.format(n // group))
     page = server.page
     server.page = lambda query: page({**query, "offset": ["0"]})  # type: ignore[method-assign]
     with pytest.raises(NoProgress) as caught:

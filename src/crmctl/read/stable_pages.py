@@ -286,9 +286,13 @@ class AnchoredPass:
 
         Ends with the list, or beyond `until`, which sets `is_beyond`. Raises NoProgress, Unsorted, and the errors of the list call.
         """
-        at, stalled = self.position, 0
+        at, stalled, head = self.position, 0, None
         while True:
             page = self._anchored()
+            if page.rows and not page.offset:
+                head = page.rows[0].id
+            elif page.is_last and page.rows and page.rows[0].id == head and self._is_deaf(page):
+                raise NoProgress(is_deaf=True)  # only the total ends such a list
             if not self._learn(page):
                 continue
             progress = self._advance(page)
