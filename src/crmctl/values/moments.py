@@ -233,9 +233,9 @@ def micros_of_date(header: str | None) -> int | None:
         return None
 
 
-def to_timestamp(micros: int) -> str:
-    """Return the ISO 8601 form, with microseconds unless it is a whole second."""
-    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+def to_timestamp(micros: int, timespec: str = "auto") -> str:
+    """Return the ISO 8601 form, by default with microseconds unless it is a whole second."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def in_a_sentence(timestamp: str, now: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.query.clauses import FilterReader, list_order, text_search
+from crmctl.client.query.clauses import FilterReader, list_order, moment_filter, text_search
 from crmctl.client.query.groups import Measures, RecordGroups, sample
 from crmctl.client.query.record_filter import ListOrder, RecordFilter
 from crmctl.client.query.record_query import RecordQuery
@@ -17,6 +17,7 @@ from crmctl.client.query.related_records import dangling_ids
 from crmctl.errors import UsageError
 from crmctl.models.resources import Attribute, Record
 from crmctl.values.conditions import value_test
+from crmctl.values.filters import parse_clause
 from crmctl.values.moments import EPOCH, read_moment
 from crmctl.values.operators import Operator
 from tests.client.query.memorycrm import ATTRIBUTES, COMPANIES, NOW, MemoryCrm, Told
@@ -280,3 +281,17 @@ def test_a_text_is_searched_in_every_text_attribute() -> None:
     assert found == {one.id for one in RECORDS["people"] if any(test(one.data.get(slug)) for slug, test in tests)}
     assert found
     assert RecordFilter() & RecordFilter(is_impossible=True) == RecordFilter(is_impossible=True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "operands"),
+    [
+        ("created_at>=2026-01-03", ["2026-01-03T00:00:00.000Z"]),
+        ("created_at=2026-01-03", ["2026-01-03T00:00:00.000Z", "2026-01-04T00:00:00.000Z"]),
+        ("updated_at>2026-01-03T10:00:00.123456Z", ["2026-01-03T10:00:00.123456Z"]),
+    ],
+)
+def test_times_are_sent_so_that_a_service_that_compares_texts_finds_the_first_moment(condition: str, operands: list[str]) -> None:
+    clause = parse_clause(condition)
+    (bound,) = moment_filter(clause.target, clause, NOW).bounds
+    assert [one.value for one in bound.conditions] == operands

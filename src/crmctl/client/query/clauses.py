@@ -154,11 +154,16 @@ def _bound(name: str, least: int | None, below: int | None) -> Bound:
     conditions = []
     if least is not None:
         operator, at = (Operator.GREATER_THAN_OR_EQUAL, least) if least % 1_000 == 0 else (Operator.GREATER_THAN, least - MICRO)
-        conditions.append(Condition(name, operator, to_timestamp(at)))
+        conditions.append(Condition(name, operator, _operand(at)))
     if below is not None:
         operator, at = (Operator.LESS_THAN, below) if below % 1_000 == 0 else (Operator.LESS_THAN_OR_EQUAL, below - MICRO)
-        conditions.append(Condition(name, operator, to_timestamp(at)))
+        conditions.append(Condition(name, operator, _operand(at)))
     return Bound(name, least, below, tuple(conditions))
+
+
+def _operand(at: int) -> str:
+    """Return a time with milliseconds, as most services write theirs: one that compares texts would take 00Z for later than 00.000Z."""
+    return to_timestamp(at, timespec="milliseconds" if at % 1_000 == 0 else "auto")
 
 
 MOST_EXCLUDED = 20
