@@ -39,7 +39,7 @@ NO_PAGES = {
 DEFINITIONS = """
 reports:
   - name: Pipeline by stage
-    description: What is open and what was won
+    description: Open and won deals
     object: deals
     groupBy: stage
     measures: [{function: sum, attribute: amount}, {function: count}]
@@ -47,29 +47,29 @@ reports:
   - {name: Employees, object: companies, groupBy: industry, measures: [{function: avg, attribute: employees}, {function: count}]}
 workflows:
   - name: Call new people
-    description: Whoever is new is called within a day
+    description: Call new people within a day
     object: people
     trigger: record/created
     enabled: true
     conditions: [{attributeSlug: status, operator: equals, value: new}]
     actions: [{type: createActivity, title: "Call them"}]
-  - name: Tell the warehouse of every deal that was won
+  - name: Tell the warehouse about won deals
     object: deals
     trigger: record/updated
     enabled: true
     actions: [{type: callUrl, url: "https://10.0.0.1/orders"}]
-  - name: The list of Monday
+  - name: Monday list
     trigger: schedule
     cron: "0 7 * * 1"
     timezone: Europe/Berlin
     enabled: true
     actions: [{type: createActivity, title: The week}]
-  - name: Of each kind an action
+  - name: One action of each kind
     object: people
     trigger: record/updated
     enabled: false
     actions:
-      - {type: createActivity, title: "Call {{ record.data.email }}", summary: "Whoever is new\nis called.", linkedRecords: []}
+      - {type: createActivity, title: "Call {{ record.data.email }}", summary: "New people\nget a call.", linkedRecords: []}
       - type: updateRecord
         data: {status: contacted, name: {first: "{{ data.x }}", last: Müller}, score: 12345, notes: null, tags: [a, ב, 株式]}
       - {type: createRecord, object: deals, data: {name: "{{ record.data.job_title }}", amount: {amount: 1200.5, currency: EUR}}}
@@ -248,7 +248,7 @@ def _activities(desk: _Desk, people: list[str], deal: str) -> str:
 def _schema(desk: _Desk) -> dict[str, list[str]]:
     people = desk.ids["people"]
     attributes = {attribute["slug"]: attribute["id"] for attribute in desk.get(f"objects/{people}/attributes")["attributes"]}
-    made = desk.post("objects", {"pluralName": "Projects", "singularName": "Project", "description": "What we do for others"})["id"]
+    made = desk.post("objects", {"pluralName": "Projects", "singularName": "Project", "description": "Work for customers"})["id"]
     status = f"/objects/{people}/attributes/{attributes['status']}"
     return {
         "/objects": ["/objects"],
@@ -301,8 +301,8 @@ def _automation(desk: _Desk) -> dict[str, list[str]]:
     runs = {name: desk.post(f"reports/{report}/run", {})["run"]["id"] for name, report in found.items() for _ in range(2)}
     report = found["Pipeline by stage"]
     known = {workflow["name"]: workflow["id"] for workflow in desk.get("workflows")["workflows"]}
-    workflows = [known[name] for name in ("Call new people", "Tell the warehouse of every deal that was won", "The list of Monday")]
-    every_kind = f"/workflows/{known['Of each kind an action']}"
+    workflows = [known[name] for name in ("Call new people", "Tell the warehouse about won deals", "Monday list")]
+    every_kind = f"/workflows/{known['One action of each kind']}"
     run = [add_ended_run(desk.service, workflows[0], error) for error in (None, "the record is gone", None)][1]
     add_ended_run(desk.service, workflows[1], "https://10.0.0.1/orders: not a public address")
     one = f"/workflows/{workflows[0]}"

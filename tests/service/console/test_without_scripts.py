@@ -123,7 +123,7 @@ def change_actions(reader: PlainReader) -> None:
 def automate(reader: PlainReader) -> None:
     reader.open("/console/reports").follow("New report").press("Choose", {"Records of": "Companies"})
     reader.press("Save", {"Name": "By industry", "Figures": True, "Group by": "Industry", "Figure 1": "Number of records"})
-    reader.follow("Edit").press("Save", {"Description": "Who is what"})
+    reader.follow("Edit").press("Save", {"Description": "Companies by industry"})
     assert "completed" in reader.press("Run").text
     assert reader.follow("CSV").text.startswith("\ufeffindustry")
     reader.open("/console/reports").follow("By industry").follow("Delete").press("Delete the report")
