@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def _root(tree: dict[str, Any]) -> str:
-    from crmctl.cli.help_topics import ENVIRONMENT
+    from crmctl.cli.help_topics import PAGES
     from crmctl.errors import EXIT_CODE_MEANINGS
 
     commands = [(f"{_name(item)}(1)", item["summary"]) for item in tree["commands"]]
@@ -47,7 +47,7 @@ def _root(tree: dict[str, Any]) -> str:
             (".SH COMMANDS", *_terms(commands)),
             (".SH OPTIONS", "Every command accepts them too.", *_options(tree["commonOptions"])),
             (".SH EXIT STATUS", *_terms((str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items())),
-            (".SH ENVIRONMENT", *_terms(row for section in ENVIRONMENT.sections for row in section.rows)),
+            (".SH ENVIRONMENT", *_terms(row for rows in PAGES["environment"].sections.values() for row in rows)),
         ],
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import get_args, get_type_hints
 
-from crmctl.cli import help_topics
 from crmctl.cli.help_text import render
+from crmctl.cli.help_topics import PAGES
 from crmctl.cli.options import common_options
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.models.resources import AttributeType
@@ -41,7 +41,7 @@ def test_every_operator_has_a_sign_or_takes_no_value() -> None:
 
 
 def test_every_operator_is_explained_and_documented() -> None:
-    [rows] = [section.rows for section in help_topics.filters_page().sections if section.title.startswith("Operators")]
+    [rows] = [rows for title, rows in PAGES["filters"].sections.items() if title.startswith("Operators")]
     named = {term: [OPERATOR_ROWS[word] for word in re.findall(r"[A-Za-z]+", text) if word in list(Operator)] for term, text in rows}
     assert {one for each in named.values() for one in each} == set(Operator) == set(OPERATORS)
     assert set(named.pop("no value")) == VALUELESS
@@ -50,14 +50,13 @@ def test_every_operator_is_explained_and_documented() -> None:
 
 def test_the_language_of_filters_is_explained_on_one_screen() -> None:
     """A screen of 24 lines and 80 columns, with a line for the prompt."""
-    lines = render(help_topics.filters_page(), 80).splitlines()
+    lines = render(PAGES["filters"], 80).splitlines()
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 80
 
 
 def test_there_is_one_list_of_formats() -> None:
     spelled = "|".join(OUTPUT_FORMATS)
-    assert help_topics.OUTPUT.usage.endswith(spelled)
-    [rows] = [section.rows for section in help_topics.OUTPUT.sections if section.title == "Formats"]
-    assert {name for term, _ in rows for name in term.split(", ")} == set(OUTPUT_FORMATS)
+    assert PAGES["output"].usage.endswith(spelled)
+    assert {name for term, _ in PAGES["output"].sections["Formats"] for name in term.split(", ")} == set(OUTPUT_FORMATS)
     assert get_args(get_type_hints(common_options, include_extras=True)["output"])[-1].metavar == spelled

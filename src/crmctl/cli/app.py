@@ -201,11 +201,11 @@ class CommandGroup(_StrictOptions, TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from crmctl.cli.help_text import HelpPage, Section, render
+        from crmctl.cli.help_text import HelpPage, render
 
         commands = sorted(self.commands.items())
         page = HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
-        page.sections.append(Section("Commands", [(name, _summary(command)) for name, command in commands]))
+        page.sections = {"Commands": [(name, _summary(command)) for name, command in commands]}
         page.examples = [example for _, command in commands for example in _examples(command)[:1]]
         formatter.write(render(page, formatter.width))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from crmctl.cli.options import ADVANCED, WIDEST
 from crmctl.cli.registry import CommandEntry
@@ -22,24 +22,21 @@ TOPIC_NAMES = (
 )
 
 
-class Section(NamedTuple):
-    """A heading and its two-column rows."""
-
-    title: str
-    rows: list[tuple[str, str]]
+Rows = Sequence[tuple[str, str]]
+"""Two columns."""
 
 
 @dataclass
 class HelpPage:
-    """One help page, top to bottom."""
+    """One help page, top to bottom; its sections are rows by their heading."""
 
     usage: str
     description: str = ""
-    sections: list[Section] = field(default_factory=list)
+    sections: dict[str, Rows] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     """Options that another page explains, by that page."""
     examples: list[str] = field(default_factory=list)
-    last: Section | None = None
+    last: dict[str, Rows] = field(default_factory=dict)
     footer: str = ""
 
 
@@ -65,11 +62,11 @@ def command_page(about: Json, common: Sequence[Json], *, is_whole: bool) -> Help
     usual, advanced = _usual_and_advanced(about["options"])
     page = HelpPage(usage=" ".join([about["command"], *words, "[options]"]), description=about["help"], examples=about["examples"])
     rows = [(argument["name"], argument["help"]) for argument in about["arguments"]]
-    page.sections = [Section("Arguments", rows), Section("Options", option_rows(usual))]
+    page.sections = {"Arguments": rows, "Options": option_rows(usual)}
     names = [max(option["names"], key=len) for option in _usual_and_advanced(common)[0]]
     page.names["Common options (explained by: crmctl help options)"] = [*names, "..."]
     if is_whole:
-        page.last = Section(ADVANCED, option_rows(advanced))
+        page.last = {ADVANCED: option_rows(advanced)}
     else:
         page.examples = page.examples[:EXAMPLES]
         names = [min(option["names"], key=len) for option in advanced]
@@ -83,19 +80,14 @@ def root_page(entries: Sequence[CommandEntry], common: Sequence[Json], *, is_who
     page = HelpPage(usage="crmctl <command> [options]", description="The command line of the Customer Records Service.")
     for title in dict.fromkeys(entry.section for entry in entries):
         if title != ADVANCED or is_whole:
-            page.sections.append(Section(title, [(entry.name, entry.help) for entry in entries if entry.section == title]))
-    page.sections.append(
-        Section(
-            "Common options, before or after any command",
-            [
-                *option_rows(usual),
-                ("--version", "Print the version."),
-                ("-h, --help", "Explain a command."),
-                ("--help-all", "Also explain its advanced options."),
-            ],
-        )
-    )
-    page.last = Section("Advanced common options", option_rows(advanced)) if is_whole else None
+            page.sections[title] = [(entry.name, entry.help) for entry in entries if entry.section == title]
+    page.sections["Common options, before or after any command"] = [
+        *option_rows(usual),
+        ("--version", "Print the version."),
+        ("-h, --help", "Explain a command."),
+        ("--help-all", "Also explain its advanced options."),
+    ]
+    page.last = {"Advanced common options": option_rows(advanced)} if is_whole else {}
     page.examples = [
         "crmctl demo",
         "crmctl auth login --base-url https://crm.example.com",
@@ -113,15 +105,14 @@ def render(page: HelpPage, width: int) -> str:
     if page.description:
         blocks.append("\n\n".join(_paragraph(part, width) for part in page.description.strip().split("\n\n")))
     blocks.append(f"Usage\n  {page.usage}")
-    blocks.extend(_columns(section, width) for section in page.sections if section.rows)
+    blocks.extend(_columns(title, rows, width) for title, rows in page.sections.items() if rows)
     for title, names in page.names.items():
         if names:
             indented = textwrap.fill(", ".join(names), width - 2, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
             blocks.append(f"{title}\n{indented}")
     if page.examples:
         blocks.append("\n".join(["Examples", *(f"  $ {example}" for example in page.examples)]))
-    if page.last is not None and page.last.rows:
-        blocks.append(_columns(page.last, width))
+    blocks.extend(_columns(title, rows, width) for title, rows in page.last.items() if rows)
     if page.footer:
         blocks.append(page.footer)
     return "\n\n".join(blocks) + "\n"
@@ -133,10 +124,10 @@ def _paragraph(text: str, width: int) -> str:
     return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False)
 
 
-def _columns(section: Section, width: int) -> str:
-    first = min(max(len(left) for left, _ in section.rows), 34)
-    lines = [section.title]
-    for left, right in section.rows:
+def _columns(title: str, rows: Rows, width: int) -> str:
+    first = min(max(len(left) for left, _ in rows), 34)
+    lines = [title]
+    for left, right in rows:
         wrapped = textwrap.wrap(right, max(20, width - first - 4), break_on_hyphens=False) or [""]
         if len(left) > first:
             lines.append(f"  {left}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from crmctl.cli.app import describe_common_options
-from crmctl.cli.help_text import HelpPage, Section, option_rows
+from crmctl.cli.help_text import HelpPage, option_rows
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.dedupe.merge_plan import SURVIVOR_RULES, VALUE_RULES
 from crmctl.dedupe.rules import (
@@ -43,160 +41,11 @@ def _operator_rows() -> list[tuple[str, str]]:
     return [*rows, ("no value", f"{', '.join(valueless)}: 'phone isEmpty'")]
 
 
-def filters_page() -> HelpPage:
-    return HelpPage(
-        usage="--filter 'ATTRIBUTE OPERATOR VALUE', repeatable: all must match",
-        sections=[
-            Section(
-                "Operators: sign, or word in any case",
-                _operator_rows(),
-            ),
-            Section(
-                "Targets",
-                [
-                    ("a part", "'address.city=Rome', 'name.first~ad', 'amount>1000 EUR'"),
-                    ("a reference", "'company=Acme' looks up the name, 'company.domain=acme.com' any field; 'company=ID'"),
-                    ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01',"),
-                    ("", "'created_at=today', yesterday, 3mo; = a day is all of that day"),
-                    ("wire form", "'email[contains]=acme': every byte after = is the value"),
-                ],
-            ),
-        ],
-        examples=["crmctl records list people --filter 'email$=@acme.com' --filter 'score>=90'"],
-        footer="--strict makes an impossible value an error. Many requests are announced first.",
-    )
-
-
-def _formats_by_help() -> dict[str, list[str]]:
+def _format_rows() -> list[tuple[str, str]]:
     names: dict[str, list[str]] = {}
     for name, row in OUTPUT_FORMATS.items():
         names.setdefault(row.help, []).append(name)
-    return names
-
-
-OUTPUT = HelpPage(
-    usage=f"crmctl <command> --output {'|'.join(OUTPUT_FORMATS)}",
-    description="stdout carries data only; all else goes to stderr. On a terminal the default is a table, in a pipe it is JSON.",
-    sections=[
-        Section(
-            "Formats",
-            [(", ".join(names), text) for text, names in _formats_by_help().items()],
-        ),
-        Section(
-            "On stderr, with any format but table",
-            [
-                ("error", "one JSON object, always the last line: tail -n 1 | jq .error.code"),
-                ("warning: ...", "one line each, before it; without a warning the object is all there is"),
-                ("findings", "in .error.details, where a run that has some ends with an error"),
-                ("notes", "at the end of a run that succeeds; at once when it is long and progress is shown"),
-            ],
-        ),
-    ],
-    examples=[
-        "crmctl records list people --fields name,email",
-        "crmctl records list people --query '[].data.email'",
-        "crmctl records list people --all -o csv --excel-safe > people.csv",
-    ],
-)
-
-ENVIRONMENT = HelpPage(
-    usage="CRMCTL_NAME=value crmctl <command>",
-    description="A flag wins over the environment, the environment over the profile, the profile over the default.",
-    sections=[
-        Section(
-            "Variables",
-            [
-                ("CRMCTL_API_KEY", "the API key; wins over the keyring"),
-                ("CRMCTL_BASE_URL", "the service's address"),
-                ("CRMCTL_ID_TOKEN, CRMCTL_ID_TOKEN_FILE", "the identity token of a CI job, for auth login --oidc"),
-                ("CRMCTL_PROFILE", "the profile to use"),
-                ("CRMCTL_OUTPUT", "the default output format"),
-                ("CRMCTL_TIMEOUT", "longest wait for one answer, in seconds"),
-                ("CRMCTL_MAX_ANSWER_MB", "most MB that are read of one answer, decompressed; 128"),
-                ("CRMCTL_NO_INPUT", "never ask"),
-                ("CRMCTL_READ_ONLY", "refuse every write before any request"),
-                ("CRMCTL_WEBHOOK_SECRET", "the signing secret of webhooks listen and verify"),
-                ("CRMCTL_CONFIG_DIR, CRMCTL_STATE_DIR, CRMCTL_CACHE_DIR", "folders of settings, jobs and caches"),
-                ("NO_COLOR, CLICOLOR_FORCE", "colour off, colour on"),
-                ("HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE", "the usual network settings"),
-            ],
-        ),
-    ],
-    examples=["CRMCTL_API_KEY=... CRMCTL_BASE_URL=https://crm.example.com crmctl records count people"],
-)
-
-SCHEDULING = HelpPage(
-    usage="crmctl <command> --ping https://hc.example.com/ping/UUID",
-    description="crmctl has no scheduler. These run a nightly check; --ping tells a monitor of start, success and failure.",
-    sections=[
-        Section(
-            "systemd: crm-check.timer, with ExecStart=crmctl check --ping URL in crm-check.service",
-            [("[Timer]", ""), ("OnCalendar=", "*-*-* 06:00"), ("Persistent=", "true")],
-        ),
-        Section("cron", [("0 6 * * *", "cd /srv/crm && crmctl check --ping URL --quiet")]),
-        Section("GitHub: in the workflow's file", [("on:", "{schedule: [{cron: '0 6 * * *'}]}"), ("run:", "crmctl check --ping URL")]),
-        Section(
-            "GitLab: Build > Pipeline schedules, and in .gitlab-ci.yml",
-            [("rules:", "[{if: '$CI_PIPELINE_SOURCE == \"schedule\"'}]"), ("script:", "[crmctl check --ping URL]")],
-        ),
-    ],
-    footer="Keep CRMCTL_STATE_DIR from run to run: it holds the mirror, the trend and interrupted jobs.",
-)
-
-
-def matching_page() -> HelpPage:
-    """Return the page of `crmctl help matching`: how to write --match and --keep."""
-    return HelpPage(
-        usage="crmctl bulk dedupe OBJECT --match EXPR [--match EXPR ...] [--keep RULE ...]",
-        description="Records match when all terms of one --match hold. Empty values never match.",
-        sections=[
-            Section(
-                "Terms",
-                [
-                    ("email", "equal in the attribute's normal form"),
-                    ("name~0.92", "similarity of at least 0.92 (from 0.5 to 0.99)"),
-                    ("website:domain", "equal in another normal form; address.city: a part of a value"),
-                    ("first+last:name~0.9", "several attributes as one text"),
-                    ("born~0.6?", "must hold only if both records have a value"),
-                ],
-            ),
-            Section("Normal forms", [(form.name, form.about) for form in FORMS.values()]),
-            Section("Measures of similarity (~)", [(_forms_measured(name), about) for name, about in MEASURES.items()]),
-            Section("Which record survives (--keep)", list(SURVIVOR_RULES.items())),
-            Section("Which value it gets (--keep ATTR=)", list(VALUE_RULES.items())),
-        ],
-        examples=[
-            "crmctl bulk dedupe people --match 'name~0.9,phone,born?' --keep phone=newest --review",
-        ],
-        footer="crmctl help matching-words: default forms, ignored words",
-    )
-
-
-def words_page() -> HelpPage:
-    """Return the page of `crmctl help matching-words`: the tables behind the normal forms."""
-    return HelpPage(
-        usage="crmctl help matching-words",
-        sections=[
-            Section("Default form of an attribute", [(form, text) for form in FORMS if (text := _used_for(form))]),
-            Section(
-                "Words ignored or read as others",
-                [
-                    ("titles", " ".join(sorted(TITLES))),
-                    ("legal forms", " ".join((*sorted(LEGAL_FORMS), *GLUED_FORMS))),
-                    ("streets", " ".join(f"{word}={read}" for word, read in sorted(STREET_WORDS.items()))),
-                ],
-            ),
-            Section(
-                "Values ignored except in the form exact",
-                [
-                    ("words", f"{', '.join(sorted(NO_VALUES))}; 000, 999999"),
-                    ("but names", ", ".join(sorted(ALSO_NAMES))),
-                    ("dates", " ".join(f"{day[:4]}-{day[4:6]}-{day[6:]}" for day in sorted(NO_DATES))),
-                    ("mailboxes", f"{' '.join(sorted(ROLE_MAILBOXES))}; test@test.com"),
-                ],
-            ),
-        ],
-    )
+    return [(", ".join(alike), text) for text, alike in names.items()]
 
 
 def _used_for(form: str) -> str:
@@ -238,18 +87,113 @@ reports:
 """
 
 _LOADED = "Loading changes the report of this name or creates it, and never deletes one. The console shows it in the same form."
-_FILTERS = ("filters", "conditions that all hold: {attributeSlug, operator, value}; crmctl help filters lists the operators")
+_FILTERS = "conditions that all hold: {attributeSlug, operator, value}; crmctl help filters lists the operators"
 
-REPORT_FILES = HelpPage(
-    usage="crmctl reports init > reports.yaml; crmctl service load reports.yaml",
-    description=f"A YAML file with the reports of crmctl's own service. {_LOADED}",
-    sections=[
-        Section(
-            "Fields of an entry of reports:",
-            [
+PAGES: dict[str, HelpPage] = {
+    "exit-codes": HelpPage(
+        usage="crmctl <command>; echo $?",
+        sections={"Exit codes": [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]},
+    ),
+    "filters": HelpPage(
+        usage="--filter 'ATTRIBUTE OPERATOR VALUE', repeatable: all must match",
+        sections={
+            "Operators: sign, or word in any case": _operator_rows(),
+            "Targets": [
+                ("a part", "'address.city=Rome', 'name.first~ad', 'amount>1000 EUR'"),
+                ("a reference", "'company=Acme' looks up the name, 'company.domain=acme.com' any field; 'company=ID'"),
+                ("a moment", "'created_at<2y', 'updated_at>-30d', 'birthday>=1990-01-01',"),
+                ("", "'created_at=today', yesterday, 3mo; = a day is all of that day"),
+                ("wire form", "'email[contains]=acme': every byte after = is the value"),
+            ],
+        },
+        examples=["crmctl records list people --filter 'email$=@acme.com' --filter 'score>=90'"],
+        footer="--strict makes an impossible value an error. Many requests are announced first.",
+    ),
+    "matching": HelpPage(
+        usage="crmctl bulk dedupe OBJECT --match EXPR [--match EXPR ...] [--keep RULE ...]",
+        description="Records match when all terms of one --match hold. Empty values never match.",
+        sections={
+            "Terms": [
+                ("email", "equal in the attribute's normal form"),
+                ("name~0.92", "similarity of at least 0.92 (from 0.5 to 0.99)"),
+                ("website:domain", "equal in another normal form; address.city: a part of a value"),
+                ("first+last:name~0.9", "several attributes as one text"),
+                ("born~0.6?", "must hold only if both records have a value"),
+            ],
+            "Normal forms": [(form.name, form.about) for form in FORMS.values()],
+            "Measures of similarity (~)": [(_forms_measured(name), about) for name, about in MEASURES.items()],
+            "Which record survives (--keep)": list(SURVIVOR_RULES.items()),
+            "Which value it gets (--keep ATTR=)": list(VALUE_RULES.items()),
+        },
+        examples=["crmctl bulk dedupe people --match 'name~0.9,phone,born?' --keep phone=newest --review"],
+        footer="crmctl help matching-words: default forms, ignored words",
+    ),
+    "matching-words": HelpPage(
+        usage="crmctl help matching-words",
+        sections={
+            "Default form of an attribute": [(form, text) for form in FORMS if (text := _used_for(form))],
+            "Words ignored or read as others": [
+                ("titles", " ".join(sorted(TITLES))),
+                ("legal forms", " ".join((*sorted(LEGAL_FORMS), *GLUED_FORMS))),
+                ("streets", " ".join(f"{word}={read}" for word, read in sorted(STREET_WORDS.items()))),
+            ],
+            "Values ignored except in the form exact": [
+                ("words", f"{', '.join(sorted(NO_VALUES))}; 000, 999999"),
+                ("but names", ", ".join(sorted(ALSO_NAMES))),
+                ("dates", " ".join(f"{day[:4]}-{day[4:6]}-{day[6:]}" for day in sorted(NO_DATES))),
+                ("mailboxes", f"{' '.join(sorted(ROLE_MAILBOXES))}; test@test.com"),
+            ],
+        },
+    ),
+    "output": HelpPage(
+        usage=f"crmctl <command> --output {'|'.join(OUTPUT_FORMATS)}",
+        description="stdout carries data only; all else goes to stderr. On a terminal the default is a table, in a pipe it is JSON.",
+        sections={
+            "Formats": _format_rows(),
+            "On stderr, with any format but table": [
+                ("error", "one JSON object, always the last line: tail -n 1 | jq .error.code"),
+                ("warning: ...", "one line each, before it; without a warning the object is all there is"),
+                ("findings", "in .error.details, where a run that has some ends with an error"),
+                ("notes", "at the end of a run that succeeds; at once when it is long and progress is shown"),
+            ],
+        },
+        examples=[
+            "crmctl records list people --fields name,email",
+            "crmctl records list people --query '[].data.email'",
+            "crmctl records list people --all -o csv --excel-safe > people.csv",
+        ],
+    ),
+    "options": HelpPage(usage="crmctl [options] <command> [options]", sections={"Common options": option_rows(describe_common_options())}),
+    "environment": HelpPage(
+        usage="CRMCTL_NAME=value crmctl <command>",
+        description="A flag wins over the environment, the environment over the profile, the profile over the default.",
+        sections={
+            "Variables": [
+                ("CRMCTL_API_KEY", "the API key; wins over the keyring"),
+                ("CRMCTL_BASE_URL", "the service's address"),
+                ("CRMCTL_ID_TOKEN, CRMCTL_ID_TOKEN_FILE", "the identity token of a CI job, for auth login --oidc"),
+                ("CRMCTL_PROFILE", "the profile to use"),
+                ("CRMCTL_OUTPUT", "the default output format"),
+                ("CRMCTL_TIMEOUT", "longest wait for one answer, in seconds"),
+                ("CRMCTL_MAX_ANSWER_MB", "most MB that are read of one answer, decompressed; 128"),
+                ("CRMCTL_NO_INPUT", "never ask"),
+                ("CRMCTL_READ_ONLY", "refuse every write before any request"),
+                ("CRMCTL_WEBHOOK_SECRET", "the signing secret of webhooks listen and verify"),
+                ("CRMCTL_CONFIG_DIR, CRMCTL_STATE_DIR, CRMCTL_CACHE_DIR", "folders of settings, jobs and caches"),
+                ("NO_COLOR, CLICOLOR_FORCE", "colour off, colour on"),
+                ("HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE", "the usual network settings"),
+            ],
+        },
+        examples=["CRMCTL_API_KEY=... CRMCTL_BASE_URL=https://crm.example.com crmctl records count people"],
+    ),
+    "report-files": HelpPage(
+        usage="crmctl reports init > reports.yaml; crmctl service load reports.yaml",
+        description=f"A YAML file with the reports of crmctl's own service. {_LOADED}",
+        sections={
+            "Fields of an entry of reports:": [
                 ("name, object", "required: a unique name, and the slug of the object"),
                 ("description", "a text for readers"),
-                (_FILTERS[0], _FILTERS[1]),
+                ("filters", _FILTERS),
                 ("columns", "one result per record: slugs, id, created_at, updated_at; without it all attributes"),
                 ("groupBy", "instead of columns: one result per value of this attribute"),
                 ("groupPeriod", "with the groupBy of a date: day, week, month, quarter or year"),
@@ -257,65 +201,51 @@ REPORT_FILES = HelpPage(
                 ("sort", "{field, order}: a column of the results, asc or desc"),
                 ("limit", "most results, up to 100,000; 10,000 by default"),
             ],
-        ),
-        Section("Names of measures", [("count, sum_amount", "the function, and the slug of its attribute")]),
-    ],
-    examples=["crmctl service load reports.yaml --dry-run", "crmctl reports run 'Deals by stage'"],
-    footer="crmctl service dump prints the reports that a service has.",
-)
-
-WORKFLOW_FILES = HelpPage(
-    usage="crmctl service load workflows.yaml",
-    description=f"A YAML file with the workflows of crmctl's own service. {_LOADED.replace('report', 'workflow')}",
-    sections=[
-        Section(
-            "Fields of an entry of workflows:",
-            [
+            "Names of measures": [("count, sum_amount", "the function, and the slug of its attribute")],
+        },
+        examples=["crmctl service load reports.yaml --dry-run", "crmctl reports run 'Deals by stage'"],
+        footer="crmctl service dump prints the reports that a service has.",
+    ),
+    "workflow-files": HelpPage(
+        usage="crmctl service load workflows.yaml",
+        description=f"A YAML file with the workflows of crmctl's own service. {_LOADED.replace('report', 'workflow')}",
+        sections={
+            "Fields of an entry of workflows:": [
                 ("name, trigger", "required; triggers: record/created, record/updated, record/deleted,"),
                 ("", "activity/created, activity/updated, activity/deleted, schedule"),
                 ("object", "slug of the object; required for triggers of records"),
                 ("description, enabled", "a text for readers; false switches the workflow off"),
                 ("cron, timezone", "with the trigger schedule: '0 6 * * 1', Europe/Berlin"),
-                ("conditions", _FILTERS[1]),
+                ("conditions", _FILTERS),
                 ("actions", "up to 20, carried out in order"),
             ],
-        ),
-        Section(
-            "Actions",
-            [
+            "Actions": [
                 ("type: updateRecord", "data; object and recordId name another record"),
                 ("type: createRecord", "object, data"),
                 ("type: createActivity", "title, summary, activityDate, linkedRecords, participants"),
                 ("type: callUrl", "url, headers, body; repeat: true calls again after a crash"),
             ],
-        ),
-        Section("Values", [("'{{ record.data.email }}'", "a template; steps and event are known as well")]),
-    ],
-    examples=["crmctl service load workflows.yaml --dry-run", "crmctl workflows run 'Greet new people' --wait"],
-    footer="crmctl service dump prints the workflows that a service has.",
-)
-
-
-def _exit_codes_page() -> HelpPage:
-    rows = [(str(int(code)), meaning) for code, meaning in EXIT_CODE_MEANINGS.items()]
-    return HelpPage(usage="crmctl <command>; echo $?", sections=[Section("Exit codes", rows)])
-
-
-def _options_page() -> HelpPage:
-    return HelpPage(
-        usage="crmctl [options] <command> [options]", sections=[Section("Common options", option_rows(describe_common_options()))]
-    )
-
-
-PAGES: dict[str, Callable[[], HelpPage]] = {
-    "exit-codes": _exit_codes_page,
-    "filters": filters_page,
-    "matching": matching_page,
-    "matching-words": words_page,
-    "output": lambda: OUTPUT,
-    "options": _options_page,
-    "environment": lambda: ENVIRONMENT,
-    "report-files": lambda: REPORT_FILES,
-    "workflow-files": lambda: WORKFLOW_FILES,
-    "scheduling": lambda: SCHEDULING,
+            "Values": [("'{{ record.data.email }}'", "a template; steps and event are known as well")],
+        },
+        examples=["crmctl service load workflows.yaml --dry-run", "crmctl workflows run 'Greet new people' --wait"],
+        footer="crmctl service dump prints the workflows that a service has.",
+    ),
+    "scheduling": HelpPage(
+        usage="crmctl <command> --ping https://hc.example.com/ping/UUID",
+        description="crmctl has no scheduler. These run a nightly check; --ping tells a monitor of start, success and failure.",
+        sections={
+            "systemd: crm-check.timer, with ExecStart=crmctl check --ping URL in crm-check.service": [
+                ("[Timer]", ""),
+                ("OnCalendar=", "*-*-* 06:00"),
+                ("Persistent=", "true"),
+            ],
+            "cron": [("0 6 * * *", "cd /srv/crm && crmctl check --ping URL --quiet")],
+            "GitHub: in the workflow's file": [("on:", "{schedule: [{cron: '0 6 * * *'}]}"), ("run:", "crmctl check --ping URL")],
+            "GitLab: Build > Pipeline schedules, and in .gitlab-ci.yml": [
+                ("rules:", "[{if: '$CI_PIPELINE_SOURCE == \"schedule\"'}]"),
+                ("script:", "[crmctl check --ping URL]"),
+            ],
+        },
+        footer="Keep CRMCTL_STATE_DIR from run to run: it holds the mirror, the trend and interrupted jobs.",
+    ),
 }

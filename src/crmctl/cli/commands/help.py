@@ -51,7 +51,7 @@ def _page(words: list[str], width: int) -> str:
     if topic in TOPIC_NAMES:
         from crmctl.cli.help_topics import PAGES
 
-        return render(PAGES[topic](), width)
+        return render(PAGES[topic], width)
     page = command_help(words, width)
     if page is None:
         listing = f"crmctl --help lists the commands; topics: {', '.join(TOPIC_NAMES)}"
