@@ -12,7 +12,6 @@ from crmctl.output.streams import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from crmctl.cli.runtime import Runtime
     from crmctl.plan.changes import Deletion

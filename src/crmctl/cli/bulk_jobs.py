@@ -39,7 +39,7 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
     if reference is None:
         if remove:
             raise UsageError("say which job to remove", hint="crmctl bulk jobs JOB --remove")
-        _list(runtime)
+        _list(runtime, context)
     elif remove:
         removed = remove_job(context, reference, keep=runtime.dry_run)
         runtime.done({"removed": removed}, f"removed job {removed}")
@@ -47,11 +47,11 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
         runtime.emitter.emit_result(store_of(context).find(reference).to_document())
 
 
-def _list(runtime: Runtime) -> None:
+def _list(runtime: Runtime, context: RuntimeContext) -> None:
     from crmctl.output.views import table_view
     from crmctl.plan.requests import store_of
 
-    store = store_of(RuntimeContext(runtime))
+    store = store_of(context)
     for damaged in store.damaged():
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
     rows = [job.to_document() for job in store.list()]
@@ -121,7 +121,7 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     runtime.confirm(f"Undo job {job.id}: {what}")
     if not runtime.dry_run:
         plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)
-        runtime.schema_changed()
+        runtime.directory.forget()
     text = f"job {job.id}: {what} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
     show(runtime, plan.to_document(), text)
     plan.raise_for_error()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
     from crmctl.clock import Clock
-    from crmctl.errors import CrmctlError
     from crmctl.models.findings import Finding
     from crmctl.models.jsontext import Json
     from crmctl.output.progress import ProgressDisplay

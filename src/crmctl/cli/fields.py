@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from crmctl.cli.targets import find_member, find_record, known_attributes, named_value, on_object, on_record, read_json_object
 from crmctl.errors import ForbiddenError, NotFoundError, RejectedError, UsageError
@@ -218,11 +218,9 @@ def body_of(fields: Sequence[str]) -> Json:
         *outer, last = name.split(".")
         target: Any = body
         for key in outer:
-            target = target.setdefault(key, {})
-            if not isinstance(target, dict):
-                _refuse_twice(name)
-        if last in target:
-            _refuse_twice(name)
+            target = target.setdefault(key, {}) if isinstance(target, dict) else None
+        if not isinstance(target, dict) or last in target:
+            raise UsageError(f"-f {name} is given twice, or is a value and an object", hint="give each key once")
         target[last] = value
     return body
 
@@ -241,7 +239,3 @@ def _field(text: str) -> tuple[str, Any]:
     if "" in name.split("."):
         raise UsageError(f"-f {text!r} is not key=value", hint=hint)
     return name, value
-
-
-def _refuse_twice(name: str) -> NoReturn:
-    raise UsageError(f"-f {name} is given twice, or is a value and an object", hint="give each key once")

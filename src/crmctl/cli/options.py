@@ -70,23 +70,7 @@ DataOption = Annotated[
     str | None, typer.Option("--data", metavar="JSON|@FILE|-", help="Fields as a JSON object, from a file or from stdin.")
 ]
 CurrencyOption = Annotated[str | None, typer.Option("--currency", metavar="CODE", help="Default currency, such as EUR.")]
-SortOption = Annotated[
-    str | None,
-    typer.Option(
-        "--sort",
-        metavar="ATTR",
-        help="created_at, updated_at, an attribute or company.name. crmctl reads all matches to sort by an attribute.",
-    ),
-]
-OrderOption = Annotated[str | None, typer.Option("--order", metavar="asc|desc", help="Ascending or descending.")]
-SampleOption = Annotated[int | None, typer.Option("--sample", metavar="N", help="Show N random records.")]
-SeedOption = Annotated[
-    int | None, typer.Option("--seed", metavar="N", help="With --sample: repeat the same choice while the data is unchanged.")
-]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Fail, not warn, when a condition can never match.")]
-LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", help="Show at most N; 50 by default.")]
-AllOption = Annotated[bool, typer.Option("--all", help="Show all.")]
-OffsetOption = Annotated[int, typer.Option("--offset", metavar="N", help="Skip the first N.")]
 PlainSetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Set any other field by its JSON name; repeatable. FIELD:=JSON sets a JSON value."),
@@ -182,14 +166,22 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "ping": (PingOption, None, None),
     "filters": (FilterOption, None, None),
-    "limit": (LimitOption, None, None),
-    "every": (AllOption, False, None),
-    "offset": (OffsetOption, 0, None),
-    "sort": (SortOption, None, None),
-    "order": (OrderOption, None, None),
+    "limit": (NUMBER, None, typer.Option("--limit", metavar="N", help="Show at most N; 50 by default.")),
+    "every": (bool, False, typer.Option("--all", help="Show all.")),
+    "offset": (int, 0, typer.Option("--offset", metavar="N", help="Skip the first N.")),
+    "sort": (
+        TEXT,
+        None,
+        typer.Option(
+            "--sort",
+            metavar="ATTR",
+            help="created_at, updated_at, an attribute or company.name. crmctl reads all matches to sort by an attribute.",
+        ),
+    ),
+    "order": (TEXT, None, typer.Option("--order", metavar="asc|desc", help="Ascending or descending.")),
     "strict": (StrictOption, False, None),
-    "sample": (SampleOption, None, None),
-    "seed": (SeedOption, None, None),
+    "sample": (NUMBER, None, typer.Option("--sample", metavar="N", help="Show N random records.")),
+    "seed": (NUMBER, None, typer.Option("--seed", metavar="N", help="With --sample: repeat the same choice while the data is unchanged.")),
     "ids": (TEXT, None, typer.Option("--ids", metavar="FILE|-", help="Record ids: one per line, or a table with an id column.")),
 }
 """Options of several commands, by the name of the parameter: kind of the value, default, and declaration unless the kind has it."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Attribute, Record
-    from crmctl.plan.edit import Edited, EditRequest
 
 
 NOT_THE_TEXT = ("changed_meanwhile", "unreadable_file")
@@ -53,9 +52,12 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
                 runtime.messages.note("nothing was changed, nothing was sent")
                 RecordDisplay(runtime, object_name).emit(record.wire)
                 return
-            from crmctl.plan.edit import EditRequest
+            from crmctl.plan.edit import EditRequest, edit, preview_edit
 
-            done = _sent(runtime, EditRequest(object_name, record, fields, attributes, path))
+            context, request = WaitingContext(runtime), EditRequest(object_name, record, fields, attributes, path)
+            if runtime.dry_run:
+                preview_edit(context, request)
+            done = edit(context, request)
             break
         except WouldSend:
             path.unlink(missing_ok=True)
@@ -68,15 +70,6 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
             _keep_and_raise(InterruptedByUser("interrupted"), path)
     RecordDisplay(runtime, object_name).emit(done.record.wire)
     runtime.messages.hint(f"crmctl bulk undo {done.job} puts back what was there")
-
-
-def _sent(runtime: Runtime, request: EditRequest) -> Edited:
-    from crmctl.plan.edit import edit, preview_edit
-
-    context = WaitingContext(runtime)
-    if runtime.dry_run:
-        preview_edit(context, request)
-    return edit(context, request)
 
 
 def _editor(runtime: Runtime) -> list[str]:

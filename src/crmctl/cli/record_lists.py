@@ -50,17 +50,16 @@ class RecordDisplay:
         self._attributes = (known_attributes(runtime, object_name) or []) if dotted or is_table else []
         self._given_context = context
         self._is_one_page = False
-        self._lookups = self._field_lookups() if dotted else None
+        self._lookups: FieldLookups | None = None
+        if dotted:
+            from crmctl.client.query.related_records import FieldLookups
+
+            self._lookups = FieldLookups(self._context, self._attributes, self._names)
         self._labels = [_Labels(self._context, attribute) for attribute in self._labelled()] if is_table else []
 
     @cached_property
     def _context(self) -> QueryContext:
         return self._given_context() if self._given_context else shown_context(self._runtime)
-
-    def _field_lookups(self) -> FieldLookups:
-        from crmctl.client.query.related_records import FieldLookups
-
-        return FieldLookups(self._context, self._attributes, self._names)
 
     @property
     def _through(self) -> Sequence[str]:
@@ -322,7 +321,9 @@ def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: in
     elif not measures.by:
         runtime.emitter.emit_result(rows[0])
     else:
-        runtime.emitter.emit_items(rows, _right_aligned(generic_view(rows, "records"), measures.by))
+        view = generic_view(rows, "records")
+        columns = (replace(column, kind="text" if column.header in measures.by else "number") for column in view.columns)
+        runtime.emitter.emit_items(rows, replace(view, columns=tuple(columns)))
     if len(rows) < len(every):
         runtime.messages.note(f"showing {len(rows):,} of {len(every):,} groups; --limit shows more")
 
@@ -366,10 +367,6 @@ def _amount_text(amount: Any, code: str, measure: str) -> str:
     number = round(Decimal(amount), 2) if measure == "avg" else Decimal(amount)
     places = max(usual, -int(number.normalize().as_tuple().exponent))
     return f"{number:,.{places}f} {code}".strip()
-
-
-def _right_aligned(view: View, by: Sequence[str]) -> View:
-    return replace(view, columns=tuple(replace(column, kind="text" if column.header in by else "number") for column in view.columns))
 
 
 def _named(runtime: Runtime, object_name: str, by: Sequence[str], rows: list[Json]) -> list[Json]:

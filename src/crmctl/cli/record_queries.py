@@ -14,7 +14,6 @@ from crmctl.errors import DeniedError, StorageError, UsageError
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.client.query.record_filter import QueryContext, ReadingCost, RecordFilter
-    from crmctl.client.query.record_query import RecordQuery
     from crmctl.mirror.file import SyncState
     from crmctl.mirror.local_copy import MirroredLists
     from crmctl.models.resources import Record
@@ -64,12 +63,6 @@ def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | Non
     return FilterReader(query_context(runtime, strict=strict), object_name).read(filters)
 
 
-def record_query(context: QueryContext, object_name: str, wanted: RecordFilter) -> RecordQuery:
-    from crmctl.client.query.record_query import RecordQuery
-
-    return RecordQuery(context, object_name, wanted)
-
-
 def check_references(context: QueryContext, object_name: str, wanted: RecordFilter) -> None:
     """After an empty answer, warn about ids of missing records. Raises UsageError with --strict."""
     from crmctl.client.query.related_records import dangling_ids
@@ -84,8 +77,10 @@ def one_list(
     """Return the conditions that the service can apply to a list, and a test for the others, if any."""
     if not filters:
         return (), None
+    from crmctl.client.query.record_query import RecordQuery
+
     context = query_context(runtime, strict=strict)
-    return record_query(context, object_name, read_filter(runtime, object_name, filters, strict=strict)).one_list()
+    return RecordQuery(context, object_name, read_filter(runtime, object_name, filters, strict=strict)).one_list()
 
 
 def approve_cost(runtime: Runtime, cost: ReadingCost, *, agreed: bool = False) -> None:

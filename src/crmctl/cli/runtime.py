@@ -144,10 +144,6 @@ class Runtime:
         names, self.emitter.fields = self.emitter.fields, None
         return names
 
-    def schema_changed(self) -> None:
-        """Forget cached objects and attributes."""
-        self.directory.forget()
-
     @property
     def dry_run(self) -> bool:
         return bool(self.flags.get("dry_run"))

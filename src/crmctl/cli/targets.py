@@ -12,8 +12,6 @@ from crmctl.cli.runtime import counted
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from crmctl.cli.runtime import Runtime
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Attribute, Member, Record
@@ -260,11 +258,11 @@ def _check(runtime: Runtime, object_name: str, condition: Condition, record: Rec
 
 
 def _only(runtime: Runtime, object_name: str, given: str, condition: Condition) -> Record:
-    from crmctl.cli.record_queries import query_context, read_filter, record_query
+    from crmctl.cli.record_queries import query_context, read_filter
+    from crmctl.client.query.record_query import RecordQuery
     from crmctl.models.resources import PAGE_LIMIT
 
-    context = query_context(runtime)
-    query = record_query(context, object_name, read_filter(runtime, object_name, [given]))
+    query = RecordQuery(query_context(runtime), object_name, read_filter(runtime, object_name, [given]))
     page = next(query.pages(PAGE_LIMIT))
     if len(page.items) == 1:
         _check(runtime, object_name, condition, page.items[0])
@@ -291,11 +289,10 @@ TELLING = ("email", "domain", "email_address", "phone")
 
 def record_name(runtime: Runtime, record: Record, attributes: Sequence[Attribute]) -> str:
     """Return `Ada Lovelace (ada@acme.com)`, or the id if the record has no name."""
-    shown = [
+    name, telling = (
         next((text for slug in slugs if (text := value_text(runtime, record.data.get(slug), slug, attributes))), "")
         for slugs in (NAMING, TELLING)
-    ]
-    name, telling = shown
+    )
     return f"{name} ({telling})" if name and telling else name or telling or record.id
 
 

@@ -178,7 +178,7 @@ def _add_delete(app: CommandApp, noun: Noun) -> None:
         runtime.confirm(f"Delete {what}", (lambda: stake.format(records_at_stake(runtime, words[0]))) if stake else None)
         reach(runtime, noun, words, lambda path: runtime.crm.session.request("DELETE", path))
         if stake:
-            runtime.schema_changed()
+            runtime.directory.forget()
         runtime.done({"deleted": 1}, f"deleted {what}")
 
     register(_with_item(noun, delete))

@@ -153,5 +153,5 @@ def _option_edits(texts: Sequence[str]) -> Json:
 
 
 def _emit(runtime: Runtime, attribute: Attribute) -> None:
-    runtime.schema_changed()
+    runtime.directory.forget()
     runtime.emitter.emit_item(attribute, NOUN.view)

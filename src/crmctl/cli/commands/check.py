@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, UsageError
 from crmctl.models.ids import suggestion
-
-if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
 
 app = CommandApp()
 
@@ -28,7 +26,7 @@ app = CommandApp()
     ],
 )
 def check_data(
-    ctx: typer.Context,
+    runtime: Runtime,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the check files (*.yaml).")] = Path("checks"),
     select: Annotated[list[str] | None, typer.Option("--select", metavar="NAME", help="Only this check; repeatable.")] = None,
     no_sync: Annotated[bool, typer.Option("--no-sync", help="Use the mirror as it is.")] = False,
@@ -51,7 +49,6 @@ def check_data(
     from crmctl.plan.checks import open_mirror, read_checks, run_checks, suggest_checks
     from crmctl.values.yaml_text import dumps
 
-    runtime: Runtime = ctx.obj
     runtime.start_ping(ping)
     context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:

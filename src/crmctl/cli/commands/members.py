@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import find_member
 from crmctl.cli.verbs import NOUNS, noun_app
-
-if TYPE_CHECKING:
-    pass
 
 NOUN = NOUNS["members"]
 app = noun_app("members")

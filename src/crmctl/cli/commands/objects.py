@@ -82,5 +82,5 @@ def update_object(
 
 
 def _emit(runtime: Runtime, wire: Json) -> None:
-    runtime.schema_changed()
+    runtime.directory.forget()
     runtime.emitter.emit_item(wire, NOUN.view)

@@ -236,7 +236,7 @@ def apply_org(
     try:
         result = apply(context, request, approve)
     finally:
-        runtime.schema_changed()
+        runtime.directory.forget()
     if runtime.dry_run:
         text = f"{folder}: {counted(result.changes, 'change')}; nothing was sent"
     elif result.job is None:

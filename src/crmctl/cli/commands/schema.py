@@ -85,7 +85,7 @@ def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = Fals
         apply(runtime.crm, wanted, changes, present, done)
     finally:
         if made:
-            runtime.schema_changed()
+            runtime.directory.forget()
     counts = {f"{action}d": made[action] for action in (ChangeAction.CREATE, ChangeAction.UPDATE, ChangeAction.DELETE)}
     nothing = "nothing to do: the service has all of it"
     runtime.done(counts, ", ".join(f"{name} {count}" for name, count in counts.items()) if made else nothing)

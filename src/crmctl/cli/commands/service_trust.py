@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
+from crmctl.cli.runtime import Runtime
 from crmctl.cli.service_data import opened, write
 from crmctl.cli.targets import named_value
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from crmctl.cli.runtime import Runtime
-    from crmctl.service.store.tx import Tx
 
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
 
@@ -32,7 +29,7 @@ GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.
     ],
 )
 def add_trust(
-    ctx: typer.Context,
+    runtime: Runtime,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust, for the audit log.")],
     scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="Scope of the keys; repeatable.")],
     github: Annotated[str | None, typer.Option("--github", metavar="OWNER/REPO", help="Trust a GitHub repository.")] = None,
@@ -54,7 +51,6 @@ def add_trust(
 
     Runs of pull requests are refused unless a --claim names event_name (GitHub) or pipeline_source (GitLab).
     """
-    runtime: Runtime = ctx.obj
     if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
     expected = _github(github, repository_id, workflow) if github else _gitlab(gitlab, project_id) if gitlab else {}
@@ -68,18 +64,13 @@ def add_trust(
 
         now = runtime.clock.now()
         trust = oidc_trusts.Trust(name, address, expected, scopes, round(parse_expiry(ttl, now) - now), dev)
-
-        def add(tx: Tx) -> dict[str, object]:
-            return oidc_trusts.add_trust(tx, trust, ids=new_id, now=now)
-
-        added = write(runtime, engine, add)
+        added = write(runtime, engine, lambda tx: oidc_trusts.add_trust(tx, trust, ids=new_id, now=now))
     runtime.emitter.emit_item({"dryRun": True} | added if runtime.dry_run else added)
 
 
 @trusts.command("list", examples=["crmctl service trust list"])
-def list_trusts(ctx: typer.Context, data: DataOption = None, database_url: DatabaseOption = None) -> None:
+def list_trusts(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the trusts with their claims and scopes."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import oidc_trusts
 
@@ -89,13 +80,12 @@ def list_trusts(ctx: typer.Context, data: DataOption = None, database_url: Datab
 
 @trusts.command("remove", writes=None, examples=["crmctl service trust remove nightly"])
 def remove_trust(
-    ctx: typer.Context,
+    runtime: Runtime,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
     """Remove a trust; its keys work until they expire."""
-    runtime: Runtime = ctx.obj
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import oidc_trusts
 

@@ -11,7 +11,6 @@ from crmctl.cli.verbs import NOUNS, find_item, noun_app
 from crmctl.errors import PendingError, ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from crmctl.client.runs import Followed
     from crmctl.models.jsontext import Json
     from crmctl.models.resources import Workflow
 
@@ -103,10 +102,6 @@ def run_and_wait(runtime: Runtime, workflow: Workflow, data: Json | None, second
     except KeyboardInterrupt:
         runtime.messages.warn("the run goes on; crmctl workflows runs shows it")
         raise
-    _show(runtime, workflow, followed, seconds)
-
-
-def _show(runtime: Runtime, workflow: Workflow, followed: Followed, seconds: float) -> None:
     runs = [run.wire for run in followed.runs]
     hint = f"crmctl workflows runs {workflow.id}"
     if not followed.ended:
