@@ -126,11 +126,10 @@ class MergeResult:
         first = next((row for name in ("refused", "failed") for row in self.left.get(name, ())), None)
         why = f"; group {first['group']}: {first['error']}" if first else ""
         hint = "crmctl bulk dedupe again makes a plan of what there is now" if "refused" in others else None
+        details = {**others, "rows": document["rows"]}
         if document["merged"] or self.counts[GroupState.PARTLY]:
-            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details={**others, "rows": document["rows"]})
-        raise RejectedError(
-            f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details={**others, "rows": document["rows"]}
-        )
+            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details=details)
+        raise RejectedError(f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details=details)
 
     def _done(self, kind: StepKind) -> int:
         return self.steps.get((kind, StepState.DONE), 0)

@@ -75,15 +75,13 @@ class Survey(Spill):
 
     def fill_members(self) -> None:
         """Read only the wanted records, not what refers to them. Raises read errors."""
-        self._fetch_members(partial(self._take_all, self._schema.object_id))
 
-    def _fetch_members(self, see: RecordSink) -> None:
         def announce(cost: Cost) -> None:
             if cost.requests > LONG_READ:
                 self._tell(f"reading {len(self._ids):,} records of the plan: about {cost.requests:,} requests")
 
         for page in fetch(Reader(self._service, self._schema.object_id), self._ids, announce):
-            see(page)
+            self._take_all(self._schema.object_id, page)
 
     @property
     def objects(self) -> list[str]:
@@ -112,7 +110,7 @@ class Survey(Spill):
         for record_id, _ in members:
             if (record := copy.record(object_id, record_id)) is not None:
                 self.take(object_id, record)
-        self._look_for_missing(partial(self._take_all, object_id))
+        self._look_for_missing()
         losers = [record_id for record_id, loses in members if loses]
         for at in range(0, len(losers), MANY):
             for holder in copy.referring_to(object_id, losers[at : at + MANY]):
@@ -128,9 +126,9 @@ class Survey(Spill):
                     for page in scan(lookup.lister, Listing(object_id), seen):
                         see(page)
                 if object_id == self._schema.object_id:
-                    self._look_for_missing(see)
+                    self._look_for_missing()
             elif object_id == self._schema.object_id:
-                self._fetch_members(see)
+                self.fill_members()
 
     def _ask(self, lookup: Lookup, newest: Page[Record], see: RecordSink) -> bool:
         """Find the references to losers with filters, if that is cheap. Return whether `see` received all of them."""
@@ -144,9 +142,8 @@ class Survey(Spill):
     def refresh(self) -> None:
         """Read the records changed since. Deletions show only when a record is written. Raises read errors."""
         for object_id, lookup in self._lookups.items():
-            see = partial(self._take_all, object_id)
-            if not lookup.refresh(see) and object_id == self._schema.object_id:
-                self._fetch_members(see)
+            if not lookup.refresh(partial(self._take_all, object_id)) and object_id == self._schema.object_id:
+                self.fill_members()
 
     def read_activities(self) -> None:
         """Read all activities and keep those that name a loser. Raises read errors."""
@@ -201,30 +198,15 @@ class Survey(Spill):
     def _loses(self, record_id: str) -> bool:
         return self._db.execute("SELECT 1 FROM member WHERE id = ? AND loses", (record_id,)).fetchone() is not None
 
-    def _look_for_missing(self, see: RecordSink) -> None:
+    def _look_for_missing(self) -> None:
         """Read missing records by id. A list alone never proves that a record is gone."""
-        missing = [row[0] for row in self._db.execute("SELECT id FROM member WHERE data IS NULL").fetchall()]
-        for record_id in missing:
+        for (record_id,) in self._db.execute("SELECT id FROM member WHERE data IS NULL").fetchall():
             with suppress(NotFoundError):
-                see([self._service.get_record(self._schema.object_id, record_id)])
+                self.take(self._schema.object_id, self._service.get_record(self._schema.object_id, record_id))
 
 
 BACKWARDS = (StepKind.CLAIM, StepKind.SURVIVOR, StepKind.FREE, StepKind.REFERENCE)
 """Survivors release unique values before the losers take them back."""
-
-
-def take_back(sender: MergeSender, group: int) -> None:
-    """Undo every step of a group that was carried out. Raises errors that end the job."""
-    done = sender.journal.steps(group, StepState.DONE)
-    for kind in BACKWARDS:
-        back = []
-        for step in [step for step in done if step.kind is kind]:
-            with suppress(NotFoundError):
-                back.append(sender.restorable(step, sender.service.get_record(step.object_id, step.target).data)[0])
-        sender.write([step for step in back if step is not None], back=True)
-    for step in done:
-        if step.kind is StepKind.ACTIVITY and (links := sender.links(step)) is not None and links == dict(step.after):
-            sender.patch(step, step.before, back=True)
 
 
 Merges = Callable[[], Iterable[PlannedMerge]]
@@ -262,19 +244,16 @@ class MergeJob:
                 self.survey.want(group.survivor, group.losers)
             self.survey.fill(self.copy)
             self._go_on()
-            self._merge_all(open_groups)
+            waiting = (merge for merge in self.merges() if merge.group in open_groups)
+            deferred: list[PlannedMerge] = []
+            while wave := self._next_wave(waiting, deferred):
+                self.survey.refresh()
+                self._carry(self._begin([merge for merge in wave if self._is_as_planned(merge)]))
+                self.progress.advance(len(wave))
             self._look_again()
             self.journal.remember(LOOKED, True)
         self.progress.finish()
         self.journal.state = JobState.FINISHED
-
-    def _merge_all(self, numbers: set[int]) -> None:
-        waiting = (merge for merge in self.merges() if merge.group in numbers)
-        deferred: list[PlannedMerge] = []
-        while wave := self._next_wave(waiting, deferred):
-            self.survey.refresh()
-            self._carry(self._begin([merge for merge in wave if self._is_as_planned(merge)]))
-            self.progress.advance(len(wave))
 
     def _go_on(self) -> None:
         """Finish or take back the groups that an earlier run left incomplete."""
@@ -331,12 +310,7 @@ class MergeJob:
         return moved is None
 
     def _begin(self, merges: list[PlannedMerge]) -> list[PlannedMerge]:
-        begun = []
-        for merge in merges:
-            around = self._around(merge)
-            steps = plan_steps(self._redirected(merge), self.schema, around)
-            begun.append((merge.group, steps))
-        self.journal.add_steps(begun)
+        self.journal.add_steps([(merge.group, plan_steps(self._redirected(merge), self.schema, self._around(merge))) for merge in merges])
         self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
         return merges
 
@@ -387,9 +361,18 @@ class MergeJob:
         return True
 
     def _take_back(self, number: int, error: str) -> None:
-        """Undo a group. Journal the decision first, so that it survives a crash."""
+        """Undo every step of a group that was carried out. Journal the decision first, so that it survives a crash."""
+        sender, done = self.sender, self.journal.steps(number, StepState.DONE)
         self.journal.end_merge(number, GroupState.MERGING, error)
-        take_back(self.sender, number)
+        for kind in BACKWARDS:
+            back = []
+            for step in [step for step in done if step.kind is kind]:
+                with suppress(NotFoundError):
+                    back.append(sender.restorable(step, sender.service.get_record(step.object_id, step.target).data)[0])
+            sender.write([step for step in back if step is not None], back=True)
+        for step in done:
+            if step.kind is StepKind.ACTIVITY and (links := sender.links(step)) is not None and links == dict(step.after):
+                sender.patch(step, step.before, back=True)
         self.journal.end_merge(number, GroupState.FAILED, error)
         self._away = survivors(self.journal)
 

@@ -58,17 +58,6 @@ class MergeSchema:
         return [attribute for attribute in self.attributes if attribute.is_unique]
 
 
-class UniqueValue(NamedTuple):
-    """A value that only one record may hold. Its text ignores case, because some services do."""
-
-    slug: str
-    text: str
-
-
-def unique_value(slug: str, value: Any) -> UniqueValue:
-    return UniqueValue(slug, (value if isinstance(value, str) else jsontext.dumps(value, sort_keys=True)).casefold())
-
-
 def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[Step]:
     object_id = schema.object_id
     before, after = _survivor_change(merge, schema, around.members)
@@ -225,7 +214,9 @@ class MergeJournal(Journal):
                 begin = "UPDATE merge_group SET state = ?, error = NULL WHERE no = ? AND state = ?"
                 self._db.execute(begin, (GroupState.MERGING, number, GroupState.PLANNED))
                 query = "INSERT INTO merge_step (merge, kind, object_id, target, before, after, state) VALUES (?, ?, ?, ?, ?, ?, ?)"
-                self._db.executemany(query, ((number, *_columns(step)) for step in steps))
+                for step in steps:
+                    values = (jsontext.dumps(step.before), jsontext.dumps(step.after), step.state)
+                    self._db.execute(query, (number, step.kind, step.object_id, step.target, *values))
 
     def end_merge(self, number: int, state: GroupState, error: str | None = None) -> None:
         with self._transaction(durable=False):
@@ -238,7 +229,11 @@ class MergeJournal(Journal):
         marks = ", ".join("?" * len(states))
         query = f"SELECT * FROM merge_step WHERE merge = ? AND state IN ({marks}) ORDER BY no"
         with self._lock:
-            return [_step(row) for row in self._db.execute(query, (group, *states)).fetchall()]
+            rows = self._db.execute(query, (group, *states)).fetchall()
+        return [
+            Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state), error)
+            for number, _, kind, object_id, target, before, after, state, error in rows
+        ]
 
     def step_counts(self) -> dict[tuple[StepKind, StepState], int]:
         query = "SELECT kind, merge_step.state, COUNT(*) FROM merge_step GROUP BY kind, merge_step.state"
@@ -274,15 +269,6 @@ def survivors(journal: MergeJournal) -> dict[str, str]:
 
 def group_counts(journal: MergeJournal) -> dict[GroupState, int]:
     return dict.fromkeys(GroupState, 0) | Counter(group.state for group in journal.groups(*GroupState))
-
-
-def _columns(step: Step) -> tuple[Any, ...]:
-    return step.kind, step.object_id, step.target, jsontext.dumps(step.before), jsontext.dumps(step.after), step.state
-
-
-def _step(row: tuple[Any, ...]) -> Step:
-    number, group, kind, object_id, target, before, after, state, error = row
-    return Step(StepKind(kind), object_id, target, jsontext.loads(before), jsontext.loads(after), number, group, StepState(state), error)
 
 
 @dataclass
@@ -390,28 +376,27 @@ def contested_values(merges: Callable[[], Iterable[PlannedMerge]], schema: Merge
 
     Only plans edited by hand contain such values. The plan is read a second time only if some survivor gets a value from outside its group.
     """
-    takers: dict[UniqueValue, list[int]] = defaultdict(list)
+    takers: dict[tuple[str, str], list[int]] = defaultdict(list)
     for merge in merges():
         held_values = {value for record in (merge.survivor, *merge.losers) for value in _unique(merge.record(record).data, schema)}
         planned = {slug: value.value for slug, value in merge.values.items()}
         for value in {*_unique(planned, schema)} - held_values:
             takers[value].append(merge.group)
-    refused = {
-        group: f"group {groups[0]} gets the {value.slug} {value.text} too" for value, groups in takers.items() for group in groups[1:]
-    }
+    refused = {group: f"group {groups[0]} gets the {slug} {text} too" for (slug, text), groups in takers.items() for group in groups[1:]}
     for merge in merges() if takers else ():
         for record_id in (merge.survivor, *merge.losers):
-            for value in _unique(merge.record(record_id).data, schema):
-                for group in takers.get(value, ()):
-                    why = f"record {record_id} of group {merge.group} has the {value.slug} {value.text}"
+            for slug, text in _unique(merge.record(record_id).data, schema):
+                for group in takers.get((slug, text), ()):
+                    why = f"record {record_id} of group {merge.group} has the {slug} {text}"
                     refused[group] = f"{why}; merge that group first, then plan this one again"
     return refused
 
 
-def _unique(data: Mapping[str, Any], schema: MergeSchema) -> Iterator[UniqueValue]:
+def _unique(data: Mapping[str, Any], schema: MergeSchema) -> Iterator[tuple[str, str]]:
+    """Yield slug and text of the values that only one record may hold. The text ignores case, because some services do."""
     for attribute in schema.unique:
         if not is_empty(value := as_sent(attribute, data.get(attribute.slug))):
-            yield unique_value(attribute.slug, value)
+            yield attribute.slug, (value if isinstance(value, str) else jsontext.dumps(value, sort_keys=True)).casefold()
 
 
 class CurrentRecords(ExitStack):

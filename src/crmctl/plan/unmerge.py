@@ -134,20 +134,21 @@ class Unmerge:
     include_changed: bool = False
 
     def run(self) -> None:
-        """Undo all groups. Raises the error that ends it early; the journal holds the steps done by then."""
+        """Undo all groups, the last one first. Raises the error that ends it early; the journal holds the steps done by then."""
         journal = self.sender.journal
-        waves = _undoable_waves(journal)
-        for group in (group for wave in waves for group in wave):
+        groups = list(undoable(journal))[::-1]
+        waves = [groups[at : at + AT_ONCE] for at in range(0, len(groups), AT_ONCE)]
+        for group in groups:
             # A record that is still there is not recreated.
             self.sender.settle([step for step in journal.steps(group.number, StepState.SENDING) if step.kind is StepKind.DELETE])
             for step in _written(self._done([group])):
                 self.records.want(step.object_id, step.target)
-        self.progress.start("taking apart", 2 * sum(map(len, waves)))
+        self.progress.start("taking apart", 2 * len(groups))
         self.records.fill()
         for wave in waves:
             self._restore(step for step in self._done(wave) if step.kind in (StepKind.SURVIVOR, StepKind.CLAIM))
             self.progress.advance(len(wave))
-        new = self._recreate(group for wave in waves for group in wave)
+        new = self._recreate(groups)
         # Every record that a reference or link may name exists now.
         for wave in waves:
             self._point_back(wave, new)
@@ -260,12 +261,6 @@ class Unmerge:
                 self.result.activities += 1
         elif step.state is StepState.DONE:
             self.result.conflicts.append({"group": step.group, "id": step.target, "attributes": sorted(links)})
-
-
-def _undoable_waves(journal: MergeJournal) -> list[Sequence[GroupEntry]]:
-    """Return the groups to undo, the last one first, in waves of AT_ONCE groups."""
-    groups = list(undoable(journal))[::-1]
-    return [groups[at : at + AT_ONCE] for at in range(0, len(groups), AT_ONCE)]
 
 
 def _last_first(steps: Iterable[Step]) -> list[list[Step]]:
