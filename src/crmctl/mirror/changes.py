@@ -9,13 +9,12 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.errors import DifferenceError, NotFoundError
-from crmctl.files.whole_files import require_files_extra, whole_bytes
+from crmctl.files.whole_files import chunks, require_files_extra, whole_bytes
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, quoted
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -161,7 +160,7 @@ def write_parquet(path: Path, changes: Iterator[Json]) -> str:
     pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
     schema, token = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS]), ""
     with whole_bytes(path, mode=0o600) as raw, parquet.ParquetWriter(raw, schema) as writer:
-        while rows := list(islice(changes, BATCH)):
+        for rows in chunks(changes, BATCH):
             token = rows[-1].get("token", token)
             for row in rows:
                 row |= {name: jsontext.dumps(row[name]) for name in ("before", "after") if row.get(name) is not None}

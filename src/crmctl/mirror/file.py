@@ -395,10 +395,6 @@ class MirrorFile:
         for table, column in (("_sync", "object_id"), ("_reread", "object_id"), ("attributes", "object_id"), ("objects", "id")):
             self.db.execute(f"DELETE FROM {table} WHERE {column} = ?", (state.object_id,))
 
-    @property
-    def bytes(self) -> int:
-        return self.path.stat().st_size
-
 
 def _other_format(path: Path, found: int) -> StorageError:
     return StorageError(f"the mirror {path} has the format {found}, this crmctl writes {FORMAT}", hint=_ANEW, code="damaged_file")
@@ -408,12 +404,10 @@ def search_table(table: str) -> str:
     return f"_search_{table}"
 
 
-def remove_mirror(path: Path) -> bool:
-    """Delete a mirror and the remains of interrupted syncs; return whether there was one."""
-    was_there = path.exists()
+def remove_mirror(path: Path) -> None:
+    """Delete a mirror and the remains of interrupted syncs."""
     for file in (path, *path.parent.glob(f"{path.name}*")):
         file.unlink(missing_ok=True)
-    return was_there
 
 
 @contextmanager

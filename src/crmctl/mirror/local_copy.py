@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import ListQuery, Page
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, fingerprint_of, quoted, storage_errors
+from crmctl.files.whole_files import chunks
+from crmctl.mirror.file import ACTIVITIES, MirrorFile, SqlValue, SyncState, fingerprint_of, quoted, storage_errors
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
@@ -21,8 +22,6 @@ from crmctl.values.moments import MICROS
 
 MAX_AGE = 3600.0
 """Default for the age in seconds at which a mirror is stale."""
-
-CHUNK = 500
 
 Admits = Callable[[Record], bool]
 
@@ -83,25 +82,17 @@ class LocalCopy:
         return [Attribute.parse(jsontext.loads(row[0])) for row in rows]
 
     def pages(self, object_id: str) -> Iterator[list[Record]]:
-        with storage_errors(self.path):
-            cursor = self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no")
-            while rows := cursor.fetchmany(CHUNK):
-                yield [_record(row[0]) for row in rows]
+        return chunks(_record(wire) for (wire,) in self._rows(f"SELECT _data FROM {self._table(object_id)} ORDER BY _created, _no"))
 
     def records_by_id(self, object_id: str) -> Iterator[Record]:
         """Yield the records of an object in the order of their ids."""
-        with storage_errors(self.path):
-            for row in self._db.execute(f"SELECT _data FROM {self._table(object_id)} ORDER BY id"):
-                yield _record(row[0])
+        return (_record(wire) for (wire,) in self._rows(f"SELECT _data FROM {self._table(object_id)} ORDER BY id"))
 
     def ids(self, object_id: str) -> set[str]:
-        with storage_errors(self.path):
-            return {row[0] for row in self._db.execute(f"SELECT id FROM {self._table(object_id)}")}
+        return {record_id for (record_id,) in self._rows(f"SELECT id FROM {self._table(object_id)}")}
 
     def activities(self) -> Iterator[Activity]:
-        with storage_errors(self.path):
-            for row in self._db.execute("SELECT _data FROM activities ORDER BY id"):
-                yield Activity.parse(jsontext.loads(row[0]))
+        return (Activity.parse(jsontext.loads(wire)) for (wire,) in self._rows("SELECT _data FROM activities ORDER BY id"))
 
     def hold_still(self) -> None:
         """Read as of this moment from now on, whatever a sync does."""
@@ -113,26 +104,22 @@ class LocalCopy:
         direction = "DESC" if is_descending else "ASC"
         column = {"created_at": "_created", "updated_at": "_updated"}[sort]
         what = "_no" if admits is None else "_no, _data"
-        with storage_errors(self.path):
-            rows = self._db.execute(f"SELECT {what} FROM {self._table(object_id)} ORDER BY {column} {direction}, _no {direction}")
-            return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
+        rows = self._rows(f"SELECT {what} FROM {self._table(object_id)} ORDER BY {column} {direction}, _no {direction}")
+        return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
 
     def numbered(self, object_id: str, numbers: Sequence[int]) -> list[Record]:
         marks = ", ".join("?" * len(numbers))
-        with storage_errors(self.path):
-            rows = self._db.execute(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)
-            records = {number: _record(wire) for number, wire in rows}
+        rows = self._rows(f"SELECT _no, _data FROM {self._table(object_id)} WHERE _no IN ({marks})", numbers)
+        records = {number: _record(wire) for number, wire in rows}
         return [records[number] for number in numbers]
 
     def record(self, object_id: str, record_id: str) -> Record | None:
-        with storage_errors(self.path):
-            row = self._db.execute(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,)).fetchone()
-        return None if row is None else _record(row[0])
+        rows = self._rows(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,))
+        return next((_record(wire) for (wire,) in rows), None)
 
     def ids_by_lower_case(self, object_id: str) -> dict[str, str]:
         """Return the ids that are not in lower case, by their form in lower case."""
-        with storage_errors(self.path):
-            return dict(self._db.execute(f"SELECT lower(id), id FROM {self._table(object_id)} WHERE id <> lower(id)").fetchall())
+        return dict(self._rows(f"SELECT lower(id), id FROM {self._table(object_id)} WHERE id <> lower(id)"))
 
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """Yield the records of any object that refer to these records of this object."""
@@ -141,6 +128,10 @@ class LocalCopy:
                 statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT value FROM json_each(?))"
                 for row in self._db.execute(statement, (jsontext.dumps(list(record_ids)),)).fetchall():
                     yield Referring(other, column, _record(row[0]))
+
+    def _rows(self, statement: str, values: Sequence[SqlValue] = ()) -> Iterator[tuple[Any, ...]]:
+        with storage_errors(self.path):
+            yield from self._db.execute(statement, values)
 
     def _table(self, object_id: str) -> str:
         state = self.state(object_id)

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from crmctl.bulk_context import Progress, showing
+from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import Page
-from crmctl.client.directory import ReadService
-from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError, ServiceError
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
 from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
@@ -44,15 +42,6 @@ ANNOUNCED = 20
 
 
 @dataclass(frozen=True)
-class SyncPlan:
-    """The dependencies of a sync."""
-
-    service: ReadService
-    clock: Clock
-    progress: Progress
-
-
-@dataclass(frozen=True)
 class JustRead:
     """All attributes of an object that a command has just read, and when it `asked` for them (microseconds of this machine's clock)."""
 
@@ -75,9 +64,9 @@ class ObjectSync:
     """Sync the object and table in `state`, with the object's present attributes. `lister` counts requests."""
 
     def __init__(
-        self, plan: SyncPlan, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute], just_read: JustRead | None = None
+        self, context: BulkContext, file: MirrorFile, state: SyncState, attributes: Sequence[Attribute], just_read: JustRead | None = None
     ) -> None:
-        self._plan = plan
+        self._clock, self._progress = context.clock, context.listener.progress
         self._just_read = just_read
         self._audited: int | None = None
         self.file = file
@@ -85,7 +74,7 @@ class ObjectSync:
         self._kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         self._fingerprint = fingerprint_of(attributes)
         self.table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
-        self.lister = CountedReads(plan.service, lambda record: without_values(record, state.excluded))
+        self.lister = CountedReads(context.service, lambda record: without_values(record, state.excluded))
 
     def run(self, why: str | None = None) -> ObjectResult:
         """Bring the object up to date. `why` forces a full read. Raises what requests raise; then nothing has changed."""
@@ -211,7 +200,7 @@ class ObjectSync:
         return len(search.found)
 
     def _reader(self) -> ChangeReader:
-        reader = ChangeReader(self.lister, self.state.object_id, self.table, self.file.db, self._plan.clock)
+        reader = ChangeReader(self.lister, self.state.object_id, self.table, self.file.db, self._clock)
         reader.sorts = self.file.noted(SORTS) is not None
         return reader
 
@@ -243,22 +232,22 @@ class ObjectSync:
     def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
         """Open the file that keeps an unfinished full read. A read with other attributes is not resumed."""
         request = {"object": self.state.object_id, "excluded": sorted(self.state.excluded), "attributes": self._fingerprint}
-        return staged(self.file.path, self.state.object_id, request, self._plan.clock, resumes=resumes)
+        return staged(self.file.path, self.state.object_id, request, self._clock, resumes=resumes)
 
     def _head(self) -> Page[Record]:
         return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
 
     def scan(self, staging: Staging, why: str, head: Page[Record] | None = None) -> FullRead:
         """Read everything into the staging, and announce a long reading. Raises what a sweep raises."""
-        page, plan = head or self._head(), self._plan
+        page = head or self._head()
         if (page.total or 0) > ANNOUNCED * PAGE_LIMIT:
             pages = -(-(page.total or 0) // PAGE_LIMIT)
-            plan.progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
-        here = int(plan.clock.now() * MICROS)
+            self._progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
+        here = int(self._clock.now() * MICROS)
         told = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None
         begun = FullRead((here if told is None else told, here), newest)
-        with showing(plan.progress, f"reading {self.state.slug}", page.total, PAGE_LIMIT) as progress:
+        with showing(self._progress, f"reading {self.state.slug}", page.total, PAGE_LIMIT) as progress:
             return scan_into(staging, self.lister, self.state.object_id, begun, progress)
 
     def take(self, staging: Staging, scan: FullRead) -> Written:

@@ -45,8 +45,9 @@ def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock,
 
     SQLite looks at the clock between its steps: one function of large values runs to its end.
     """
-    limit = _Limit(clock, seconds)
-    with closing(_open(path, limit)) as db:
+    end = clock.monotonic() + (math.inf if seconds is None else seconds)
+    with closing(_open(path)) as db:
+        db.set_progress_handler(lambda: int(clock.monotonic() >= end), STEPS)
         try:
             cursor = db.execute(statement, dict(parameters))
             if cursor.description is None:
@@ -55,32 +56,16 @@ def ask(path: Path, statement: str, parameters: Mapping[str, Any], clock: Clock,
             for row in cursor:
                 yield {name: _shown(value) for name, value in zip(names, row, strict=True)}
         except sqlite3.Error as error:
-            raise _explained(error, path, limit) from error
+            raise _explained(error, path, seconds) from error
         except (ValueError, OverflowError) as error:
             problem = "a whole number of more than 64 bits" if isinstance(error, OverflowError) else reason(error)
             raise UsageError(f"SQL: {problem}", code="bad_sql") from error
 
 
-class _Limit:
-    """The time limit of a query: `seconds` from now, or None for no limit."""
-
-    def __init__(self, clock: Clock, seconds: float | None) -> None:
-        self._clock, self._seconds = clock, seconds
-        self._end = clock.monotonic() + (math.inf if seconds is None else seconds)
-
-    def is_over(self) -> bool:
-        return self._clock.monotonic() >= self._end
-
-    @property
-    def error(self) -> PendingError:
-        hint = "--timeout SECONDS allows more; an index of your own needs a copy of the file"
-        return PendingError(f"the question took longer than {self._seconds:g} s", hint=hint, code="query_timeout")
-
-
 _HINT = "crmctl mirror sync is what changes a mirror"
 
 
-def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     with storage_errors(path):
         db = connect_to_read(path, 10.0)
         db.execute("PRAGMA query_only = ON")
@@ -94,7 +79,6 @@ def _open(path: Path, limit: _Limit) -> sqlite3.Connection:
     for function in ("json_each", "json_tree"):
         db.execute(f"SELECT 1 FROM {function}('[]') LIMIT 0")
     db.set_authorizer(_authorize)
-    db.set_progress_handler(lambda: int(limit.is_over()), STEPS)
     return db
 
 
@@ -108,10 +92,11 @@ def _authorize(action: int, first: str | None, second: str | None, *_where: str 
     return sqlite3.SQLITE_OK
 
 
-def _explained(error: sqlite3.Error, path: Path, limit: _Limit) -> Exception:
+def _explained(error: sqlite3.Error, path: Path, seconds: float | None) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_INTERRUPT":
-        return limit.error
+        hint = "--timeout SECONDS allows more; an index of your own needs a copy of the file"
+        return PendingError(f"the question took longer than {seconds or 0:g} s", hint=hint, code="query_timeout")
     if name == "SQLITE_AUTH" or "not authorized" in str(error) or "prohibited" in str(error):
         return UsageError("only SELECT is answered: a mirror is read, never written", hint=_HINT, code="not_a_select")
     if name in ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FULL") or name.startswith("SQLITE_IOERR"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from crmctl.bulk_context import BulkContext
+from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
 from crmctl.client.directory import find_object
@@ -39,7 +39,7 @@ from crmctl.mirror.mirror_tables import (
     write_members,
     write_objects,
 )
-from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync, SyncPlan
+from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.proof import CannotProve, most_asked_for
 from crmctl.models import jsontext
@@ -81,12 +81,11 @@ class ActivityReading:
     requests: int
 
 
-def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReading:
-    lister, requests = ActivityLister(crm), 0
-    taken = int(plan.clock.now() * MICROS)
-    plan.progress.start("reading activities", None, PAGE_LIMIT)
+def read_activities(context: BulkContext, file: MirrorFile) -> ActivityReading:
+    lister, requests = ActivityLister(context.service), 0
+    taken = int(context.clock.now() * MICROS)
     db = file.db
-    try:
+    with showing(context.listener.progress, "reading activities", None, PAGE_LIMIT) as progress:
         db.execute("CREATE TEMP TABLE IF NOT EXISTS _listed (id TEXT PRIMARY KEY, wire TEXT NOT NULL) WITHOUT ROWID")
         db.execute("DELETE FROM temp._listed")
         for reading in range(READINGS):
@@ -94,13 +93,11 @@ def read_activities(plan: SyncPlan, crm: Crm, file: MirrorFile) -> ActivityReadi
             for page in _pages(lister, statistics):
                 rows = [(record.id, wire_text(record.wire)) for record in page]
                 db.executemany("INSERT OR REPLACE INTO temp._listed VALUES (?, ?)", rows)
-                plan.progress.advance(len(page))
+                progress.advance(len(page))
             requests += statistics.requests
             doubt = _doubt(statistics, lister.total, _listed(file), before if reading else -1)
             if not doubt or statistics.unstable:
                 break
-    finally:
-        plan.progress.finish()
     told = micros_of_date(lister.date)
     return ActivityReading((taken if told is None else told, taken), doubt, requests)
 
@@ -251,7 +248,7 @@ class MirrorSync:
     def run(self, request: SyncRequest) -> SyncReport:
         objects = self._known(request) or self._objects()
         chosen = self._chosen(request, objects)
-        excluded = self._excluded(request, objects)
+        excluded = {find_object(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
         if not request.objects or not self._file.states():
             self._sync_members()
         for object_sync in chosen:
@@ -259,7 +256,7 @@ class MirrorSync:
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
-            self._report.results.append(take_activities(self._file, read_activities(self.plan, self._crm, self._file)))
+            self._report.results.append(take_activities(self._file, read_activities(self._context, self._file)))
         self._report.requests += sum(result.requests for result in self._report.results)
         return self._report
 
@@ -268,16 +265,12 @@ class MirrorSync:
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
         objects = [crm_object for crm_object in self._objects() if crm_object.id in states]
         chosen = [find_object(name, objects) for name in dict.fromkeys(names)] if names else objects
-        return [ObjectSync(self.plan, self._file, states[crm_object.id], self._attributes(crm_object)) for crm_object in chosen]
+        return [ObjectSync(self._context, self._file, states[crm_object.id], self._attributes(crm_object)) for crm_object in chosen]
 
     @property
     def schema_requests(self) -> int:
         """The number of requests for objects and attributes, before `run` adds those for records."""
         return self._report.requests
-
-    @property
-    def plan(self) -> SyncPlan:
-        return SyncPlan(self._crm, self._context.clock, self._context.listener.progress)
 
     def _known(self, request: SyncRequest) -> list[Object]:
         """Return the requested objects if the attributes of all were read since the last sync, which shows that they exist; else none."""
@@ -314,9 +307,6 @@ class MirrorSync:
         synced = {state.object_id for state in self._file.states()} - {ACTIVITIES}
         return [crm_object for crm_object in objects if crm_object.id in synced] if synced else list(objects)
 
-    def _excluded(self, request: SyncRequest, objects: Sequence[Object]) -> dict[str, list[str]]:
-        return {find_object(name, objects).id: list(slugs) for name, slugs in request.excluded.items()}
-
     def _sync_object(self, found: Object, request: SyncRequest, excluded: Sequence[str]) -> None:
         attributes = self._attributes(found)
         unknown = set(excluded) - {attribute.slug for attribute in attributes}
@@ -333,7 +323,7 @@ class MirrorSync:
         if more and state.syncs:
             self._leave_out(state, attributes, more)
         why = "it was asked for" if request.full and state.syncs else None
-        result = ObjectSync(self.plan, self._file, state, attributes, self._just_read.get(found.id)).run(why)
+        result = ObjectSync(self._context, self._file, state, attributes, self._just_read.get(found.id)).run(why)
         with self._file.transaction():
             write_objects(self._file, [found], state)
             write_attributes(self._file, found, attributes, state)
@@ -391,7 +381,8 @@ class MirrorSync:
         for crm_object in objects:
             result = synced.get(crm_object.id)
             if crm_object.id in waiting and result is not None:
-                sync = ObjectSync(self.plan, self._file, result.state, self._attributes(crm_object), self._just_read.get(crm_object.id))
+                attributes, just_read = self._attributes(crm_object), self._just_read.get(crm_object.id)
+                sync = ObjectSync(self._context, self._file, result.state, attributes, just_read)
                 before = result.written.updated
                 try:
                     result.requests += sync.read_again(result.written)

@@ -69,7 +69,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
             verification.records += sync.state.records
             verification.requests += sync.lister.requests
         if state is not None and is_asked:
-            reading = read_activities(mirror.plan, context.service, file)
+            reading = read_activities(context, file)
             verification.wrong += _verify_activities(file, state)
             verification.records += take_activities(file, reading).state.records
             verification.requests += reading.requests

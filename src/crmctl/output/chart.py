@@ -46,12 +46,8 @@ def results_of(run: Mapping[str, Any]) -> Any:
     return None if not rest else next(iter(rest.values())) if len(rest) == 1 else rest
 
 
-def rows_of(results: Any) -> list[Row]:
+def rows_of(value: Any, depth: int = _DEPTH) -> list[Row]:
     """Return results of any shape as rows of named values."""
-    return _rows(results, _DEPTH)
-
-
-def _rows(value: Any, depth: int) -> list[Row]:
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -62,21 +58,16 @@ def _rows(value: Any, depth: int) -> list[Row]:
         heading = _first_line_as_heading(value)
         return _named(value[1:], heading) if heading else _named(value, [])
     if value and all(isinstance(item, Mapping) and _points(item) is not None for item in value):
-        return _long(value)
+        rows: list[Row] = []
+        for number, one in enumerate(value, 1):
+            front = {"series": _name({key: one[key] for key in one if key in _NAMES}, number, "label")}
+            rows += [{**front, **row} for row in rows_of(_points(one), 1)]
+        return rows
     return [_flat(item) if isinstance(item, Mapping) else {"value": item} for item in value]
 
 
 def _points(series: Mapping[str, Any]) -> Sequence[Any] | None:
     return next((series[key] for key in _POINTS if _is_list(series.get(key))), None)
-
-
-def _long(series: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return a list of named series as one row per point."""
-    rows: list[Row] = []
-    for number, entry in enumerate(series, 1):
-        front = {"series": _name({key: entry[key] for key in entry if key in _NAMES}, number, "label")}
-        rows += [{**front, **row} for row in _rows(_points(entry), 1)]
-    return rows
 
 
 def _flat(item: Mapping[str, Any]) -> Row:
@@ -95,7 +86,7 @@ def _rows_of_mapping(value: Mapping[str, Any], depth: int) -> list[Row]:
         return cells
     inner = _inner(value) if depth else None
     if inner is not None:
-        return _rows(inner, depth - 1)
+        return rows_of(inner, depth - 1)
     if not value:
         return []
     if all(_is_list(column) for column in value.values()):

@@ -32,10 +32,7 @@ class ExactFunctions(_BASE):  # type: ignore[misc]
 
     @signature({"types": ["array-number"]})
     def _func_avg(self, arg: Sequence[Number]) -> Number | None:
-        if not arg:
-            return None
-        total = _sum(arg)
-        return total / len(arg)
+        return _sum(arg) / len(arg) if arg else None
 
     @signature({"types": []})
     def _func_to_number(self, arg: Any) -> Any:

@@ -237,24 +237,20 @@ def _block_columns(item: Item, view: View, how: Rendering) -> list[Column]:
     columns = [view.column(name, path) for name, path in view.fields.items()]
     if how.chosen:
         return columns
+    covered = {column.path for column in columns}
+    spread = {path[0] for path in covered if len(path) > 1}  # fields whose parts have columns of their own
     flat = [
         column
         for column in columns
-        if not isinstance(item.get(column.path[0]), Mapping) or len(column.path) > 1 or not _spread(column, columns)
+        if len(column.path) > 1 or column.path[0] not in spread or not isinstance(item.get(column.path[0]), Mapping)
     ]
-    covered = {column.path for column in columns}
     extra: list[Column] = []
     for name, inner in item.items():
         if (name,) not in covered:
             extra.append(Column((name,), name))
-        elif isinstance(inner, Mapping) and any(len(path) > 1 and path[0] == name for path in covered):
+        elif isinstance(inner, Mapping) and name in spread:
             extra += [Column((name, key), key) for key in inner if (name, key) not in covered]
     return [column for column in [*flat, *extra] if _has(item, column)]
-
-
-def _spread(column: Column, columns: list[Column]) -> bool:
-    """Whether the parts of this field have columns of their own."""
-    return any(len(other.path) > 1 and other.path[0] == column.path[0] for other in columns)
 
 
 def _has(item: Any, column: Column) -> bool:
