@@ -8,7 +8,7 @@ from crmctl.errors import UsageError
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.payloads import RowBuilder
-from crmctl.files.validation import Heard, validate
+from crmctl.files.validation import validate
 from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, source_of
 from tests.support.sheetreading import convert
@@ -70,7 +70,7 @@ def test_every_bad_number_is_named_with_its_line_and_value_and_a_doubtful_one_is
     source = source_of(tmp_path, "phone\n+1 555 0100\n+44 20\n020 7946 0958\n+1 555 0100\n")
     heard = []
     builder = RowBuilder(build_mapping(source.header, [PHONE], MappingOptions()), [PHONE], ValueOptions())
-    report = validate(source, builder, Heard(heard.append))
+    report = validate(source, builder, heard.append)
     assert [(finding.code, finding.severity, finding.first_line, finding.value) for finding in heard] == [
         ("unassigned_phone", Severity.WARNING, 2, "+1 555 0100"),
         ("invalid_phone", Severity.ERROR, 3, "+44 20"),
@@ -86,7 +86,7 @@ def test_a_part_keeps_its_text_but_never_a_spreadsheets_form(tmp_path):
     heard = []
     kept = []
     mapping = build_mapping(source.header, [PHONE], MappingOptions())
-    validate(source, RowBuilder(mapping, [PHONE], ValueOptions()), Heard(heard.append, kept.append))
+    validate(source, RowBuilder(mapping, [PHONE], ValueOptions()), heard.append, kept.append)
     assert kept[0].data == {"phone": {"countryCode": "44", "number": "020 7946"}}
     assert [(finding.code, finding.first_line) for finding in heard] == [("spreadsheet_number", 3)]
 

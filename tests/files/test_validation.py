@@ -11,7 +11,7 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.json_files import HEADER_SAMPLE
 from crmctl.files.mapping import MappingOptions, Mode, build_mapping
 from crmctl.files.payloads import RowBuilder
-from crmctl.files.validation import Heard, payloads, validate
+from crmctl.files.validation import MAX_FINDINGS, payloads, validate
 from crmctl.models.findings import Severity
 from tests.support.bulkfiles import attribute, select, source_of
 
@@ -46,7 +46,7 @@ class Input:
         return [payload.data for payload in self.payloads() if not payload.rejected]
 
     def validate(self, **options):
-        return validate(self.source, RowBuilder(self.mapping, self.attributes, self.values), Heard(**options))
+        return validate(self.source, RowBuilder(self.mapping, self.attributes, self.values), **options)
 
     def found(self):
         return [(finding.code, finding.first_line, finding.column) for payload in self.payloads() for finding in payload.findings]
@@ -218,8 +218,9 @@ def test_a_second_pass_gives_the_same_payloads(tmp_path):
 
 def test_the_report_counts_everything_but_keeps_only_the_first_findings(tmp_path):
     heard = []
-    report = Input(tmp_path, "name,score\n\n" + "A,x\n" * 50).validate(kept=10, finding=heard.append)
-    assert (len(report.findings), len(heard), report.counts["invalid_number"], len(report.examples["invalid_number"])) == (10, 50, 50, 5)
+    report = Input(tmp_path, "name,score\n\n" + "A,x\n" * (MAX_FINDINGS + 50)).validate(report=heard.append)
+    every, count = MAX_FINDINGS + 50, report.counts["invalid_number"]
+    assert (len(report.findings), len(heard), count, len(report.examples["invalid_number"])) == (MAX_FINDINGS, every, every, 5)
     assert report.to_document().keys() == {
         "rows", "valid", "rejected", "updates", "blankLines", "clears", "warnings", "counts", "unknownOptions", "dates", "findings",
     }  # fmt: skip

@@ -84,7 +84,10 @@ class _Scan:
                     return self._record()
                 if not self.text.startswith(self.delimiter, pos):
                     # continue: a later cell may contain line ends, and its lines are not records
-                    self.problem = self.problem or _after_quote(self.number, len(self.cells), self._body()[pos : pos + 20])
+                    place, rest = f"cell {len(self.cells)} on line {self.number}", self._body()[pos : pos + 20]
+                    message = f"text after the closing quote of {place}: {rest!r}"
+                    hint = "a quote inside a quoted cell is written twice"
+                    self.problem = self.problem or Finding("text_after_quote", message, hint=hint)
                     self.is_torn = self.is_torn or opened != self.number
                     pos = self.text.find(self.delimiter, pos)
                     if pos < 0:
@@ -144,19 +147,13 @@ class _Scan:
         problem = self.problem or problem
         unpaired = sum(line.count(QUOTE) for line in self.raw) % 2 == 1
         if problem is None and unpaired and any(cell[:1].isspace() and cell.lstrip().startswith(QUOTE) for cell in self.cells):
-            problem = _late_quote(self.number)
+            hint = 'remove the blank, or quote the whole cell and write each quote inside it as ""'
+            message = f"a blank before a quote on line {self.number} that no other one closes"
+            problem = Finding("text_before_quote", message, hint=hint)
         if problem is not None and (unpaired or self.is_torn):
             for line in self.lines:
                 self._go_on(line, self.first)
         return QuotedRecord(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
-
-
-def _late_quote(line: int) -> Finding:
-    return Finding(
-        "text_before_quote",
-        f"a blank before a quote on line {line} that no other one closes",
-        hint='remove the blank, or quote the whole cell and write each quote inside it as ""',
-    )
 
 
 def _unclosed(line: int) -> Finding:
@@ -164,14 +161,6 @@ def _unclosed(line: int) -> Finding:
         "unclosed_quote",
         f"the quote opened on line {line} is never closed",
         hint=f'close the quote that begins on line {line}, or quote the whole cell and write each quote inside it as ""',
-    )
-
-
-def _after_quote(line: int, cell: int, text: str) -> Finding:
-    return Finding(
-        "text_after_quote",
-        f"text after the closing quote of cell {cell} on line {line}: {text!r}",
-        hint="a quote inside a quoted cell is written twice",
     )
 
 
@@ -255,14 +244,11 @@ class DelimitedSource(Source):
         elif problem is None and named != width:
             problem = _unnamed(cells, named)
             cells = cells[:named] if problem is None else cells
-        if problem is None and self._repeats_header(cells):
+        if problem is None and cells[1:] == self.header[1:] and cells[0].lstrip("\ufeff") == self.header[0]:
             problem = REPEATED_HEADER
         if self._excel_safe:
             cells = [without_guard(cell) for cell in cells]
         return Row(ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None)
-
-    def _repeats_header(self, cells: list[str]) -> bool:
-        return cells[1:] == self.header[1:] and cells[0].lstrip("\ufeff") == self.header[0]
 
     def _records(self) -> Iterator[QuotedRecord | OrdinaryLines]:
         with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
-from itertools import islice
 from pathlib import Path as FilePath
 from pathlib import PurePath
 from typing import IO, Any
 
 from crmctl.errors import RejectedError, UsageError
-from crmctl.files.whole_files import require_files_extra, whole_bytes, whole_file
+from crmctl.files.whole_files import chunks, require_files_extra, whole_bytes, whole_file
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, delimited_row, narrow, record_places
 from crmctl.models.ids import suggestion
@@ -105,9 +104,8 @@ def write_parquet(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
     types = {"number": pyarrow.float64(), "checkbox": pyarrow.bool_(), "date": pyarrow.date32(), "time": pyarrow.timestamp("us", "UTC")}
     columns = layout.columns or []
     schema = pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in zip(columns, kinds, strict=True)])
-    rows = (layout.cells(wire) for wire in wires())
     with parquet.ParquetWriter(raw, schema) as writer:
-        while chunk := list(islice(rows, BATCH)):
+        for chunk in chunks(map(layout.cells, wires()), BATCH):
             arrays = [
                 pyarrow.array([_as(kind, row[place]) for row in chunk], field.type)
                 for place, (kind, field) in enumerate(zip(kinds, schema, strict=True))
@@ -216,7 +214,6 @@ SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".json": "json", ".parquet": "parquet",
     ".xlsx": "xlsx",
 }  # fmt: skip
-CHUNK = 500
 
 
 def export_format(name: str | None, declared: str | None) -> str:
@@ -254,7 +251,7 @@ def write_file(path: FilePath, layout: Layout, wires: Wires) -> None:
 
 def texts(layout: Layout, wires: Iterable[str]) -> Iterator[str]:
     """Yield the text of an export in a text format."""
-    pieces = _chunks(wires if layout.is_table else map(layout.text, wires))
+    pieces = chunks(wires if layout.is_table else map(layout.text, wires))
     if layout.format == "jsonl":
         for chunk in pieces:
             yield "\n".join(chunk) + "\n"
@@ -269,9 +266,3 @@ def texts(layout: Layout, wires: Iterable[str]) -> Iterator[str]:
         yield delimited_row(layout.columns or [], delimiter)
         for chunk in pieces:
             yield "".join(delimited_row(layout.cells(wire), delimiter, excel_safe=layout.excel_safe) for wire in chunk)
-
-
-def _chunks(wires: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(wires)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk

@@ -170,7 +170,9 @@ def build_mapping(
         else resolve_column(name, index, names, mode)
         for index, name in enumerate(header)
     ]
-    columns = _without_unknown(columns) if options.ignore_unknown else columns
+    if options.ignore_unknown:
+        note = "no attribute of this name"
+        columns = [replace(column, role=Role.IGNORED, note=note) if column.role is Role.UNKNOWN else column for column in columns]
     _refuse_unknown(columns, names)
     assigned = parse_assignments(options.set_values, names.attributes, form_of=names.form)
     constants, constant_parts = assigned.fields, without_bare_amounts(assigned, names.attributes).parts
@@ -331,11 +333,6 @@ def _require_keys(keys: Sequence[str], columns: Sequence[MappedColumn], constant
     for slug in keys:
         if slug not in filled:
             raise UsageError(f"--key: no column fills {slug}", hint=f"--map 'COLUMN={slug}'", code="missing_key_column")
-
-
-def _without_unknown(columns: Sequence[MappedColumn]) -> list[MappedColumn]:
-    note = "no attribute of this name"
-    return [replace(column, role=Role.IGNORED, note=note) if column.role is Role.UNKNOWN else column for column in columns]
 
 
 def _require_content(columns: Sequence[MappedColumn], constants: MappingOf[str, Any], names: Names, mode: Mode) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -346,18 +347,16 @@ def _never(_text: str) -> bool:
     return False
 
 
+@dataclass(slots=True)
 class _Work:
     """The state of one row while it is built."""
 
-    __slots__ = ("clears", "data", "filled", "findings", "parts", "refused")
-
-    def __init__(self, data: Json, parts: dict[str, Json]) -> None:
-        self.data = data
-        self.parts = parts
-        self.findings: list[Finding] = []
-        self.refused: set[str] = set()
-        self.clears = 0
-        self.filled: dict[str, str] = {}
+    data: Json
+    parts: dict[str, Json]
+    findings: list[Finding] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    clears: int = 0
+    filled: dict[str, str] = field(default_factory=dict)
 
 
 NOTHING: tuple[Any, ...] = (None, "", [], {})

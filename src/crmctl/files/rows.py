@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -138,22 +139,19 @@ def spool_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
     Raises RejectedError for a row that is not a JSON object, StorageError on a full disk, and the errors of `rows`.
     """
-    path.touch(mode=0o600)
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            for number, row in enumerate(rows, 1):
-                file.write(f"{_line(number, row)}\n")
-    except OSError as error:
-        raise storage_error(error, path) from error
+    _spool((_line(number, row) for number, row in enumerate(rows, 1)), path)
 
 
 def spool_ids(ids: Iterable[str], path: Path) -> None:
     """Write a table with one column, `id`, into a private file (0600). Raises StorageError on a full disk."""
+    _spool(chain(["id"], ids), path)
+
+
+def _spool(lines: Iterable[str], path: Path) -> None:
     path.touch(mode=0o600)
     try:
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.write("id\n")
-            file.writelines(f"{record_id}\n" for record_id in ids)
+            file.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise storage_error(error, path) from error
 

@@ -30,9 +30,11 @@ _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _FORMULA = re.compile(rb"<f[ >/]")
 
 TableRow = tuple[int, list[Any], Finding | None]
+Rows = Callable[[], Iterator[TableRow]]
+"""Yields number, values and problem of every row, header first. Every call starts from the beginning."""
 
 
-def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Callable[[], Iterator[TableRow]], str]:
+def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Rows, str]:
     """Return a function that reads the rows, and the name of the sheet (by default the first).
 
     Raises UsageError for a bad workbook or a missing sheet.
@@ -113,11 +115,11 @@ def _value(value: Any) -> Any:
 BATCH = 2000
 
 
-def read_parquet(path: Path, name: str) -> Callable[[], Iterator[tuple[int, list[Any], Finding | None]]]:
+def read_parquet(path: Path, name: str) -> Rows:
     """Return a function that reads the rows, column names first. Raises UsageError for a damaged file."""
     pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
 
-    def rows() -> Iterator[tuple[int, list[Any], Finding | None]]:
+    def rows() -> Iterator[TableRow]:
         try:
             with parquet.ParquetFile(path) as file:
                 yield 1, list(file.schema_arrow.names), None
@@ -147,10 +149,6 @@ def _parquet_problem(values: tuple[Any, ...]) -> Finding | None:
                 f"#{place + 1}", repr(value[:20])
             )
     return None
-
-
-Rows = Callable[[], Iterator[tuple[int, list[Any], Finding | None]]]
-"""Yields number, values and problem of every row, header first. Every call starts from the beginning."""
 
 
 def open_table(path: Path, name: str, format: Format, sheet: str | None) -> TableSource:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import count, islice, repeat
+from itertools import count, repeat
 from typing import Any, NamedTuple, Protocol
 
 from crmctl.client.session import encode_json
@@ -16,6 +16,7 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import Mapping
 from crmctl.files.payloads import RowBuilder, RowEncoder, Seen, can_encode
 from crmctl.files.rows import Row, Source
+from crmctl.files.whole_files import chunks
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
@@ -140,7 +141,6 @@ class Batcher:
         return batch
 
 
-BLOCK_ROWS = 500
 EXAMPLES = 5
 MAX_FINDINGS = 1000
 MAX_UNKNOWN_OPTIONS = 100
@@ -189,11 +189,11 @@ class ValidationReport:
     unknown_options: dict[str, Counter[str]] = field(default_factory=dict)
     dates: dict[str, Json] = field(default_factory=dict)
 
-    def add(self, finding: Finding, max_findings: int) -> None:
+    def add(self, finding: Finding) -> None:
         self.counts[finding.code] += 1
         self.is_fatal = self.is_fatal or finding.severity is Severity.FATAL
         self.warnings += finding.severity is Severity.WARNING
-        if len(self.findings) < max_findings:
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         examples = self.examples.setdefault(finding.code, [])
         if len(examples) < EXAMPLES:
@@ -207,7 +207,7 @@ class ValidationReport:
         """Count a row as rejected although it was valid alone."""
         self.valid -= 1
         self.rejected += 1
-        self.add(finding, MAX_FINDINGS)
+        self.add(finding)
 
     def to_document(self) -> Json:
         return {
@@ -242,8 +242,7 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
     encoder = RowEncoder(builder, len(source.header))
     unique = builder.unique
     with Seen() as seen:
-        rows = source.rows()
-        while block := list(islice(rows, BLOCK_ROWS)):
+        for block in chunks(source.rows()):
             records = encoder.encode(block)
             if not unique and None not in records:
                 yield from map(_NEW_ENTRY, zip(count(block[0].ordinal), records, repeat(None)))
@@ -257,27 +256,22 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
                     yield Entry(row.ordinal, encoded)
 
 
-@dataclass(frozen=True)
-class Heard:
-    """Listeners for every finding and row. The report keeps the first `kept` findings."""
-
-    finding: Callable[[Finding], object] = lambda _: None
-    row: Callable[[Payload], object] = lambda _: None
-    kept: int = MAX_FINDINGS
-
-
 def validate(
-    source: Source, builder: RowBuilder, heard: Heard = Heard(), translate: Callable[[Iterator[Payload]], Iterator[Payload]] = iter
+    source: Source,
+    builder: RowBuilder,
+    report: Callable[[Finding], object] = lambda _: None,
+    each: Callable[[Payload], object] = lambda _: None,
+    translate: Callable[[Iterator[Payload]], Iterator[Payload]] = iter,
 ) -> ValidationReport:
-    """Read the whole file once and return a report. `translate` may change the rows."""
+    """Read the whole file once and return a report. `report` hears every finding, `each` every row; `translate` may change the rows."""
     result = ValidationReport()
     for payload in translate(_payloads(source, builder)):
         result.rows += 1
-        heard.row(payload)
+        each(payload)
         result.clears += payload.clears
         for finding in payload.findings:
-            result.add(finding, heard.kept)
-            heard.finding(finding)
+            result.add(finding)
+            report(finding)
         if payload.findings and payload.rejected:
             result.rejected += 1
         else:

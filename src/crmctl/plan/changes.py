@@ -50,7 +50,7 @@ from crmctl.write.database import JobKind, RowState
 from crmctl.write.deletion import DeleteSummary, read_ids
 from crmctl.write.in_flight import DeliveryOptions, write_requests
 from crmctl.write.jobs import JobInfo, Summary, effort
-from crmctl.write.journal import DOUBTED, SEEN, Journal
+from crmctl.write.journal import DOUBTED, SEEN
 
 
 @dataclass
@@ -236,7 +236,8 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         if not plan.records:
             return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
         approve(plan)
-        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, _ids(records))))
+        ids = chain((record.id for record in records), records.missing())  # in the service's spelling where the record was read
+        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, ids)))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
         job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
@@ -254,33 +255,28 @@ def resumed_deletion(context: BulkContext, result: ImportResult) -> Deletion | N
     return deletion_of(context, store_of(context).find(result.job), result)
 
 
-def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult | None = None) -> Deletion:
+def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Deletion:
     """Return the outcome of a deletion job; `result` comes from its last run."""
     with closing(store_of(context).open(job)) as journal:
-        summary = _summary(journal, result)
+        counts, (requests, elapsed) = journal.counts(), effort(journal)
+        absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
+        backup = KeptRecords.of(journal)
+        summary = DeleteSummary(
+            job.header.object,
+            deleted=counts[RowState.UPDATED],
+            not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
+            failed=counts[RowState.FAILED],
+            uncertain=absent if doubted else 0,
+            in_doubt=counts[RowState.IN_DOUBT],
+            unsent=counts[RowState.UNSENT],
+            requests=requests,
+            elapsed=elapsed,
+            error=None if isinstance(result.error, PartialError | RejectedError) else result.error,
+            job=job.id,
+            backup=backup.path if backup is not None else None,
+            refusals=tuple(journal.refusals()),
+        )
     return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
-
-
-def _summary(journal: Journal, result: ImportResult | None) -> DeleteSummary:
-    counts, (requests, elapsed) = journal.counts(), effort(journal)
-    absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
-    error = result.error if result is not None and not isinstance(result.error, PartialError | RejectedError) else None
-    backup = KeptRecords.of(journal)
-    return DeleteSummary(
-        journal.header.object,
-        deleted=counts[RowState.UPDATED],
-        not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
-        failed=counts[RowState.FAILED],
-        uncertain=absent if doubted else 0,
-        in_doubt=counts[RowState.IN_DOUBT],
-        unsent=counts[RowState.UNSENT],
-        requests=requests,
-        elapsed=elapsed,
-        error=error,
-        job=journal.header.job,
-        backup=backup.path if backup is not None else None,
-        refusals=tuple(journal.refusals()),
-    )
 
 
 def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: KnownRecords) -> bool:
@@ -313,11 +309,6 @@ def _check_number(request: DeleteRequest, plan: Deletion) -> None:
             code="unexpected_changes",
             details={"changes": plan.records},
         )
-
-
-def _ids(known: KnownRecords) -> Iterator[str]:
-    """Yield every id, in the service's spelling if the record was read."""
-    return chain((record.id for record in known), known.missing())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.sources import STDIN, is_stream
-from crmctl.files.validation import Batch, Batcher, Entry, Heard, Payload, ValidationReport, entry_of, validate
+from crmctl.files.validation import Batch, Batcher, Entry, Payload, ValidationReport, entry_of, validate
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex, Wanted, key_rule
 from crmctl.match.references import ParentGroup
@@ -169,7 +169,7 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
 
 def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
     builder = RowBuilder(planned.mapping, planned.attributes, planned.values)
-    return validate(planned.source, builder, Heard(report, each), planned.references.translate if planned.references is not None else iter)
+    return validate(planned.source, builder, report, each, planned.references.translate if planned.references is not None else iter)
 
 
 def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast: _Forecast, report: Report) -> ValidationReport:

@@ -53,7 +53,7 @@ class Edited(NamedTuple):
 
 def preview_edit(context: BulkContext, request: EditRequest) -> None:
     """Compare the record and prepare the write; a read-only session shows the request instead of sending it."""
-    _editing(context, request).write(context.directory.object_id(request.object), _whole(request))
+    Editing(context.service, request.object, request.shown).write(context.directory.object_id(request.object), _whole(request))
 
 
 def edit(context: BulkContext, request: EditRequest) -> Edited:
@@ -62,7 +62,7 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     The job is kept if the edit can be undone or its outcome is unknown. Raises RejectedError if another client changed the record, else
     the error that prevented the write.
     """
-    store, editing = store_of(context), _editing(context, request)
+    store, editing = store_of(context), Editing(context.service, request.object, request.shown)
     object_id = context.directory.object_id(request.object)
     target = ImportTarget(request.object, object_id, context.origin, request.attributes, context.service)
     values = tuple(f"{slug}:={jsontext.dumps(value)}" for slug, value in _whole(request).items())
@@ -99,7 +99,3 @@ def _why(result: ImportResult, editing: Editing) -> CrmctlError:
         finding = result.findings.kept[0]
         return RejectedError(finding.message, code=finding.code)
     return editing.error or result.error or CrmctlError("the record was not written")
-
-
-def _editing(context: BulkContext, request: EditRequest) -> Editing:
-    return Editing(context.service, request.object, request.shown)

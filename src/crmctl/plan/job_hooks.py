@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,7 @@ from crmctl.plan.import_plan import (
 )
 from crmctl.plan.import_run import rows_of, skip_missing
 from crmctl.plan.job_start import PLAN_NAME, ImportJob, ImportRun
+from crmctl.read.records import KnownRecords, read_known, read_one
 from crmctl.values.composites import Merger
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch, write_requests
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
     from crmctl.plan.plan_file import Decisions
     from crmctl.plan.row_actions import Resolution
-    from crmctl.read.records import KnownRecords
     from crmctl.write.deletion import Editing
 
 
@@ -129,7 +129,7 @@ class JobHooks:
         journal, references, rejected = self.job.journal, self.job.input.references, False
         later = references.later_slugs if references is not None else lambda _: ()
         ids = (target(row) for row in rows() if row.parts or keeps_all)
-        with _read_known(run, filter(None, ids)) as records:
+        with read_known(run.reader(), filter(None, ids), run.progress) as records:
             for chunk in chunks(rows()) if len(records) else ():
                 images, wholes = [], []
                 for row in chunk:
@@ -152,6 +152,9 @@ class JobHooks:
 
     def _valid(self) -> Iterator[Payload]:
         return (row for row in self.job.input.payloads() if not row.rejected)
+
+    def _ids(self) -> Iterator[str]:
+        return (row.id for row in self._valid() if row.id is not None)
 
     def _unsent(self) -> Iterator[Payload]:
         return (row for row, entry in entries_of(self.job.journal, self._valid()) if row.parts and entry is None)
@@ -212,12 +215,6 @@ class KeptRecords(NamedTuple):
             raise UsageError(f"cannot read the backup {self.path}: {reason(error)}", hint="put it back", code="backup_gone") from error
 
 
-def _read_known(run: ImportRun, ids: Iterator[str]) -> AbstractContextManager[KnownRecords]:
-    from crmctl.read.records import read_known
-
-    return read_known(run.reader(), ids, run.progress)
-
-
 @dataclass(frozen=True)
 class DeleteHooks(JobHooks):
     """The steps of a deletion. `known` holds the records if they were just read; a resumed job reads them again."""
@@ -235,7 +232,7 @@ class DeleteHooks(JobHooks):
         if place is None and self.known is None:
             return
         with ExitStack() as stack:
-            records = self.known or stack.enter_context(_read_known(run, self._ids()))
+            records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
             if place is not None:
                 self._write(journal, Path(place), records)
             self._leave_out(journal, records)
@@ -261,12 +258,10 @@ class DeleteHooks(JobHooks):
 
     def compare_unsent(self, run: ImportRun) -> None:
         """Fail open rows whose records changed since they were copied: an undo would lose the change. Raises read errors."""
-        from crmctl.read.records import read_one
-
         journal, backup = self.job.journal, KeptRecords.of(self.job.journal)
         if backup is None:
             return
-        with _read_known(run, (str(row.id) for row, _ in self._open_rows())) as records:
+        with read_known(run.reader(), (str(row.id) for row, _ in self._open_rows()), run.progress) as records:
             changed = {old.id.lower() for old in backup.records() if (now := records.get(old.id)) is not None and now.data != old.data}
         rows = [(row, entry) for row, entry in self._open_rows() if str(row.id).lower() in changed]
         rows = [(row, entry) for row, entry in rows if entry is None or read_one(run.reader(), str(row.id)) is not None]
@@ -278,10 +273,6 @@ class DeleteHooks(JobHooks):
     def _open_rows(self) -> Iterator[tuple[Payload, RowEntry | None]]:
         rows = entries_of(self.job.journal, self._valid())
         return ((row, entry) for row, entry in rows if row.id and (entry is None or entry.state is RowState.IN_DOUBT))
-
-    def _ids(self) -> Iterator[str]:
-        rows: Iterator[Payload] = self._valid()
-        return (row.id for row in rows if row.id is not None)
 
 
 TEXT = "edited text"
@@ -450,7 +441,7 @@ class UpdateHooks(JobHooks):
             self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
-                records = self.known or stack.enter_context(_read_known(run, self._ids()))
+                records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
                 for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), records.get)):
                     for change in chunk:
                         forecast.add(change)
@@ -464,6 +455,3 @@ class UpdateHooks(JobHooks):
         except RejectedError:
             journal.state = JobState.REJECTED
             raise
-
-    def _ids(self) -> Iterator[str]:
-        return (row.id for row in self._valid() if row.id is not None)

@@ -281,7 +281,8 @@ class _Delimited(ResultFormat):
         self._newline = newline
         self._dropped = next((len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), 0)
         self._special = re.compile(f"[{re.escape(self._delimiter)}{QUOTE}\r\n]|^\\s|\\s$")
-        self._cell = _cell_pattern(self._delimiter)
+        plain = f"[^{re.escape(self._delimiter)}]*"
+        self._cell = re.compile(f'"(?:[^"]|"")*"{plain}|{plain}')
         bare = header_text.rstrip(self._delimiter)
         # Name the unnamed columns at the end of the header, because an unnamed column must be the last. Imports ignore these names.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
@@ -316,11 +317,6 @@ class _Delimited(ResultFormat):
         if self._special.search(text):
             return QUOTE + text.replace(QUOTE, QUOTE * 2) + QUOTE
         return text
-
-
-def _cell_pattern(delimiter: str) -> re.Pattern[str]:
-    plain = f"[^{re.escape(delimiter)}]*"
-    return re.compile(f'"(?:[^"]|"")*"{plain}|{plain}')
 
 
 def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:
