@@ -192,12 +192,6 @@ TOGETHER = 500
 _NUMBER = (1 << NUMBER_BITS) - 1
 _APART = "\x1f"
 
-_TABLES = """
-CREATE TABLE candidate (no INTEGER PRIMARY KEY, id TEXT NOT NULL, record TEXT NOT NULL, forms TEXT NOT NULL);
-CREATE TABLE place (scheme INTEGER NOT NULL, place INTEGER NOT NULL);
-CREATE TABLE pair (a INTEGER NOT NULL, b INTEGER NOT NULL, rule INTEGER NOT NULL, score REAL NOT NULL, PRIMARY KEY (a, b)) WITHOUT ROWID;
-"""
-
 
 Forms = Sequence[str | None]
 """The normal forms of a record, one per term."""
@@ -219,7 +213,13 @@ class MatchCandidates(Spill):
     `windowed`: number of records in blocks too large to compare completely.
     """
 
-    TABLES = _TABLES
+    TABLES = """
+    CREATE TABLE candidate (no INTEGER PRIMARY KEY, id TEXT NOT NULL, record TEXT NOT NULL, forms TEXT NOT NULL);
+    CREATE TABLE place (scheme INTEGER NOT NULL, place INTEGER NOT NULL);
+    CREATE TABLE pair (
+        a INTEGER NOT NULL, b INTEGER NOT NULL, rule INTEGER NOT NULL, score REAL NOT NULL, PRIMARY KEY (a, b)
+    ) WITHOUT ROWID;
+    """
     CACHE_KIB = 32_000
 
     def __init__(self, rules: Sequence[MatchRule], most: int) -> None:

@@ -40,15 +40,6 @@ from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.write.database import JobState
 from crmctl.write.steps import MERGE_ORDER, Step, StepKind, StepState
 
-_TABLES = """
-CREATE TABLE member (id TEXT PRIMARY KEY, given TEXT NOT NULL, loses INTEGER NOT NULL, data TEXT) WITHOUT ROWID;
-CREATE TABLE holder (id TEXT PRIMARY KEY, object_id TEXT NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE refers (target TEXT NOT NULL, holder TEXT NOT NULL, PRIMARY KEY (target, holder)) WITHOUT ROWID;
-CREATE TABLE activity (id TEXT PRIMARY KEY, links TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE names (target TEXT NOT NULL, activity TEXT NOT NULL, PRIMARY KEY (target, activity)) WITHOUT ROWID;
-"""
-
-
 MANY = 10_000
 """Number of losers per mirror query."""
 
@@ -56,7 +47,13 @@ MANY = 10_000
 class Survey(Spill):
     """Current records around all groups of a plan. Call `want` for each group, then `fill`, and `refresh` before each wave."""
 
-    TABLES = _TABLES
+    TABLES = """
+    CREATE TABLE member (id TEXT PRIMARY KEY, given TEXT NOT NULL, loses INTEGER NOT NULL, data TEXT) WITHOUT ROWID;
+    CREATE TABLE holder (id TEXT PRIMARY KEY, object_id TEXT NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE refers (target TEXT NOT NULL, holder TEXT NOT NULL, PRIMARY KEY (target, holder)) WITHOUT ROWID;
+    CREATE TABLE activity (id TEXT PRIMARY KEY, links TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE names (target TEXT NOT NULL, activity TEXT NOT NULL, PRIMARY KEY (target, activity)) WITHOUT ROWID;
+    """
     CACHE_KIB = 16_000
 
     def __init__(self, service: ReadService, schema: MergeSchema, tell: Callable[[str], None]) -> None:

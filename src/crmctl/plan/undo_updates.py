@@ -112,22 +112,19 @@ class UndoReport:
             raise PartialError(message, hint=hint, details=self.details)
 
 
-_TABLE = """
-CREATE TABLE one (
-    id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, given TEXT NOT NULL, sent TEXT NOT NULL, before TEXT NOT NULL, standing TEXT,
-    changed TEXT NOT NULL DEFAULT '[]'
-) WITHOUT ROWID;
-CREATE INDEX one_standing ON one (standing, ordinal);
-"""
-
-
 class Updates(Spill):
     """Updated rows of a job and the standing of their records.
 
     `lost`: how many rows have no before image. `lists_lag`: a list shows an older value than its record.
     """
 
-    TABLES = _TABLE
+    TABLES = """
+    CREATE TABLE one (
+        id TEXT PRIMARY KEY, ordinal INTEGER NOT NULL, given TEXT NOT NULL, sent TEXT NOT NULL, before TEXT NOT NULL, standing TEXT,
+        changed TEXT NOT NULL DEFAULT '[]'
+    ) WITHOUT ROWID;
+    CREATE INDEX one_standing ON one (standing, ordinal);
+    """
 
     def __init__(self, attributes: Sequence[Attribute], unlinked: Callable[[int], bool] = lambda _: False) -> None:
         super().__init__()

@@ -61,7 +61,8 @@ def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCo
     def admits(record: Record) -> bool:
         value = record.data.get(attribute.slug)
         parts = parts_of(attribute, value, part)
-        if not parts and any(isinstance(element, str) and _part_may_hold(element, clause, positive) for element in elements_of(value)):
+        texts = [element for element in elements_of(value) if isinstance(element, str)] if not parts else ()
+        if texts and (not positive.meaning.finds_operand or any(fold(value) in fold(text) for text in texts for value in clause.values)):
             undecided.add(record.id)
         return any(test(parts) for test in tests) is not is_complement
 
@@ -73,10 +74,6 @@ def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCo
         return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
 
     return LocalCondition(admits, remark)
-
-
-def _part_may_hold(text: str, clause: Clause, positive: Operator) -> bool:
-    return not positive.meaning.finds_operand or any(fold(value) in fold(text) for value in clause.values)
 
 
 def _prefilters(attribute: Attribute, part: str, clause: Clause) -> tuple[Prefilter, ...]:
@@ -418,17 +415,17 @@ def text_search(reader: FilterReader, text: str) -> RecordFilter:
     attributes = [
         attribute for attribute in (reader.attributes or {}).values() if is_textual(attribute) or attribute.type == AttributeType.SELECT
     ]
-    possible = [attribute for attribute in attributes if attribute.type != AttributeType.SELECT or _may_hold(attribute, text)]
+    possible = [
+        attribute
+        for attribute in attributes
+        if attribute.type != AttributeType.SELECT or any(map(value_test(attribute, Operator.CONTAINS, text), attribute.options))
+    ]
     if not text.strip() or not attributes:
         raise UsageError("there is nothing to search for" if attributes else f"no text attribute of {reader.object_name} is known")
     if not possible:
         return RecordFilter(is_impossible=True)
     conditions = tuple(Condition(attribute.slug, Operator.CONTAINS, text) for attribute in possible)
     return RecordFilter(choices=(any_of(conditions, reader.attributes or {}),))
-
-
-def _may_hold(attribute: Attribute, text: str) -> bool:
-    return any(value_test(attribute, Operator.CONTAINS, text)(option) for option in attribute.options)
 
 
 Related = Callable[[str, str | None, Attribute], ListOrder]

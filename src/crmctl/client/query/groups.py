@@ -281,16 +281,14 @@ class RecordGroups:
         codes = self.codes[slug]
         if len(codes) > 1:
             held = ((code, group.amounts.get((slug, code or None))) for code in codes)
-            return [{"currency": code or None, "value": _json_number(MEASURES[measure](amounts))} for code, amounts in held if amounts]
-        return _json_number(MEASURES[measure](group.amounts.get((slug, codes[0] or None)) if codes else None))
+            return [{"currency": code or None, "value": as_number(MEASURES[measure](amounts))} for code, amounts in held if amounts]
+        return as_number(MEASURES[measure](group.amounts.get((slug, codes[0] or None)) if codes else None))
 
 
-def _json_number(number: Decimal | None) -> int | Decimal | None:
-    return None if number is None else as_number(number)
-
-
-def as_number(number: Decimal) -> int | Decimal:
+def as_number(number: Decimal | None) -> int | Decimal | None:
     """Return an exact number as JSON has it."""
+    if number is None:
+        return None
     whole = number.to_integral_value()
     return int(whole) if whole == number else Decimal(plain_decimal(number.normalize(Context(prec=max(1, len(number.as_tuple().digits))))))
 

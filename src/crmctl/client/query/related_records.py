@@ -24,17 +24,17 @@ FEW = 2
 
 
 class RelatedRecords:
-    """Referenced records of one object. `expected` is the number of references, if known.
+    """Referenced records of one object. `expect` sets the number of references, if known.
 
     `most` limits the requests; records beyond it stay unknown. If the mirror replaces the service, crmctl requests only the records that
     the mirror lacks.
     """
 
-    def __init__(self, context: QueryContext, target: str, slug: str, *, expected: int = 0, most: int | None = None) -> None:
+    def __init__(self, context: QueryContext, target: str, slug: str, *, most: int | None = None) -> None:
         self._context = context
         self._target = target
         self._slug = slug
-        self._expected = expected
+        self._expected = 0
         self._most = most
         self._found: dict[str, Record | None] = {}
         self._total: int | None = None
@@ -122,9 +122,9 @@ Wire = Mapping[str, Any]
 
 
 class FieldLookups:
-    """Look-ups for the fields that lead through references. `expected` is the number of records to show."""
+    """Look-ups for the fields that lead through references."""
 
-    def __init__(self, context: QueryContext, attributes: Iterable[Attribute], names: Sequence[str], expected: int = 0) -> None:
+    def __init__(self, context: QueryContext, attributes: Iterable[Attribute], names: Sequence[str]) -> None:
         """Raises UsageError for a field that the referenced object does not have."""
         by_slug = {attribute.slug: attribute for attribute in attributes}
         through: dict[str, list[str]] = {}
@@ -132,7 +132,7 @@ class FieldLookups:
             head, dot, rest = name.partition(".")
             if dot and name not in by_slug and head in by_slug and by_slug[head].type == AttributeType.REFERENCE:
                 through.setdefault(head, []).append(rest)
-        self._steps = [_Step(context, by_slug[slug], rests, expected) for slug, rests in through.items()]
+        self._steps = [_Step(context, by_slug[slug], rests) for slug, rests in through.items()]
 
     def expect(self, count: int) -> None:
         """Set the number of records to show, which decides how to look them up."""
@@ -165,7 +165,7 @@ class FieldLookups:
 class _Step:
     """One reference attribute and the fields of its records."""
 
-    def __init__(self, context: QueryContext, attribute: Attribute, rests: Sequence[str], expected: int) -> None:
+    def __init__(self, context: QueryContext, attribute: Attribute, rests: Sequence[str]) -> None:
         self.slug = attribute.slug
         target = attribute.target_object_id
         attributes = known_attributes(context.directory, target, context.tell) if target else None
@@ -185,8 +185,8 @@ class _Step:
                     code="unknown_field",
                     details={"unknown": [f"{self.slug}.{head}"], "valid": [f"{self.slug}.{path}" for path in valid]},
                 )
-        self._deeper = FieldLookups(context, attributes, rests, expected)
-        self._related = RelatedRecords(context, target, self.slug, expected=expected)
+        self._deeper = FieldLookups(context, attributes, rests)
+        self._related = RelatedRecords(context, target, self.slug)
 
     def expect(self, count: int) -> None:
         self._related.expect(count)
