@@ -16,7 +16,7 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
 from crmctl.models.findings import Finding
-from crmctl.plan.dry_run import DryRunOptions, dry_run
+from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
 from crmctl.plan.job_run import JobResult, RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
@@ -164,7 +164,7 @@ def test_a_resumed_job_respects_changes_of_other_clients(desk: PartsDesk) -> Non
 def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:
     path = desk.file("home.city", *["Rome"] * 5)
     planned = open_input(desk.plan().frozen(ATTRIBUTES), path, "a.csv", ATTRIBUTES)
-    predicted = dry_run(desk.target, planned, DryRunOptions(desk.clock), desk.findings.append)
+    predicted = dry_run(desk.target, planned, desk.clock, desk.findings.append)
     assert predicted.summary.counts["unsent"] == 5
     desk.options = DeliveryOptions(concurrency=1)
     result = desk.load("home.city", *["Rome"] * 5)

@@ -8,7 +8,7 @@ import pytest
 
 from crmctl.errors import ExitCode
 from crmctl.files.mapping import MappingOptions, Mode
-from crmctl.plan.dry_run import DryRunOptions, dry_run
+from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import
 from crmctl.plan.plan_file import Decisions, open_plan, read_plan, write_plan
@@ -34,7 +34,7 @@ def begin(desk: KeyDesk) -> None:
     plan = ImportPlan(mapping=MappingOptions(Mode.UPSERT, keys=("email",))).frozen(desk.attributes)
     planned = open_input(plan, source, str(source), desk.attributes)
     with Decisions() as decisions:
-        found = dry_run(target, planned, DryRunOptions(desk.clock, decisions=decisions), desk.findings.append)
+        found = dry_run(target, planned, desk.clock, desk.findings.append, decisions)
         write_plan(place, header_of(target, planned, JobOptions(plan), desk.clock.now()), found.prediction, decisions)
     saved = read_plan(place)
     given, planned = open_plan(saved, desk.attributes)

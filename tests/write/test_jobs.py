@@ -18,7 +18,7 @@ from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
-from crmctl.plan.dry_run import DryRunOptions, dry_run
+from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
 from crmctl.plan.job_run import JobResult, RunOptions, finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
@@ -373,7 +373,7 @@ def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Pa
 def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as given:
         planned = open_input(ImportPlan(), given.path, given.name, desk.attributes)
-        run = dry_run(desk.target, planned, DryRunOptions(desk.clock), desk.findings.append)
+        run = dry_run(desk.target, planned, desk.clock, desk.findings.append)
     document = run.to_document()
     assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 15)
     assert document["job"] is None

@@ -29,7 +29,7 @@ from crmctl.mirror.file import (
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, Member, Object, Record
-from crmctl.read.export_passes import Staging
+from crmctl.read.export_passes import Staging, remove_staging
 from crmctl.read.records import CountedReads, Sweep, SweepState
 from crmctl.read.stable_pages import Listing, PassStatistics, Position
 from crmctl.values.moments import micros_of
@@ -309,19 +309,19 @@ def staged(mirror: Path, object_id: str, request: Mapping[str, Any], clock: Cloc
     fits = staging.noted("request") == dict(request) and isinstance(begun, int | float) and 0 <= now - begun < RESUMED_WITHIN
     if not (resumes and fits):
         staging.close()
-        _remove(place)
+        remove_staging(place)
         staging = Staging(place)
         with staging.step():
             staging.note("request", dict(request))
             staging.note("begun", now)
     with staging:
         yield staging
-    _remove(place)
+    remove_staging(place)
 
 
 def discard_scan(mirror: Path, object_id: str) -> None:
     """Delete the remains of an interrupted full read, which the mirror has overtaken."""
-    _remove(_place(mirror, object_id))
+    remove_staging(_place(mirror, object_id))
 
 
 def scan_into(staging: Staging, lister: CountedReads, object_id: str, begun: FullRead, progress: Progress) -> FullRead:
@@ -345,8 +345,3 @@ def scan_into(staging: Staging, lister: CountedReads, object_id: str, begun: Ful
 
 def _place(mirror: Path, object_id: str) -> Path:
     return mirror.with_name(f"{mirror.name}.{object_id}.reading")
-
-
-def _remove(place: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, ExitCode, RejectedError, UsageError
+from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.sources import STDIN, is_stream
@@ -83,10 +83,6 @@ class DryRun:
         document = self.to_document()
         return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
 
-    @property
-    def exit_code(self) -> ExitCode:
-        return ExitCode.REJECTED if self.report.rejected else ExitCode.OK
-
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: a summary with `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `choices` and `report`."""
         return {
@@ -100,31 +96,20 @@ class DryRun:
         }
 
 
-@dataclass(frozen=True)
-class DryRunOptions:
-    """Options of a dry run.
-
-    `decisions` collects the action of each row.
-    """
-
-    clock: Clock
-    decisions: Decisions | None = None
-    state: Path | None = None
-    """The folder that holds the bases of feeds."""
-
-
-def dry_run(target: ImportTarget, planned: PlannedInput, options: DryRunOptions, report: Report) -> DryRun:
+def dry_run(
+    target: ImportTarget, planned: PlannedInput, clock: Clock, report: Report, decisions: Decisions | None = None, state: Path | None = None
+) -> DryRun:
     """Validate the whole input and count the requests, without writing anything. `report` receives each finding.
 
-    With a key, the dry run looks up the records as the import would. With `decisions`, it also reads the records that rows name by id.
+    With a key, the dry run looks up the records as the import would. `decisions` collects the action of each row; with it, the dry run
+    also reads the records that rows name by id. `state` is the folder that holds the bases of feeds.
     """
-    clock, decisions, lister = options.clock, options.decisions, target.service
-    started = clock.monotonic()
+    lister, started = target.service, clock.monotonic()
     with ExitStack() as looked_up:
         planned, reads = with_references(planned, target)
         looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
-        resolver = resolver_of(planned, target.object_id, _feed(planned, target, options.state, looked_up))
+        resolver = resolver_of(planned, target.object_id, _feed(planned, target, state, looked_up))
         if resolver is None:
             forecast_result = _check(planned, report, forecast.write_valid)
             if decisions is not None:
@@ -178,8 +163,8 @@ def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast
         def keep(payload: Payload) -> None:
             if not payload.findings or not payload.rejected:
                 index.want_all([payload])
-            else:
-                forecast.leave_out(payload)
+            elif forecast.decisions is not None:
+                forecast.decisions.add_row(payload, Mode.CREATE)
 
         checked = _check(planned, report, keep)
         lookup.fill(index)
@@ -196,7 +181,7 @@ class _Forecast:
     """Counts the actions of rows and the requests they need."""
 
     def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
-        self._decisions = decisions
+        self.decisions = decisions
         self._mode = planned.mapping.mode
         self._batcher = Batcher()
         self._requests = 0
@@ -208,8 +193,8 @@ class _Forecast:
         """Number of rows with an id that change parts of values."""
 
     def write_valid(self, payload: Payload) -> None:
-        if self._decisions is not None:
-            self._decisions.add_row(payload, self._mode)
+        if self.decisions is not None:
+            self.decisions.add_row(payload, self._mode)
         if not payload.findings or not payload.rejected:
             action = RowAction.UPDATE if self._mode is not Mode.CREATE and payload.id else RowAction.CREATE
             if action is RowAction.CREATE and self._mode is Mode.UPDATE:
@@ -218,13 +203,9 @@ class _Forecast:
             self.merges += action is RowAction.UPDATE and bool(payload.parts)
             self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
 
-    def leave_out(self, payload: Payload) -> None:
-        if self._decisions is not None:
-            self._decisions.add_row(payload, Mode.CREATE)
-
     def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
-        if self._decisions is not None:
-            self._decisions.add_outcome(row, outcome, resolver, index)
+        if self.decisions is not None:
+            self.decisions.add_outcome(row, outcome, resolver, index)
         if (merge := outcome.merge) is not None:
             before = self.values or FeedCounts()
             self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
@@ -334,9 +315,8 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
-        options = DryRunOptions(context.clock, decisions, context.state)
-        preview = dry_run(target, planned, options, findings).after(context)
-        invalid = rejected_rows(preview.report.rejected) if preview.exit_code is not ExitCode.OK else None
+        preview = dry_run(target, planned, context.clock, findings, decisions, context.state).after(context)
+        invalid = rejected_rows(preview.report.rejected) if preview.report.rejected else None
         unexpected = None
         try:
             request.guard().check(preview.changes, preview.report.rows)
@@ -384,8 +364,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     request.delivery()
     requests_made(context)
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
-        options = DryRunOptions(context.clock, now, context.state)
-        preview = dry_run(target, planned, options, FindingLog(context.listener.report)).after(context)
+        preview = dry_run(target, planned, context.clock, FindingLog(context.listener.report), now, context.state).after(context)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = differences.refusal if differences.count else None

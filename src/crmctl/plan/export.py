@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from crmctl.files.whole_files import check_place, is_special, target_of, whole_f
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
-from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging
+from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging, remove_staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
 from crmctl.version import __version__
@@ -35,10 +36,6 @@ class Subject:
     object_id: str
     origin: str
     schema: str | None = None
-
-
-def manifest_path(path: Path) -> Path:
-    return path.with_name(path.name + ".manifest.json")
 
 
 def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, rows: int, request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, r
 
 
 def write_manifest(path: Path, document: dict[str, Any]) -> Path:
-    place = manifest_path(path)
+    place = path.with_name(path.name + ".manifest.json")
     with whole_file(place) as stream:
         stream.write(jsontext.dumps(document, indent=2) + "\n")
     return place
@@ -210,14 +207,12 @@ class Export:
 
     def to_stream(self, write: Callable[[str], object]) -> ExportSummary:
         """Pass every record to `write` once all are read. Raises reading errors before anything is written."""
-        with Staging() as staging:
-            state = self._gather(staging)
-            wires = self._wires(staging)
-            for text in texts(self._layout.spread_over(wires()), wires()):
+
+        def write_all(layout: Layout, wires: Wires) -> None:
+            for text in texts(layout, wires()):
                 write(text)
-            summary = self._summary(staging, state, resumed=False)
-            self._remember(staging, state)
-        return summary
+
+        return self._at_once(write_all)
 
     def to_file(self, path: Path, *, replace: bool = False) -> ExportSummary:
         """Write a complete file and its manifest. An existing file is replaced in one step.
@@ -229,7 +224,7 @@ class Export:
             raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
         check_libraries(self._layout.format)
         if is_special(path):
-            return self._to_device(path)
+            return self._at_once(partial(write_file, path), file=path)
         check_place(path)
         place = resume_path(path)
         staging, resumed = self._open(place)
@@ -249,13 +244,14 @@ class Export:
         place.unlink()
         return summary
 
-    def _to_device(self, path: Path) -> ExportSummary:
+    def _at_once(self, write: Callable[[Layout, Wires], None], **file: Any) -> ExportSummary:
+        """Write to a place where an interrupted export leaves nothing to continue."""
         with Staging() as staging:
             state = self._gather(staging)
             wires = self._wires(staging)
-            write_file(path, self._layout.spread_over(wires()), wires)
+            write(self._layout.spread_over(wires()), wires)
             self._remember(staging, state)
-            return self._summary(staging, state, resumed=False, file=path)
+            return self._summary(staging, state, resumed=False, **file)
 
     @property
     def _request(self) -> dict[str, Any]:
@@ -341,8 +337,3 @@ class Export:
 def resume_path(path: Path) -> Path:
     target = target_of(path)
     return target.with_name(target.name + ".resume")
-
-
-def remove_staging(place: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        place.with_name(place.name + suffix).unlink(missing_ok=True)

@@ -151,6 +151,11 @@ class Staging:
         return jsontext.loads(row[0]) if row is not None else None
 
 
+def remove_staging(place: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        place.with_name(place.name + suffix).unlink(missing_ok=True)
+
+
 LOOKBACK = 15 * 60.0
 """Seconds before the start from which changes are read again, because the service may have committed them late."""
 
