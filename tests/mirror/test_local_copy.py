@@ -82,11 +82,11 @@ def test_it_is_brought_up_to_date_only_where_it_is_too_old(context: MirrorContex
         found = fresh_copy(context, [OBJECT_ID], max_age)  # type: ignore[arg-type]
         assert found is not None
         assert found[1] is None
-        found[0].__exit__()
+        found[0].close()
     assert context.service.requests == asked
     context.service.advance(90 * MINUTE)
     found = fresh_copy(context, [OBJECT_ID], 3600.0)  # type: ignore[arg-type]
     assert found is not None
     assert found[1] is not None
-    found[0].__exit__()
+    found[0].close()
     assert fresh_copy(context, ["another object"]) is None  # type: ignore[arg-type]

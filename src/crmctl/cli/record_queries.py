@@ -145,7 +145,7 @@ class MirrorAnswers:
         with suppress(StorageError):
             copy = LocalCopy.at(place, LOCKED_SECONDS)
             if copy is not None:
-                runtime.at_end(copy.__exit__)
+                runtime.at_end(copy.close)
                 return MirroredLists(copy)
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -263,12 +263,13 @@ def connect_to_read(path: Path, seconds: float) -> sqlite3.Connection:
     return db
 
 
-class MirrorFile:
+class MirrorFile(ExitStack):
     """An open mirror. Writers use transactions; readers see the state before them."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        super().__init__()
         self.path = path
-        self.db = db
+        self.db = self.enter_context(closing(db))
 
     @classmethod
     def create(cls, path: Path, profile: str, origin: str) -> Self:
@@ -308,15 +309,6 @@ class MirrorFile:
                     raise _other_format(path, file_format)
                 return None
         return opened
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.db.close()
 
     def _prepare(self, profile: str, origin: str) -> None:
         file_format = self._format()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
 
@@ -34,11 +35,12 @@ class Referring(NamedTuple):
     record: Record
 
 
-class LocalCopy:
+class LocalCopy(ExitStack):
     """An open mirror, for use as a context manager. It shows the last sync of each object, described by `state`."""
 
     def __init__(self, file: MirrorFile) -> None:
-        self._file = file
+        super().__init__()
+        self._file = self.enter_context(file)
         self._db = file.db
         self.path = file.path
 
@@ -52,12 +54,6 @@ class LocalCopy:
         """Open the mirror in this file; None if there is none. Raises StorageError, also after `patience` seconds behind a lock."""
         file = MirrorFile.read(path, patience)
         return None if file is None else cls(file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
     def states(self) -> list[SyncState]:
         return [state for state in self._file.states() if state.object_id != ACTIVITIES]

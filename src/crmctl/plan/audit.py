@@ -22,7 +22,7 @@ from crmctl.read.read_back import Baseline, Reader, Walk, is_after, read_newest
 from crmctl.read.records import find
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
-from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, RowEntry, entries_of, is_undone, surplus_records
+from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, surplus_records
 from crmctl.write.methods import Unexplained, explain, methods, recognitions
 
 FEW_RECORDS = 3
@@ -88,7 +88,10 @@ def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[E
 
 def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterable[Entry]], recognition: Recognition | None) -> None:
     for entry, row in entries_of(journal, again()):
-        if entry.id is not None or row is None or not _is_there(row):
+        if entry.id is not None or row is None:
+            continue
+        # A row that was written but could not be linked counts as failed, yet its record exists.
+        if row.state is not RowState.CREATED and (row.state is not RowState.FAILED or row.record_id is None):
             continue
         if row.record_id is not None and is_undone(journal, row.record_id):
             continue
@@ -104,18 +107,9 @@ def _gather(db: sqlite3.Connection, journal: Journal, again: Callable[[], Iterab
         db.execute("INSERT OR IGNORE INTO wanted VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
-def _is_there(row: RowEntry) -> bool:
-    """Whether the row has a record. A row that was written but could not be linked counts as failed, yet its record exists."""
-    return row.state is RowState.CREATED or (row.state is RowState.FAILED and row.record_id is not None)
-
-
 def _content_key(slugs: str, content: Recognition, data: Mapping[str, Any]) -> str:
     """Return the lookup key of a row without a key of its own: its values, and which attributes it sets."""
     return f"{slugs}\n{content.key(data) or ''}"
-
-
-def _wants(db: sqlite3.Connection, key: str) -> bool:
-    return db.execute("SELECT 1 FROM wanted WHERE key = ?", (key,)).fetchone() is not None
 
 
 def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: Recognition | None) -> None:
@@ -134,15 +128,15 @@ def _see(db: sqlite3.Connection, journal: Journal, reader: Reader, recognition: 
         own_key = recognition.key(record.data) if recognition is not None else None
         if recognition is not None and own_key is not None:
             candidates = [(own_key, recognition)]
-        else:  # a row that sets exactly the attributes of the record explains it better than one that sets fewer
-            own_slugs = jsontext.dumps(sorted(slug for slug, value in record.data.items() if canonical(value) is not None))
+        else:
             candidates = [(_content_key(slugs, content, record.data), content) for slugs, content in contents]
-            exact = [(key, content) for key, content in candidates if key.startswith(f"{own_slugs}\n") and _wants(db, key)]
-            candidates = exact or candidates
-        for key, content in candidates:
-            row = db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone()
-            if row is not None:
-                _mark_seen(db, record, key, stored.compare(record, jsontext.loads(row[0]), sure=sure), content.form(record.data))
+        looked_up = ((db.execute("SELECT data FROM wanted WHERE key = ?", (key,)).fetchone(), key, content) for key, content in candidates)
+        held = [(key, content, row[0]) for row, key, content in looked_up if row is not None]
+        if len(held) > 1:  # a row that sets exactly the attributes of the record explains it better than one that sets fewer
+            own_slugs = jsontext.dumps(sorted(slug for slug, value in record.data.items() if canonical(value) is not None))
+            held = [row for row in held if row[0].startswith(f"{own_slugs}\n")] or held
+        for key, content, data in held:
+            _mark_seen(db, record, key, stored.compare(record, jsontext.loads(data), sure=sure), content.form(record.data))
     unlisted = {record_id.lower(): record_id for (record_id,) in db.execute(_UNSEEN)}
     for record in find(reader, unlisted):
         data, key = db.execute("SELECT data, COALESCE(key, '') FROM wanted WHERE id = ?", (unlisted[record.id.lower()],)).fetchone()

@@ -7,9 +7,8 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from xml.sax.saxutils import escape, quoteattr
 
 from crmctl.bulk_context import BulkContext
@@ -25,20 +24,16 @@ IN_MEMORY = 1 << 20
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class FindingReport:
+class FindingReport(ExitStack):
     """Collect every finding of a file on disk and produce the report at the end."""
 
     def __init__(self, form: str, file: str) -> None:
+        super().__init__()
         self.file = "stdin" if file == "-" else file
         self._write, self._whole = _FORMS[form]
-        self._spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
+        spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the stack closes it
+        self._spool = self.enter_context(spool)
         self.errors = self.warnings = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._spool.close()
 
     def add(self, finding: Finding) -> None:
         self.errors += finding.rejects
@@ -81,10 +76,6 @@ def github_data(text: str) -> str:
 
 def github_property(text: str) -> str:
     return github_data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _of_annotations(_report: FindingReport, title: str, sentence: str) -> tuple[str, str]:
-    return "", f"::notice title={github_property(title)}::{github_data(sentence)}\n"
 
 
 def _case(file: str, finding: Finding) -> str:
@@ -138,7 +129,7 @@ def _of_rows(report: FindingReport, title: str, sentence: str) -> tuple[str, str
 
 
 _FORMS: Mapping[str, tuple[Callable[[str, Finding], str], Callable[[FindingReport, str, str], tuple[str, str]]]] = {
-    "github": (_annotation, _of_annotations),
+    "github": (_annotation, lambda _, title, sentence: ("", f"::notice title={github_property(title)}::{github_data(sentence)}\n")),
     "junit": (_case, _of_cases),
     "markdown": (_row, _of_rows),
 }

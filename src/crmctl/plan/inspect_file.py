@@ -108,17 +108,13 @@ def _usual_rules(columns: Sequence[Attribute]) -> tuple[MatchRule, ...]:
     columns = list({column.slug: column for column in reversed(columns)}.values())[::-1]
     telling = [column for column in columns if column.type in TELLING]
     if telling:
-        return tuple(MatchRule(column.slug, (_equal(column),)) for column in telling)
+        return tuple(MatchRule(column.slug, (MatchTerm((Field(column.slug),), usual_form(column, "")),)) for column in telling)
     every = MatchTerm(tuple(Field(column.slug) for column in columns), _ALL)
     return (MatchRule("all columns", (every,)),) if columns else ()
 
 
 _ALL = replace(FORMS["text"], read=lambda value: plain_words(said(value)) or None)
 """Compares all values as text, even placeholders such as `n/a` and 000."""
-
-
-def _equal(column: Attribute) -> MatchTerm:
-    return MatchTerm((Field(column.slug),), usual_form(column, ""))
 
 
 def _cells(source: Source, row: Row) -> dict[str, Any]:
@@ -417,17 +413,13 @@ class _Tally:
             report.distinct_exact = False
 
     def finish(self) -> ColumnReport:
-        self.report.distinct = len(self._seen)
-        if self.report.filled and self._possible:
-            self.report.guessed_type = self._possible[0]
-        elif (
-            self.report.filled
-            and self.report.distinct_exact
-            and self.report.distinct <= 20
-            and self.report.filled >= 5 * self.report.distinct
-        ):
-            self.report.guessed_type = "select"
-        return self.report
+        report = self.report
+        report.distinct = len(self._seen)
+        if report.filled and self._possible:
+            report.guessed_type = self._possible[0]
+        elif report.filled and report.distinct_exact and report.distinct <= 20 and report.filled >= 5 * report.distinct:
+            report.guessed_type = "select"
+        return report
 
 
 def _fits(kind: str, text: str) -> bool:

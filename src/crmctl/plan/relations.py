@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from crmctl.client.session import encode_json
@@ -26,12 +25,19 @@ from crmctl.write.journal import BEFORE, FILE_NAME, Header, Journal, RowEntry
 
 @contextmanager
 def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendContext]:
-    """Yield the run with the journal of a phase. Create the journal if needed. `facts`: header fields that differ from the job's."""
+    """Yield the run with the journal of a phase. Create the journal if needed. `facts`: header fields that differ from the job's.
+
+    Raises StorageError if rows were sent with a journal that is gone.
+    """
     main = run.journal
     folder = main.folder / name
     journal: Journal | None = None
     if not (folder / FILE_NAME).exists():
-        _clear(folder)
+        # The remains of a journal that was never complete
+        if (mark := HighWaterMark(folder).read()[0]).sends:
+            raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
+        for path in folder.glob("*") if folder.is_dir() else ():
+            path.unlink()
         plain: dict[str, Any] = {"mapping": "", "plan": {}, "unique": None, "keys": [], "keeps_overwritten": False}
         header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
         journal = Journal.create(folder, header, run.clock)
@@ -59,14 +65,6 @@ def begin_phase(journal: Journal, count: int) -> None:
         journal.restart_check()
         journal.conclude((), count)
         journal.state = JobState.OPEN
-
-
-def _clear(folder: Path) -> None:
-    """Delete the remains of a journal that was never complete. Raises StorageError if rows were sent with it."""
-    if (mark := HighWaterMark(folder).read()[0]).sends:
-        raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
-    for path in folder.glob("*") if folder.is_dir() else ():
-        path.unlink()
 
 
 FOLDER = "parents"
@@ -183,23 +181,19 @@ class _Parents:
             return missing
 
     def _search(self, index: KeyIndex, *, among_changes: bool = True) -> Iterator[Sequence[tuple[int, str, str]]]:
-        """Yield the parents that now have a record, after storing their ids and values."""
+        """Yield the parents that now have a record, after storing their ids, or an error if several records have the key."""
         if index.key_count and not (among_changes and self.lookup.refresh(index.see)):
             self.lookup.fill(index)
         for matches in chunks(index.matches()):
-            self._know(matches)
+            ids = {number: first for number, first, last in matches if first == last}
+            reference = self.group.reference
+            several = {
+                number: f"{reference.told}: several records of {reference.object} have this value, such as {first} and {last}"
+                for number, first, last in matches
+                if first != last
+            }
+            self.references.know_parents(ids, several)
             yield matches
-
-    def _know(self, matches: Sequence[tuple[int, str, str]]) -> None:
-        """Store the id of each parent, or an error if several records have its key."""
-        ids = {number: first for number, first, last in matches if first == last}
-        reference = self.group.reference
-        several = {
-            number: f"{reference.told}: several records of {reference.object} have this value, such as {first} and {last}"
-            for number, first, last in matches
-            if first != last
-        }
-        self.references.know_parents(ids, several)
 
 
 def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
@@ -231,7 +225,12 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
             return
         if phase.journal.state is JobState.CHECKING:
             _learn_ids(run, references, again)
-            _fail_unlinkable(references, journal)
+            for ordinal, links in references.links():
+                if _row(journal, ordinal).state in WRITTEN:
+                    try:
+                        _data(references, journal, ordinal, links)
+                    except _CannotLink as problem:
+                        _fail(references, journal, ordinal, str(problem))
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
         if not phase.journal.has_sent:
             # Records that the job created have no references yet: a link with a lost answer may be repeated until they have some.
@@ -248,19 +247,10 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
 def _learn_ids(run: SendContext, references: ReferenceMap, again: Callable[[], Iterable[Entry]]) -> None:
     """Find the ids of linked records that the service did not return. Raises read errors."""
     journal = run.journal
-    entries = (_row(journal, row) for ordinal, links in references.links() for row in (ordinal, *_rows_in(links)))
-    if all(entry.record_id is not None for entry in entries if entry.state is RowState.CREATED):
-        return
-    capture_ids(journal, run.reader(), again)
-
-
-def _fail_unlinkable(references: ReferenceMap, journal: Journal) -> None:
-    for ordinal, links in references.links():
-        if _row(journal, ordinal).state in WRITTEN:
-            try:
-                _data(references, journal, ordinal, links)
-            except _CannotLink as problem:
-                _fail(references, journal, ordinal, str(problem))
+    linked = ((ordinal, *(link.row for every in links.values() for link in every.values)) for ordinal, links in references.links())
+    entries = (_row(journal, row) for rows in linked for row in rows if row is not None)
+    if any(entry.record_id is None for entry in entries if entry.state is RowState.CREATED):
+        capture_ids(journal, run.reader(), again)
 
 
 def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]:
@@ -306,10 +296,6 @@ _STATES = {
 
 def _row(journal: Journal, ordinal: int) -> RowEntry:
     return journal.row(ordinal) or RowEntry(RowState.UNSENT)
-
-
-def _rows_in(links: dict[str, Links]) -> list[int]:
-    return [link.row for every in links.values() for link in every.values if link.row is not None]
 
 
 def _fail(references: ReferenceMap, journal: Journal, ordinal: int, why: str) -> None:

@@ -148,7 +148,16 @@ class ImportRequest(RunRequest, ReadRequest):
         for name, choices in _CHOICES.items():
             check_choice(f"--{name.replace('_', '-')}", mode if name == "mode" else getattr(self, name), choices)
         stops = self.on_error == "stop"
-        return ImportPlan(self.source(), self._mapping(mode), self._values(), stops, (), self.on_missing_ref, self._feed())
+        mapping = MappingOptions(
+            Mode(mode),
+            tuple(self.map_pairs),
+            Path(self.map_file) if self.map_file else None,
+            tuple(self.set_values),
+            self.ignore_unknown,
+            tuple(self.keys),
+            self.on_duplicate_key,
+        )
+        return ImportPlan(self.source(), mapping, self._values(), stops, (), self.on_missing_ref, self._feed())
 
     def _feed(self) -> FeedPlan | None:
         if self.feed is None and self.on_conflict is None:
@@ -162,18 +171,10 @@ class ImportRequest(RunRequest, ReadRequest):
         Policy.parse(self.on_conflict)
         return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")
 
-    def _mapping(self, mode: str) -> MappingOptions:
-        return MappingOptions(
-            Mode(mode),
-            tuple(self.map_pairs),
-            Path(self.map_file) if self.map_file else None,
-            tuple(self.set_values),
-            self.ignore_unknown,
-            tuple(self.keys),
-            self.on_duplicate_key,
-        )
-
     def _values(self) -> ValueOptions:
+        replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
+        for column, values in parse_replacements(self.value_map).items():
+            replacements[column] = replacements.get(column, {}) | values
         return ValueOptions(
             blank=parse_blanks(self.blank),
             null_strings=tuple(self.null_strings),
@@ -183,14 +184,8 @@ class ImportRequest(RunRequest, ReadRequest):
             date_formats=parse_date_formats(self.date_formats),
             default_region=check_region(self.default_region),
             currency=currency_code(self.currency),
-            replacements=self._replacements(),
+            replacements=replacements,
         )
-
-    def _replacements(self) -> dict[str, dict[str, str]]:
-        replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
-        for column, values in parse_replacements(self.value_map).items():
-            replacements[column] = replacements.get(column, {}) | values
-        return replacements
 
 
 SAMPLES = 20
@@ -246,9 +241,8 @@ def check_places(failed: Path | None, *files: str | Path | None) -> None:
 
 def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
     """Return the mirrored records; None if the user does not want the mirror or there is none."""
-    check_choice("--mirror", wish, ("auto", "never", "only"))
-    is_there = wish == "only" or mirror_path(context.state, context.origin, context.key).exists()
-    if wish == "never" or not is_there:
+    check_choice("--mirror", wish, _CHOICES["mirror"])
+    if wish == "never" or (wish == "auto" and not mirror_path(context.state, context.origin, context.key).exists()):
         return None
     from crmctl.plan.mirrored_records import MirroredRecords
 

@@ -103,8 +103,7 @@ class Resolver:
     def resolve(self, journal: Journal, index: KeyIndex, lookup: Lookup, report: Callable[[Finding], None]) -> bool:
         """Journal the decisions for a filled index and pass findings to `report`. Return whether any row was rejected."""
         rejected = False
-        outcomes = (outcome for _, outcome in self.outcomes(index))
-        for chunk in chunks(outcomes):
+        for chunk in chunks(outcome for _, outcome in self.outcomes(index)):
             rejected = self.write_down(journal, chunk, report) or rejected
         if self.kept is not None:
             journal.remember(FEED_COUNTS, self.kept.counts)
@@ -158,7 +157,9 @@ class Resolver:
         except RejectedError as error:
             return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
         if not found and not self.creates:
-            return self._leave_out(row)
+            message = f"no record has this {self.rule.label}"
+            skipped = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
+            return self._reject(row, skipped)._replace(action=RowAction.SKIP, reason=message)
         if not found:
             missing = self._missing(row.data)
             if missing is None:
@@ -183,13 +184,6 @@ class Resolver:
         hint = f"--on-conflict {conflict.unit.partition('.')[0]}=keep or take decides"
         finding = Finding(CONFLICT, message, hint=hint).at(row.ordinal, row.line, row.last_line).on(conflict.unit, _said(conflict.file))
         return Resolution(row.ordinal, RowAction.REJECT, finding=finding, merge=Merge(chosen=merge.chosen), key=row.key)
-
-    def _leave_out(self, row: Wanted) -> Resolution:
-        message = f"no record has this {self.rule.label}"
-        finding = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
-        value = ", ".join(str(row.data.get(slug) or "") for slug in self.rule.slugs)
-        named = finding.at(row.ordinal, row.line, row.last_line).on(self.rule.label, value)
-        return Resolution(row.ordinal, RowAction.SKIP, finding=named, reason=message)
 
     def _missing(self, data: dict[str, Any]) -> str | None:
         required = (attribute.slug for attribute in self.attributes if attribute.is_required and attribute.is_active is not False)
