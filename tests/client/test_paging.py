@@ -42,6 +42,22 @@ def test_everything_once(size: int, counts: bool) -> None:
     assert len(service.asked) <= size // 100 + 2
 
 
+@pytest.mark.parametrize("size", [0, 99, 100, 101, 200, 257])
+def test_a_total_that_counts_the_items_of_the_page_ends_no_list(size: int) -> None:
+    """100 of 100 may be such a total, so one more request shows that the list is over."""
+    shifts: list[None] = []
+    walked = walk(lambda limit, offset: page_of(size, limit, offset), on_shift=lambda: shifts.append(None))
+    assert (walked, shifts) == ([f"r{number}" for number in range(size)], [])
+    service = Service(100)
+    assert (len(walk(service)), len(service.asked)) == (100, 2)
+
+
+def page_of(size: int, limit: int, offset: int) -> Page[Record]:
+    """Return a page whose total is its length."""
+    items = records(offset, max(0, min(limit, size - offset)))
+    return Page(items, len(items), limit, offset)
+
+
 def test_files_have_no_ids_and_come_once_each() -> None:
     files = [StoredFile.parse({"bucket": "docs", "path": f"{number}.txt"}) for number in range(450)]
     pages = iterate(lambda limit, offset: Page(files[offset : offset + limit], None, limit, offset))
@@ -49,7 +65,7 @@ def test_files_have_no_ids_and_come_once_each() -> None:
 
 
 def test_no_request_more_than_needed_when_the_service_counts() -> None:
-    for size, pages in ((0, 1), (1, 1), (100, 1), (101, 2), (300, 3)):
+    for size, pages in ((0, 1), (1, 1), (99, 1), (101, 2), (300, 3)):
         service = Service(size)
         walk(service)
         assert len(service.asked) == pages

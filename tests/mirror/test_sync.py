@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from crmctl.client.answers import Page
 from crmctl.errors import NetworkError, PendingError, ServiceError, UsageError
 from crmctl.mirror.file import writing_turn
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, sync_mirror
 from crmctl.mirror.verify import verify_mirror
+from crmctl.models.resources import Record
 from tests.support.historypair import PairService
 from tests.support.historyservice import MINUTE, HistoryService, Manners
 from tests.support.mirrorhistories import MirrorContext, Tally, contents, difference, play
@@ -131,6 +133,20 @@ def test_lists_older_than_the_mirror_delete_nothing(count: int, full: bool, tmp_
     assert (caught.value.code, caught.value.retryable) == ("stale_lists", True)
     [result] = sync(service, context).results
     assert (result.how, result.written.created, result.written.deleted, result.state.records) == ("changes", 0, 0, count + 20)
+
+
+@pytest.mark.parametrize("count", [100, 250])
+def test_a_total_that_counts_the_items_of_the_page_hides_no_record(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, _ = filled(count, tmp_path / "first")
+    context, listed = MirrorContext(service, tmp_path / "second", service.clock), service.list_records
+
+    def counted(*arguments: Any, **query: Any) -> Page[Record]:
+        page = listed(*arguments, **query)
+        return replace(page, total=len(page.items) if not query.get("offset") else None)
+
+    monkeypatch.setattr(service, "list_records", counted)
+    [result] = sync_mirror(context, SyncRequest()).results  # type: ignore[arg-type]
+    assert result.state.records == count
 
 
 def test_an_older_content_put_back_is_no_deletion_though_another_record_is_gone(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from crmctl.read.read_back import Reader, read_newest
@@ -29,6 +31,20 @@ def test_a_hundred_new_records_before_each_page_do_not_stop_the_reading(group: i
 
     server.before_page = write
     assert set(ids) <= set(read(server))
+
+
+@pytest.mark.parametrize("count", [100, 257, 300])
+def test_a_total_that_counts_the_items_of_the_page_ends_no_reading(count: int) -> None:
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(count)], MOMENT.format)
+    page = server.page
+
+    def counted(query: dict[str, list[str]]) -> dict[str, Any]:
+        answer = page(query)
+        return {**answer, "pagination": {"total": len(answer["records"])}}
+
+    server.page = counted  # type: ignore[method-assign]
+    assert set(read(server)) == set(ids)
 
 
 def test_the_error_names_constant_writing_as_the_reason() -> None:

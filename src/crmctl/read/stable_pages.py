@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.whole_files import CHUNK_ROWS, Spill, chunks, open_spill
@@ -118,7 +119,7 @@ class SliceReader:
         keys = [key for row in rows if (key := listing.key(row)) is not None]
         if len(keys) < len(rows) or keys != sorted(keys):
             raise Unsorted
-        is_last = len(rows) < self._size if page.total is None else offset + len(rows) >= page.total
+        is_last = len(rows) < self._size if page.total is None else offset + len(rows) >= page.total and not may_count_page(page)
         self._size = max(self._size, len(rows))
         return Slice(rows, keys, offset, is_last, page.total)
 

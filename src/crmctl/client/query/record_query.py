@@ -256,7 +256,8 @@ class RecordQuery:
         if record_filter.bounds and not record_filter.local_conditions and not record_filter.choices and not record_filter.prefilters:
             return self._count_within()
         if record_filter.is_plain and not self.has_body:
-            if (total := self._page(record_filter.conditions, ListOrder(), 1, 0).total) is not None:
+            total = self._page(record_filter.conditions, ListOrder(), 1, 0).total
+            if total is not None and total != 1:  # some services count the items of the page
                 return total
             in_order = ListOrder(None, "asc")
             return sum(len(page.items) for page in iterate(lambda *place: self._page(record_filter.conditions, in_order, *place)))
