@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from crmctl.bulk_context import BulkContext, showing
-from crmctl.client.answers import Page, may_count_page
+from crmctl.client.answers import Page
 from crmctl.errors import NotFoundError, RejectedError, ServiceError
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
 from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
@@ -260,8 +260,6 @@ class ObjectSync:
         """Take an object that fits one page and whose count agrees: nothing can be missing."""
         moments = [micros_of(record.updated_at) for record in page.items]
         if page.total is None or len(page.items) != page.total or None in moments or len({item.id for item in page.items}) != page.total:
-            return None
-        if may_count_page(page):
             return None
         with self.file.transaction():
             self.prepare_table()

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
 
 from crmctl.bulk_context import Progress, showing
-from crmctl.client.answers import ListQuery, Page, iterate
+from crmctl.client.answers import ListQuery, Page, iterate, may_count_page
 from crmctl.client.directory import Lister, ReadService
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
@@ -391,7 +391,8 @@ class NewestPage:
 
 
 class CountedReads:
-    """Counts the requests of `service`. `shown` removes values the user may not see; `total` and `date` come from the last page."""
+    """Counts the requests of `service`. `shown` removes values the user may not see; `total` and `date` come from the last page;
+    a total that may be the length of the page counts as none."""
 
     def __init__(self, service: ReadService, shown: Callable[[Record], Record] = lambda record: record) -> None:
         self.requests = 0
@@ -403,8 +404,8 @@ class CountedReads:
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
         self.requests += 1
         page = self._service.list_records(object_id, **query)
-        self.total, self.date = page.total, page.date
-        return replace(page, items=[self._shown(record) for record in page.items])
+        self.total, self.date = None if may_count_page(page) else page.total, page.date
+        return replace(page, items=[self._shown(record) for record in page.items], total=self.total)
 
     def get_record(self, object_id: str, record_id: str) -> Record:
         self.requests += 1
