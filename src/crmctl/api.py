@@ -79,9 +79,9 @@ class LogListener:
 class ClientContext:
     """The `BulkContext` of a client. `given` are profile, base URL and key; None leaves each to the environment and the files."""
 
-    def __init__(self, environ: Mapping[str, str], given: tuple[str | None, str | None, str | None], listener: Listener) -> None:
+    def __init__(self, environ: Mapping[str, str], overrides: tuple[str | None, str | None, str | None], listener: Listener) -> None:
         self._environ = environ
-        self._profile, self._base_url, self._key = given
+        self._profile, self._base_url, self._key = overrides
         self.listener = listener
         self.clock: Clock = SystemClock()
         self._open: list[Crm] = []
@@ -226,8 +226,8 @@ def as_query(context: ClientContext, object_name: str, filter: Filter, order: Li
     """Parse a filter. Raises UsageError, and what looking up other records raises."""
     filters = [filter] if isinstance(filter, str | Condition) else filter
     note = context.listener.note
-    asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note)
-    return RecordQuery(asked, object_name, FilterReader(asked, object_name).read(filters), order)
+    query_context = QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note)
+    return RecordQuery(query_context, object_name, FilterReader(query_context, object_name).read(filters), order)
 
 
 def as_conditions(context: ClientContext, object_name: str, filter: Filter) -> tuple[tuple[Condition, ...], Admits | None]:
@@ -399,8 +399,8 @@ def _import_request(object_name: str, rows: Rows, options: Mapping[str, Any]) ->
     return ImportRequest(object=object_name, file="rows", rows=rows, **checked)
 
 
-def _pairs(given: Pairs) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" for name, value in given.items()) if isinstance(given, Mapping) else tuple(given)
+def _pairs(values: Pairs) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" for name, value in values.items()) if isinstance(values, Mapping) else tuple(values)
 
 
 def _checked(request: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class TestService:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            _, said = self._process.communicate()
-            raise UsageError(f"the test double does not start: {said.strip()}")
+            _, errors = self._process.communicate()
+            raise UsageError(f"the test double does not start: {errors.strip()}")
         ready = json.loads(line)
         self.url: str = ready["baseUrl"]
         self.key: str = ready["apiKey"]

@@ -213,9 +213,9 @@ _JSON_PROBLEMS = {
 }
 
 
-def json_words(found: str) -> str:
+def json_words(text: str) -> str:
     """Return a JSON parser's complaint in plain words."""
-    return "an invalid escape sequence" if "escape" in found else _sentence(_JSON_PROBLEMS.get(found, found))
+    return "an invalid escape sequence" if "escape" in text else _sentence(_JSON_PROBLEMS.get(text, text))
 
 
 _TOO_DEEP = "it is nested too deeply"

@@ -196,8 +196,8 @@ class CommandGroup(_StrictOptions, TyperGroup):
         if args[0] not in names and not args[0].startswith("-"):
             from crmctl.cli.registry import way_out
 
-            wanted = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
-            raise UsageError(f"there is no command '{wanted}'", hint=way_out(ctx.obj, ctx.command_path, args, names))
+            full_name = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
+            raise UsageError(f"there is no command '{full_name}'", hint=way_out(ctx.obj, ctx.command_path, args, names))
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -332,10 +332,10 @@ def command_help(words: Sequence[str], width: int) -> str | None:
     command: click.Command = root_command()
     ctx = click.Context(command, info_name="crmctl", terminal_width=width)
     for word in words:
-        found = command.get_command(ctx, word) if isinstance(command, TyperGroup) else None
-        if found is None:
+        subcommand = command.get_command(ctx, word) if isinstance(command, TyperGroup) else None
+        if subcommand is None:
             return None
-        command, ctx = found, click.Context(found, info_name=word, parent=ctx, terminal_width=width)
+        command, ctx = subcommand, click.Context(subcommand, info_name=word, parent=ctx, terminal_width=width)
     return command.get_help(ctx) + "\n"
 
 
@@ -345,16 +345,16 @@ def _refuse(error: click.exceptions.ClickException) -> NoReturn:
     path = ctx.command_path if ctx is not None else "crmctl"
     from crmctl.cli.registry import extra_hint, option_hint
 
-    known = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
+    options = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
     if isinstance(error, click.exceptions.NoSuchOption):
-        hint = option_hint(path, error.option_name, [*known, "--help"])
+        hint = option_hint(path, error.option_name, [*options, "--help"])
         raise UsageError(f"no such option: {error.option_name}", hint=hint) from error
     if isinstance(error, click.exceptions.BadParameter) and ctx is not None and error.param is not None:
         error.param_hint = error.param_hint or environment_variable(ctx, str(error.param.name))
     message = re.sub(
         r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", r"unexpected argument: \1", error.format_message().rstrip(".")
     )
-    raise UsageError(message[:1].lower() + message[1:], hint=extra_hint(path, message, known)) from error
+    raise UsageError(message[:1].lower() + message[1:], hint=extra_hint(path, message, options)) from error
 
 
 def environment_variable(ctx: click.Context, name: str) -> str | None:
@@ -440,10 +440,10 @@ _EXPECTED = (
 
 def expected(message: str) -> str:
     """Return what a value should be, in plain words."""
-    _, found, rest = message.partition("Input should be ")
+    _, prefix, rest = message.partition("Input should be ")
     if "exceeded maximum size" in message:
         return "a number of fewer digits is expected"
-    if not found:
+    if not prefix:
         return message.rstrip(".")
     for start, words in _EXPECTED:
         if rest.startswith(start):

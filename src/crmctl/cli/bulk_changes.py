@@ -139,10 +139,10 @@ def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
         return pad(text, min(cell_width(text), _VALUE_SHOWN), False)
 
     rows = [("LINE", "ATTRIBUTE", "CHOICE", "BASE", "FILE", "RECORD")]
-    for one in choices[:_CHOICES_SHOWN]:
-        known = "known" if one["baseKnown"] else "unknown"
-        choice = f"conflict: {one['choice']}" if one["conflict"] else one["choice"]
-        rows.append((str(one["line"]), one["attribute"], choice, known, said(one["file"]), said(one["record"])))
+    for entry in choices[:_CHOICES_SHOWN]:
+        base = "known" if entry["baseKnown"] else "unknown"
+        choice = f"conflict: {entry['choice']}" if entry["conflict"] else entry["choice"]
+        rows.append((str(entry["line"]), entry["attribute"], choice, base, said(entry["file"]), said(entry["record"])))
     more = len(choices) - _CHOICES_SHOWN
     return "\n".join([*aligned(rows), *([f"and {more:,} more; -o json has them"] if more > 0 else [])]) + "\n"
 
@@ -154,17 +154,18 @@ def preview_text(preview: ImportPreview) -> str:
     """Return the forecast of an import: rows, records, requests and time."""
     from crmctl.output.progress import duration
 
-    found, report, document = preview.predicted, preview.predicted.report, preview.to_document()
-    known = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in found.predicted.items() if count and name in _FORECAST)
+    predicted, report, document = preview.predicted, preview.predicted.report, preview.to_document()
+    counts = ", ".join(f"{count:,} {_FORECAST[name]}" for name, count in predicted.predicted.items() if count and name in _FORECAST)
     return (
         f"{preview.input} has {counted(report.rows, 'row')}: {report.valid:,} valid, {report.rejected:,} invalid\n"
-        + (f"{known}\n" if known and found.summary.mode != "create" else "")
+        + (f"{counts}\n" if counts and predicted.summary.mode != "create" else "")
         + (f"{people}\n" if (people := _people_text(document)) else "")
-        + (_choices_text(document["choices"]) if found.choices else "")
+        + (_choices_text(document["choices"]) if predicted.choices else "")
         + "".join(
-            f"{counted(one.size, 'record')} of {one.reference.object} to create first, by {one.reference.key}\n" for one in found.parents
+            f"{counted(group.size, 'record')} of {group.reference.object} to create first, by {group.reference.key}\n"
+            for group in predicted.parents
         )
-        + f"importing takes {counted(found.summary.requests, 'request')}, about {duration(found.seconds)}; nothing was sent"
+        + f"importing takes {counted(predicted.summary.requests, 'request')}, about {duration(predicted.seconds)}; nothing was sent"
     )
 
 
@@ -181,11 +182,11 @@ def _plan_text(preview: PlanPreview, now: float) -> str:
     into = f"{preview.saved.header.input} into {document['object']}"
     lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned as of {when}"]
     lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
-    lines += [f"  first      {counted(one['create'], 'record')} of {one['object']}, by {one['key']}" for one in planned["parents"]]
+    lines += [f"  first      {counted(group['create'], 'record')} of {group['object']}, by {group['key']}" for group in planned["parents"]]
     lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
     if shown:
         rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
-        rows += [(str(one.line), one.action, one.id or "", one.reason or ", ".join(one.changes or ())) for one in shown]
+        rows += [(str(row.line), row.action, row.id or "", row.reason or ", ".join(row.changes or ())) for row in shown]
         lines += aligned(rows)
     return "\n".join([*lines, "nothing was sent"])
 
@@ -194,20 +195,20 @@ FEW = 3
 """crmctl does not announce fewer requests."""
 
 
-def update_records(runtime: Runtime, object_name: str, given: Mapping[str, Any]) -> None:
+def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]) -> None:
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.fields import with_reference_ids
     from crmctl.cli.record_queries import one_list
     from crmctl.files.sources import is_stream
     from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
 
-    ids_file, filters = given["ids"], given["filters"]
+    ids_file, filters = values["ids"], values["filters"]
     if ids_file is not None:
         is_stream(ids_file)  # a missing file is an error before any question
-    conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
+    conditions, admits = one_list(runtime, object_name, filters, strict=values["strict"])
     selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"), typed=filters or ())
-    set_values = with_reference_ids(runtime, object_name, given.get("set_values"))
-    request = UpdateRequest.taken({**given, "set_values": set_values}, object=object_name, selection=selection)
+    set_values = with_reference_ids(runtime, object_name, values.get("set_values"))
+    request = UpdateRequest.taken({**values, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
         preview = preview_update(RuntimeContext(runtime), request)
         from crmctl.output.progress import duration
@@ -220,7 +221,7 @@ def update_records(runtime: Runtime, object_name: str, given: Mapping[str, Any])
     check_shown(runtime)
     if not runtime.prompter.can_ask or ids_file == "-":
         runtime.confirm(f"Update records of {object_name}")
-    show_result(runtime, update(RuntimeContext(runtime), request, lambda found: approve(runtime, found)))
+    show_result(runtime, update(RuntimeContext(runtime), request, lambda forecast: approve(runtime, forecast)))
 
 
 def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], None]:
@@ -235,11 +236,11 @@ def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], Non
     return hear
 
 
-def approve(runtime: Runtime, found: ChangeForecast) -> None:
+def approve(runtime: Runtime, forecast: ChangeForecast) -> None:
     """Show the changes and the profile, and ask. Raises like `Runtime.confirm`."""
-    for line in (*changes_text(runtime, found), place_text(runtime)):
+    for line in (*changes_text(runtime, forecast), place_text(runtime)):
         runtime.messages.note(line)
-    runtime.confirm(f"Update {counted(found.changes, 'record')} of {found.object}")
+    runtime.confirm(f"Update {counted(forecast.changes, 'record')} of {forecast.object}")
 
 
 def place_text(runtime: Runtime) -> str:
@@ -249,37 +250,37 @@ def place_text(runtime: Runtime) -> str:
     return f"profile {runtime.settings.profile.value}, {urlsplit(runtime.settings.require_origin()).netloc}"
 
 
-def changes_text(runtime: Runtime, found: ChangeForecast) -> list[str]:
+def changes_text(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
     """Return the number of changes, and some of them with old and new values."""
-    same = f", {found.unchanged:,} hold these values already" if found.unchanged else ""
-    bad = f", {found.rejected:,} cannot be written" if found.rejected else ""
-    lines = [f"{counted(found.rows, 'record')} of {found.object}: {found.changes:,} to update{same}{bad}"]
-    lines += _sample_lines(runtime, found)
-    left = found.changes - len(found.samples)
-    return [*lines, *([f"  and {left:,} more"] if left > 0 else [])]
+    same = f", {forecast.unchanged:,} hold these values already" if forecast.unchanged else ""
+    bad = f", {forecast.rejected:,} cannot be written" if forecast.rejected else ""
+    lines = [f"{counted(forecast.rows, 'record')} of {forecast.object}: {forecast.changes:,} to update{same}{bad}"]
+    lines += _sample_lines(runtime, forecast)
+    unshown = forecast.changes - len(forecast.samples)
+    return [*lines, *([f"  and {unshown:,} more"] if unshown > 0 else [])]
 
 
-def _sample_lines(runtime: Runtime, found: ChangeForecast) -> list[str]:
+def _sample_lines(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
     from crmctl.cli.record_lists import value_texts
     from crmctl.cli.targets import record_name
 
-    documents = [change.to_document() for change in found.samples]
-    texts = value_texts(runtime, found.object, [document[when] for document in documents for when in ("before", "after")])
+    documents = [change.to_document() for change in forecast.samples]
+    texts = value_texts(runtime, forecast.object, [document[when] for document in documents for when in ("before", "after")])
     lines = []
-    for change, before, after in zip(found.samples, texts[::2], texts[1::2], strict=True):
+    for change, before, after in zip(forecast.samples, texts[::2], texts[1::2], strict=True):
         assert change.record is not None
         changed = [f"{slug}: {value or 'nothing'} → {after.get(slug) or 'nothing'}" for slug, value in before.items()]
-        lines.append(clean(f"  {record_name(runtime, change.record, found.attributes)}  {'; '.join(changed)}"))
+        lines.append(clean(f"  {record_name(runtime, change.record, forecast.attributes)}  {'; '.join(changed)}"))
     return lines
 
 
-def delete_records(runtime: Runtime, object_name: str, backup: str | bool, given: Mapping[str, Any]) -> None:
+def delete_records(runtime: Runtime, object_name: str, backup: str | bool, values: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.record_queries import one_list
     from crmctl.files.sources import is_stream
     from crmctl.plan.changes import DeleteRequest, Selection, delete, example_deletion
 
-    ids_file, filters = given["ids"], given["filters"]
+    ids_file, filters = values["ids"], values["filters"]
     if not runtime.dry_run:
         runtime.emitter.check_result(example_deletion(object_name))
     if ids_file is not None:
@@ -288,11 +289,11 @@ def delete_records(runtime: Runtime, object_name: str, backup: str | bool, given
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).is_file():
         runtime.confirm(f"Replace {backup}")
-    conditions, admits = one_list(runtime, object_name, filters, strict=given["strict"])
+    conditions, admits = one_list(runtime, object_name, filters, strict=values["strict"])
     selection = Selection(
         ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"), typed=filters or ()
     )
-    request = DeleteRequest(object_name, selection, backup, given["expect"], given["concurrency"], runtime.dry_run)
+    request = DeleteRequest(object_name, selection, backup, values["expect"], values["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:
         requests = f"{counted(done.records, 'record')} in {counted(done.requests, 'request')}; nothing was sent"
@@ -330,8 +331,8 @@ def _approve_deletion(runtime: Runtime, plan: Deletion, backup: bool | str) -> N
     from crmctl.cli.targets import record_name
 
     names = [clean(f"  {record_name(runtime, record, plan.attributes)}") for record in plan.named]
-    left = plan.records - len(names)
-    lines = [f"{counted(plan.records, 'record')} of {plan.object}", *names, *([f"  and {left:,} more"] if names and left > 0 else [])]
+    unshown = plan.records - len(names)
+    lines = [f"{counted(plan.records, 'record')} of {plan.object}", *names, *([f"  and {unshown:,} more"] if names and unshown > 0 else [])]
     if plan.absent:
         lines.append(f"{counted(plan.absent, 'id')} of no record")
     kept = f"a copy goes to {backup}" if isinstance(backup, str) else "a copy is kept" if backup else "no copy is kept"

@@ -73,8 +73,8 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
 
     _refuse_folder_job(runtime, request.job)
     done = repair(RuntimeContext(runtime), request)
-    found = done.found
-    text = f"job {done.job}: {counted(found.checked, 'row')} in doubt before, {len(found.duplicates):,} of them there more than once"
+    audit = done.found
+    text = f"job {done.job}: {counted(audit.checked, 'row')} in doubt before, {len(audit.duplicates):,} of them exist more than once"
     show(runtime, done.to_document(), text)
     done.raise_for_error()
 
@@ -116,13 +116,13 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
         return False
     plan = undo_apply(context, job, dry_run=True)
     counts = plan.counts
-    what = f"{counted(counts['records'], 'record')}, {counts['activities']:,} activities, {counts['entries']:,} entries"
-    what += f" and {counted(counts['schema'], 'change')} of the schema"
-    runtime.confirm(f"Undo job {job.id}: {what}")
+    description = f"{counted(counts['records'], 'record')}, {counts['activities']:,} activities, {counts['entries']:,} entries"
+    description += f" and {counted(counts['schema'], 'change')} of the schema"
+    runtime.confirm(f"Undo job {job.id}: {description}")
     if not runtime.dry_run:
         plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)
         runtime.directory.forget()
-    text = f"job {job.id}: {what} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
+    text = f"job {job.id}: {description} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
     show(runtime, plan.to_document(), text)
     plan.raise_for_error()
     return True
@@ -208,10 +208,10 @@ def _with_format(runtime: Runtime, request: ExportRequest) -> ExportRequest:
     """Return the request with its format. Raises UsageError for conflicting or useless options."""
     from crmctl.plan.export import example_export
 
-    asked = _asked_format(runtime) if request.path is None else None
-    if request.format is not None and asked not in (None, request.format):
-        raise UsageError(f"--format {request.format} and --output {asked} exclude each other", hint="leave one of them out")
-    request = replace(request, format=request.format or asked)
+    output_format = _asked_format(runtime) if request.path is None else None
+    if request.format is not None and output_format not in (None, request.format):
+        raise UsageError(f"--format {request.format} and --output {output_format} exclude each other", hint="leave one of them out")
+    request = replace(request, format=request.format or output_format)
     request = replace(request, format=request.chosen_format())
     if request.path is None and runtime.flags.get("query"):
         raise UsageError(
@@ -255,10 +255,10 @@ WARNINGS = {
 
 def _asked_format(runtime: Runtime) -> str | None:
     """Return the format of --output. Raises UsageError if exports do not have it."""
-    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
-    if asked in ("table", "yaml", "ids"):
-        raise UsageError(f"an export is jsonl, csv, tsv or json, not {asked}", hint=f"crmctl records list --all -o {asked}")
-    return asked
+    output_format = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
+    if output_format in ("table", "yaml", "ids"):
+        raise UsageError(f"an export is jsonl, csv, tsv or json, not {output_format}", hint=f"crmctl records list --all -o {output_format}")
+    return output_format
 
 
 def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
@@ -284,10 +284,10 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     for finding in report.findings:
         runtime.messages.warn(finding.to_text())
     if report.duplicates is not None:
-        found = report.duplicates
-        first = "; the first: lines " + ", ".join(map(str, found.examples[0]["lines"])) if found.examples else ""
-        by = " or ".join(found.rules)
-        runtime.messages.note(f"by {by}: {counted(found.rows, 'duplicate')} in {counted(found.groups, 'group')}{first}")
+        duplicates = report.duplicates
+        first = "; the first: lines " + ", ".join(map(str, duplicates.examples[0]["lines"])) if duplicates.examples else ""
+        by = " or ".join(duplicates.rules)
+        runtime.messages.note(f"by {by}: {counted(duplicates.rows, 'duplicate')} in {counted(duplicates.groups, 'group')}{first}")
     if request.object is not None and (arguments := report.import_arguments()):
         runtime.messages.hint(shlex.join(["crmctl", "bulk", "import", request.object, file, *arguments]))
 
@@ -312,8 +312,8 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     context = RuntimeContext(runtime)
     if not runtime.dry_run:
 
-        def run(wanted: ResumeRequest) -> None:
-            show_resumed(runtime, resume(context, wanted, lambda: check_shown(runtime), lambda preview: approve(runtime, preview)))
+        def run(request: ResumeRequest) -> None:
+            show_resumed(runtime, resume(context, request, lambda: check_shown(runtime), lambda preview: approve(runtime, preview)))
 
         try:
             run(request)

@@ -157,7 +157,7 @@ def tell_findings(runtime: Runtime, findings: FindingLog, error: CrmctlError | N
 
 def _show(runtime: Runtime, findings: FindingLog) -> None:
     """Show the first findings with place, reason and hint; many of one column that say the same share a line."""
-    said = runtime.messages
+    messages = runtime.messages
     lines = [(text, rows) for examples, count in findings.groups for text, rows in _lines(examples, count)][:SHOWN]
     several = findings.unknown_options[:SHOWN]
     for option in several:
@@ -165,9 +165,9 @@ def _show(runtime: Runtime, findings: FindingLog) -> None:
         text = f"column {option['column']}: {option['value']!r} is not an option ({rows} on line {option['line']}); {option['hint']}"
         lines.append((text, option["rows"]))
     for text, _ in lines:
-        said.warn(text)
-    if left := findings.count - sum(rows for _, rows in lines):
-        said.warn(f"and {left:,} more findings")
+        messages.warn(text)
+    if unshown := findings.count - sum(rows for _, rows in lines):
+        messages.warn(f"and {unshown:,} more findings")
 
 
 def _lines(examples: Sequence[Finding], count: int) -> list[tuple[str, int]]:
@@ -190,8 +190,8 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
     from crmctl.plan.dry_run import preview_import
 
     check_choice("--report", form, FORMS)
-    if asked := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
-        raise UsageError(f"--report and --{asked} exclude each other", hint="leave one of them out")
+    if option := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
+        raise UsageError(f"--report and --{option} exclude each other", hint="leave one of them out")
     with FindingReport(form, request.file) as report:
         failure: CrmctlError | None = None
         try:
@@ -214,56 +214,72 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     from crmctl.plan.merge_records import dedupe
     from crmctl.values.moments import in_a_sentence
 
-    found = dedupe(RuntimeContext(runtime), request)
-    if found.mirrored:
-        runtime.messages.note(f"from the mirror, as of {in_a_sentence(found.as_of or '', runtime.clock.now())}")
-    if found.crowded:
-        values = "value is" if found.crowded == 1 else "values are"
-        runtime.messages.note(f"{found.crowded:,} {values} shared by more than {request.most} records and say nothing; --max-group N")
-    if found.windowed:
+    dedupe_result = dedupe(RuntimeContext(runtime), request)
+    if dedupe_result.mirrored:
+        runtime.messages.note(f"from the mirror, as of {in_a_sentence(dedupe_result.as_of or '', runtime.clock.now())}")
+    if dedupe_result.crowded:
+        values = "value is" if dedupe_result.crowded == 1 else "values are"
         runtime.messages.note(
-            f"so many records share a word or value that crmctl compared {found.windowed:,} with their nearest neighbours only;"
+            f"{dedupe_result.crowded:,} {values} shared by more than {request.most} records and say nothing; --max-group N"
+        )
+    if dedupe_result.windowed:
+        runtime.messages.note(
+            f"so many records share a word or value that crmctl compared {dedupe_result.windowed:,} with their nearest neighbours only;"
             " add a term that must be equal"
         )
-    if found.counts.too_large:
-        runtime.messages.note(f"{counted(found.counts.too_large, 'group')} of more than {request.most} records left out; --max-group N")
+    if dedupe_result.counts.too_large:
+        runtime.messages.note(
+            f"{counted(dedupe_result.counts.too_large, 'group')} of more than {request.most} records left out; --max-group N"
+        )
     if runtime.output_format != "table" or not request.review:
-        runtime.emitter.emit_result(found.to_document(), text=_dedupe_text(found))
+        runtime.emitter.emit_result(dedupe_result.to_document(), text=_dedupe_text(dedupe_result))
         return
-    rows = _review(runtime, found)
+    rows = _review(runtime, dedupe_result)
     runtime.emitter.emit_rows(rows, "duplicates", first=("group", "score", "what", "of", "value"))
     if rows:
         runtime.messages.note("* marks kept values; values that all records of a group share are not shown")
-    runtime.messages.note(_dedupe_text(found))
-    if found.groups > len(found.least_certain):
-        runtime.messages.note(f"showing the {len(found.least_certain):,} least certain of {found.groups:,} groups; the plan has all")
+    runtime.messages.note(_dedupe_text(dedupe_result))
+    if dedupe_result.groups > len(dedupe_result.least_certain):
+        runtime.messages.note(
+            f"showing the {len(dedupe_result.least_certain):,} least certain of {dedupe_result.groups:,} groups; the plan has all"
+        )
 
 
-def _dedupe_text(found: DedupeResult) -> str:
-    groups = f"{counted(found.groups, 'group')} with {counted(found.duplicates, 'duplicate')}" if found.groups else "no duplicates"
-    text = f"{counted(found.records, 'record')} of {found.object}: {groups}"
-    if found.plan is None:
+def _dedupe_text(dedupe_result: DedupeResult) -> str:
+    groups = (
+        f"{counted(dedupe_result.groups, 'group')} with {counted(dedupe_result.duplicates, 'duplicate')}"
+        if dedupe_result.groups
+        else "no duplicates"
+    )
+    text = f"{counted(dedupe_result.records, 'record')} of {dedupe_result.object}: {groups}"
+    if dedupe_result.plan is None:
         return f"{text}; --plan FILE keeps them"
-    return f"{text}; read {found.plan}, then: crmctl bulk apply {shlex.quote(str(found.plan))}" if found.groups else text
+    return (
+        f"{text}; read {dedupe_result.plan}, then: crmctl bulk apply {shlex.quote(str(dedupe_result.plan))}"
+        if dedupe_result.groups
+        else text
+    )
 
 
-def _review(runtime: Runtime, found: DedupeResult) -> Sequence[Json]:
+def _review(runtime: Runtime, dedupe_result: DedupeResult) -> Sequence[Json]:
     """Return the least certain groups as rows: the matching rules, then the values that differ, the survivor's first, kept ones marked."""
     from crmctl.cli.record_lists import value_texts
 
     rows: list[Json] = []
-    for merge in found.least_certain:
+    for merge in dedupe_result.least_certain:
         members = {merge.survivor: "survivor", **dict.fromkeys(merge.losers, "merged")}
         rules = ", ".join(dict.fromkeys(reason.rule for reason in merge.why))
         rows.append({"group": merge.group, "score": f"{merge.score:.2f}", "what": "why", "of": "", "value": rules})
-        shown = value_texts(runtime, found.object, [merge.record(one).data for one in members])
-        told = {slug: {one: texts.get(slug) or "-" for one, texts in zip(members, shown, strict=True)} for slug in merge.values}
-        for slug, texts in {**told, "id": {one: one for one in members}}.items():
+        shown = value_texts(runtime, dedupe_result.object, [merge.record(record_id).data for record_id in members])
+        texts_by_slug = {
+            slug: {record_id: texts.get(slug) or "-" for record_id, texts in zip(members, shown, strict=True)} for slug in merge.values
+        }
+        for slug, texts in {**texts_by_slug, "id": {record_id: record_id for record_id in members}}.items():
             kept = merge.values[slug].sources if slug in merge.values else ()
             names = [slug] if len(set(texts.values())) > 1 else []
-            for one, text in texts.items() if names else ():
-                value = f"* {text}" if one in kept and text != "-" else f"  {text}"
-                rows.append({"group": "", "score": "", "what": names.pop() if names else "", "of": members[one], "value": value})
+            for record_id, text in texts.items() if names else ():
+                value = f"* {text}" if record_id in kept and text != "-" else f"  {text}"
+                rows.append({"group": "", "score": "", "what": names.pop() if names else "", "of": members[record_id], "value": value})
     return rows
 
 

@@ -68,7 +68,7 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, lis
     typed, quote = unquote(last)
     path, node, options = "", table["commands"][""], dict(table["options"])
     positions: list[str] = []
-    given: set[str] = set()
+    used: set[str] = set()
     pending = profile = ""
     for word in before:
         if pending:
@@ -77,7 +77,7 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, lis
         elif word.startswith("-") and len(word) > 1:
             name, has_value, value = word.partition("=")
             profile = value if name == "--profile" and has_value else profile
-            given.add(name)
+            used.add(name)
             pending = name if not has_value and _find(options, name)[0] is not None else ""
         elif "commands" in node:
             if word not in node["commands"]:
@@ -95,7 +95,7 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, lis
         mode, rows = _values(_find(options, name)[0] or "", value, quote, place)
         return mode, [(f"{name}={text}", description) for text, description in rows]
     if typed.startswith("-"):
-        return "", _names(options, typed, given)
+        return "", _names(options, typed, used)
     if "commands" in node:
         return "", [row for row in node["commands"].items() if row[0].startswith(typed)]
     kinds = node.get("arguments", [])
@@ -113,9 +113,9 @@ def _find(options: Mapping[str, list[Any]], name: str) -> list[Any]:
     return next((option for names, option in options.items() if name in names.split()), [None, "", False])
 
 
-def _names(options: Mapping[str, list[Any]], typed: str, given: set[str]) -> list[tuple[str, str]]:
+def _names(options: Mapping[str, list[Any]], typed: str, used: set[str]) -> list[tuple[str, str]]:
     """Return the names of options not given yet; short ones only behind a single dash."""
-    free = {names: option for names, option in options.items() if option[2] or not given & set(names.split())}
+    free = {names: option for names, option in options.items() if option[2] or not used & set(names.split())}
     rows = [(name, option[1]) for names, option in free.items() for name in names.split() if name.startswith(typed)]
     return [row for row in rows if row[0].startswith("--") or typed == "-"]
 

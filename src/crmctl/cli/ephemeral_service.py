@@ -50,8 +50,8 @@ def test_double_options(ctx: typer.Context, ephemeral: bool, options: DoubleOpti
 
     if not ephemeral:
         named = {"fixture": options.fixture, "seed": options.seed, "clock": options.clock, "fault": options.faults or None}
-        if given := next((name for name, value in named.items() if value is not None), None):
-            raise UsageError(f"--{given} needs --ephemeral", hint=f"crmctl serve --ephemeral --{given} ...")
+        if option := next((name for name, value in named.items() if value is not None), None):
+            raise UsageError(f"--{option} needs --ephemeral", hint=f"crmctl serve --ephemeral --{option} ...")
         return None
     if refused := next((name for name in OWN_DATA if is_typed(name)), None):
         raise UsageError(f"--{refused.replace('_', '-')} and --ephemeral exclude each other", hint="a test double keeps nothing")
@@ -156,15 +156,19 @@ class Fixture:
         from crmctl.schema.schema_document import read_service, to_document
 
         specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ, io.StringIO()).crm)).objects}
-        keys = {slug: next((each.slug for each in attributes if each.is_unique), "name") for slug, attributes in specs.items()}
+        keys = {
+            slug: next((attribute.slug for attribute in attributes if attribute.is_unique), "name") for slug, attributes in specs.items()
+        }
         references: dict[str, dict[str, str]] = {}
         for slug, path in self.tables.items():
             if slug not in specs:
                 hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
                 raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
             columns = {column.strip().casefold() for column in _columns(path)}
-            links = [each for each in specs[slug] if each.target and columns & {each.slug, (each.name or "").casefold()}]
-            references[slug] = {each.slug: each.target for each in links if each.target}
+            links = [
+                attribute for attribute in specs[slug] if attribute.target and columns & {attribute.slug, (attribute.name or "").casefold()}
+            ]
+            references[slug] = {attribute.slug: attribute.target for attribute in links if attribute.target}
         return keys, references
 
 
@@ -183,8 +187,8 @@ def _runtime(environ: dict[str, str], said: io.StringIO) -> Runtime:
 
 def _run(environ: dict[str, str], path: Path, *command: str) -> None:
     """Run one command. Raises RejectedError with its message."""
-    said = io.StringIO()
-    runtime = _runtime(environ, said)
+    output = io.StringIO()
+    runtime = _runtime(environ, output)
     try:
         code, problem = run_command(command, runtime), None
     except CrmctlError as error:
@@ -192,7 +196,7 @@ def _run(environ: dict[str, str], path: Path, *command: str) -> None:
     finally:
         runtime.end()
     if code:
-        message = problem.message if problem else (said.getvalue().strip().splitlines() or ["it does not load"])[0]
+        message = problem.message if problem else (output.getvalue().strip().splitlines() or ["it does not load"])[0]
         details = problem.details if problem else None
         if isinstance(details, dict) and (findings := details.get("findings")):
             finding = findings[0]

@@ -39,32 +39,32 @@ def read_fields(
     default_currency = currency_code(currency)
     check_given(assignments, data)
     assignments = with_reference_ids(runtime, text, assignments)
-    whole = read_json_object(runtime, data) if data is not None else {}
+    document = read_json_object(runtime, data) if data is not None else {}
     shown = ShownRecords(runtime, text, record)
-    given = Given({}, {})
+    assigned = Given({}, {})
     attributes: Sequence[Attribute] = ()
     if assignments:
         attributes = runtime.directory.attributes(text)
-        given = parse_assignments(assignments, attributes, form_of=shown.form)
-    elif any(isinstance(value, int | float) and not isinstance(value, bool) for value in whole.values()):
+        assigned = parse_assignments(assignments, attributes, form_of=shown.form)
+    elif any(isinstance(value, int | float) and not isinstance(value, bool) for value in document.values()):
         attributes = known_attributes(runtime, text) or ()
-    _warn_of_commas(runtime, given, attributes)
-    given = Given(whole | given.data, given.parts, given.as_written)
-    known = {attribute.slug: attribute for attribute in attributes}
-    others = {slug: value for slug, value in given.data.items() if slug not in given.parts}
-    split = without_bare_amounts(Given(others, {}, given.as_written), attributes)
-    parts = given.parts | split.parts
+    _warn_of_commas(runtime, assigned, attributes)
+    assigned = Given(document | assigned.data, assigned.parts, assigned.as_written)
+    by_slug = {attribute.slug: attribute for attribute in attributes}
+    others = {slug: value for slug, value in assigned.data.items() if slug not in assigned.parts}
+    split = without_bare_amounts(Given(others, {}, assigned.as_written), attributes)
+    parts = assigned.parts | split.parts
     if not parts:
-        return given.data
-    base = {slug: given.data[slug] if slug in given.parts and slug in given.data else shown.current.get(slug) for slug in parts}
-    forms = {slug: shown.form(known[slug]) for slug in parts if base[slug] in (None, "", [], {})}
-    return given.data | Merger(known, forms, default_currency).merge_all(parts, base)
+        return assigned.data
+    base = {slug: assigned.data[slug] if slug in assigned.parts and slug in assigned.data else shown.current.get(slug) for slug in parts}
+    forms = {slug: shown.form(by_slug[slug]) for slug in parts if base[slug] in (None, "", [], {})}
+    return assigned.data | Merger(by_slug, forms, default_currency).merge_all(parts, base)
 
 
-def _warn_of_commas(runtime: Runtime, given: Given, attributes: Sequence[Attribute]) -> None:
+def _warn_of_commas(runtime: Runtime, assigned: Given, attributes: Sequence[Attribute]) -> None:
     """Warn of list items with a comma, unless they were given as JSON: people may have meant several items."""
-    for slug in [attribute.slug for attribute in attributes if attribute.holds_items and attribute.slug not in given.as_written]:
-        values = [given.data.get(slug), *given.parts.get(slug, {}).values()]
+    for slug in [attribute.slug for attribute in attributes if attribute.holds_items and attribute.slug not in assigned.as_written]:
+        values = [assigned.data.get(slug), *assigned.parts.get(slug, {}).values()]
         for item in (item for value in values if isinstance(value, list) for item in value if isinstance(item, str) and "," in item):
             runtime.messages.warn(f"{slug}: {item!r} is one item; a semicolon separates items: {slug}=a;b")
 
@@ -147,8 +147,8 @@ def read_activity_fields(
 
     fields = read_json_object(runtime, data) if data is not None else {}
     moment = timestamp(date, runtime.clock.now()) if date is not None else None
-    given = {"title": title, "summary": summary, "activityDate": moment}
-    fields |= {name: value for name, value in given.items() if value is not None}
+    values = {"title": title, "summary": summary, "activityDate": moment}
+    fields |= {name: value for name, value in values.items() if value is not None}
     if participants:
         members = cache(runtime.crm.list_members)
         fields["participants"] = [_participant(runtime, members, text) for text in participants]
@@ -190,24 +190,24 @@ def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]
 def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Fields:
     from crmctl.models.ids import is_uuid
 
-    kind, _, who = (part.strip() for part in text.partition(":"))
-    if kind not in ("user", "person") or not who:
+    kind, _, identity = (part.strip() for part in text.partition(":"))
+    if kind not in ("user", "person") or not identity:
         raise UsageError(
             f"--participant {text!r} is neither user:EMAIL, user:ID, person:ID nor person:ATTR=VALUE",
             hint="user is a member, person a record: person:email=ada@acme.com",
         )
     if kind == "person":
-        who = find_record(runtime, "people", who).id
-        if not is_uuid(who):
-            raise UsageError(f"--participant {text!r}: {who!r} is no record id", hint="person:ID, or person:email=ada@acme.com")
-        return {"type": kind, "id": who}
-    who = runtime.shown_ids.whole(who)
-    if is_uuid(who):
-        return {"type": kind, "id": who}
-    if "@" not in who:
-        raise UsageError(f"--participant {text!r}: {who!r} is neither an email address nor an id")
-    user = find_member(runtime, members(), who).user
-    return {"type": kind, "id": user.id if user is not None else who}
+        identity = find_record(runtime, "people", identity).id
+        if not is_uuid(identity):
+            raise UsageError(f"--participant {text!r}: {identity!r} is no record id", hint="person:ID, or person:email=ada@acme.com")
+        return {"type": kind, "id": identity}
+    identity = runtime.shown_ids.whole(identity)
+    if is_uuid(identity):
+        return {"type": kind, "id": identity}
+    if "@" not in identity:
+        raise UsageError(f"--participant {text!r}: {identity!r} is neither an email address nor an id")
+    user = find_member(runtime, members(), identity).user
+    return {"type": kind, "id": user.id if user is not None else identity}
 
 
 def body_of(fields: Sequence[str]) -> Json:

@@ -125,13 +125,13 @@ def _paragraph(text: str, width: int) -> str:
 
 
 def _columns(title: str, rows: Rows, width: int) -> str:
-    first = min(max(len(left) for left, _ in rows), 34)
+    first = min(max(len(term) for term, _ in rows), 34)
     lines = [title]
-    for left, right in rows:
+    for term, right in rows:
         wrapped = textwrap.wrap(right, max(20, width - first - 4), break_on_hyphens=False) or [""]
-        if len(left) > first:
-            lines.append(f"  {left}")
+        if len(term) > first:
+            lines.append(f"  {term}")
         else:
-            lines.append(f"  {left.ljust(first)}  {wrapped.pop(0)}".rstrip())
+            lines.append(f"  {term.ljust(first)}  {wrapped.pop(0)}".rstrip())
         lines.extend(" " * (first + 4) + line for line in wrapped)
     return "\n".join(lines)

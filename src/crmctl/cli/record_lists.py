@@ -113,8 +113,8 @@ class RecordDisplay:
 
     def finish(self) -> None:
         """Note which names were left out."""
-        left = {labels.slug: labels.related.left_out for labels in self._labels if labels.related.left_out}
-        for slug, requests in left.items():
+        left_out = {labels.slug: labels.related.left_out for labels in self._labels if labels.related.left_out}
+        for slug, requests in left_out.items():
             self._runtime.messages.note(f"{slug} by id: names take {requests:,} more requests; --fields {slug}.name asks for them")
 
     def emit(self, wire: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class RecordDisplay:
     def _labelled(self) -> list[Attribute]:
         from crmctl.models.resources import AttributeType
 
-        asked = set(self._names)
+        names_asked = set(self._names)
         through = set(self._through)
         return [
             attribute
@@ -133,7 +133,7 @@ class RecordDisplay:
             if attribute.type == AttributeType.REFERENCE
             and attribute.target_object_id is not None
             and attribute.slug not in through
-            and (not asked or attribute.slug in asked)
+            and (not names_asked or attribute.slug in names_asked)
         ]
 
 
@@ -154,24 +154,24 @@ class _Labels:
         from crmctl.client.query.related_records import label_of
         from crmctl.errors import DeniedError
 
-        ids = [one.lower() for one in ids]
+        ids = [record_id.lower() for record_id in ids]
         try:
             self.related.read(ids)
             attributes = known_attributes(self._context.directory, self._target, self._context.tell) or []
         except DeniedError:
             return {}
-        return {one: label_of(record, attributes) for one in ids if (record := self.related[one]) is not None}
+        return {record_id: label_of(record, attributes) for record_id in ids if (record := self.related[record_id]) is not None}
 
     def put(self, wires: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         from crmctl.client.query.clauses import reference_ids
         from crmctl.output.value_text import NamedReference
 
-        ids = list(dict.fromkeys(one for wire in wires for one in reference_ids((wire.get("data") or {}).get(self.slug))))
+        ids = list(dict.fromkeys(record_id for wire in wires for record_id in reference_ids((wire.get("data") or {}).get(self.slug))))
         names = self.names(ids) if ids else {}
         shown: list[Mapping[str, Any]] = []
         for wire in wires:
             data = dict(wire.get("data") or {})
-            references = [NamedReference(one, names.get(one, one)) for one in reference_ids(data.get(self.slug))]
+            references = [NamedReference(record_id, names.get(record_id, record_id)) for record_id in reference_ids(data.get(self.slug))]
             if references:
                 data[self.slug] = references if isinstance(data[self.slug], list) else references[0]
             shown.append({**wire, "data": data})
@@ -247,23 +247,23 @@ def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Pa
 
 def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:
     first, part = next(pages), seen.part
-    left = len(first.items) if first.total is None else first.total - part.offset
+    rest = len(first.items) if first.total is None else first.total - part.offset
     from crmctl.models.resources import PAGE_LIMIT
 
-    wanted = left if part.limit is None else min(left, part.limit)
-    display.expect(wanted)
-    if wanted > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
-        pages = _with_progress(runtime, pages, wanted, len(first.items))
+    count = rest if part.limit is None else min(rest, part.limit)
+    display.expect(count)
+    if count > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
+        pages = _with_progress(runtime, pages, count, len(first.items))
     show_found(runtime, seen, chain([first], pages), display.view, display.listed)
     display.finish()
 
 
-def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], wanted: int, done: int) -> Iterator[Page[Record]]:
+def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], count: int, done: int) -> Iterator[Page[Record]]:
     """Show progress while pages arrive: a table appears only when complete."""
     from crmctl.models.resources import PAGE_LIMIT
 
     with runtime.progress as progress:
-        progress.start("reading", wanted, PAGE_LIMIT)
+        progress.start("reading", count, PAGE_LIMIT)
         progress.advance(done)
         for page in pages:
             progress.advance(len(page.items))
@@ -389,10 +389,10 @@ def _query(runtime: Runtime, asked: Asked, *, agreed: bool) -> tuple[FilterReade
 
     reader = FilterReader(shown_context(runtime, strict=asked.strict, agreed=agreed), asked.object)
     order = list_order(asked.sort, asked.order, lambda: reader.attributes, related)
-    wanted: RecordFilter = reader.read(asked.filters or ())
+    record_filter: RecordFilter = reader.read(asked.filters or ())
     if asked.text is not None:
-        wanted = wanted & text_search(reader, asked.text)
-    query = RecordQuery(reader.context, asked.object, wanted, order)
+        record_filter = record_filter & text_search(reader, asked.text)
+    query = RecordQuery(reader.context, asked.object, record_filter, order)
     query.has_body = query.has_body or asked.search
     return reader, query
 
@@ -439,7 +439,7 @@ def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Win
 
 def _lines(entry: HistoryEntry) -> Iterator[Json]:
     """Yield a line per changed value; one for a change without values."""
-    who = entry.by or {}
-    about = {"at": entry.at, "by": who.get("name") or who.get("type") or "service", "change": entry.type.rpartition(".")[2]}
+    author = entry.by or {}
+    about = {"at": entry.at, "by": author.get("name") or author.get("type") or "service", "change": entry.type.rpartition(".")[2]}
     for change in entry.changes or [{}]:
         yield about | {"attribute": change.get("attributeSlug"), "old": change.get("old"), "new": change.get("new")}

@@ -63,11 +63,11 @@ def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | Non
     return FilterReader(query_context(runtime, strict=strict), object_name).read(filters)
 
 
-def check_references(context: QueryContext, object_name: str, wanted: RecordFilter) -> None:
+def check_references(context: QueryContext, object_name: str, record_filter: RecordFilter) -> None:
     """After an empty answer, warn about ids of missing records. Raises UsageError with --strict."""
     from crmctl.client.query.related_records import dangling_ids
 
-    for slug, identity in dangling_ids(context, object_name, wanted):
+    for slug, identity in dangling_ids(context, object_name, record_filter):
         context.doubt(f"{slug} refers to no record with the id {identity!r}")
 
 

@@ -113,21 +113,21 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
     return f"{help_text}; records are asked for by their object: crmctl records {verb} OBJECT" if path == "crmctl" else help_text
 
 
-def option_hint(path: str, typed: str, known: Sequence[str]) -> str:
+def option_hint(path: str, typed: str, options: Sequence[str]) -> str:
     """Return the hint for an unknown option of a command with the options `known`."""
     if typed == "--filter" and path in ("crmctl records delete", "crmctl records update"):
         return f"{path.replace('records', 'bulk')} OBJECT --filter ... takes all that match"
-    name, names = typed.lstrip("-"), [option[2:] for option in known if option.startswith("--")]
+    name, names = typed.lstrip("-"), [option[2:] for option in options if option.startswith("--")]
     meant = OPTION_HABITS.get(name)
     meant = meant if meant in names else nearest(name, names, OPTION_CUTOFF)
     return f"did you mean --{meant}?" if meant else f"{path} --help"
 
 
-def extra_hint(path: str, message: str, known: Sequence[str]) -> str:
+def extra_hint(path: str, message: str, options: Sequence[str]) -> str:
     """Return the hint for an extra word, such as the option it belongs to."""
-    found = re.match(r"unexpected argument: (\S+)", message)
-    extra = found[1] if found else ""
-    if "--set" in known and re.match(r"[a-z][a-z0-9_.]*:?=", extra):
+    match = re.match(r"unexpected argument: (\S+)", message)
+    extra = match[1] if match else ""
+    if "--set" in options and re.match(r"[a-z][a-z0-9_.]*:?=", extra):
         return f"--set '{extra}'"
     if path == "crmctl bulk export" and extra:
         return f"-O {extra}"

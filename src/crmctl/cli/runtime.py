@@ -72,9 +72,9 @@ class Runtime:
     def check_options(self) -> None:
         """Check options and settings before the command starts. Raises UsageError and ConfigError."""
         self.streams.color_mode = self.settings.color.value
-        asked = self.flags.get("output")
-        if self.flags.get("json") and asked not in (None, "json"):
-            raise UsageError(f"--json and --output {asked} exclude each other", hint="leave one of them out")
+        output_format = self.flags.get("output")
+        if self.flags.get("json") and output_format not in (None, "json"):
+            raise UsageError(f"--json and --output {output_format} exclude each other", hint="leave one of them out")
         if self.flags.get("raw_output") and not OUTPUT_FORMATS[self.output_format].keeps_shape:
             raise UsageError(f"--raw-output is for JSON, not {self.output_format}", hint="leave it out, or -o json")
         _ = self.emitter
@@ -183,16 +183,16 @@ class Runtime:
         with suppress(CrmctlError):
             # The settings are broken: read only those that give the format.
             named = {name: value for name, value in self.environ.items() if name in ("CRMCTL_OUTPUT", "CRMCTL_PROFILE")}
-            if (known := load_settings(named, {"profile": self.flags.get("profile")}, self.paths).output.value) is not None:
-                return str(known)
+            if (output_format := load_settings(named, {"profile": self.flags.get("profile")}, self.paths).output.value) is not None:
+                return str(output_format)
         return "table" if self.streams.stdout_is_terminal else "json"
 
     def _color_mode(self) -> str:
         try:
             return self.settings.color.value
         except CrmctlError:
-            given = self.flags.get("color")
-            return given if given in ("always", "never") else "auto"
+            flag = self.flags.get("color")
+            return flag if flag in ("always", "never") else "auto"
 
     def _format_in_arguments(self) -> str | None:
         """Return the format named by a command line that could not be parsed, for its usage error."""
@@ -299,10 +299,10 @@ class Runtime:
         from crmctl.output.progress import ProgressDisplay
 
         # With a machine format a program may read stderr as one error document.
-        asked = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
+        is_document = self.settings.output.value not in (None, "table") and not self.streams.stderr_is_terminal
         return ProgressDisplay(
             self.streams,
-            quiet=bool(self.flags.get("quiet")) or asked,
+            quiet=bool(self.flags.get("quiet")) or is_document,
             clock=self.clock,
             say=self.messages.progress,
             time_for=self._time_for,

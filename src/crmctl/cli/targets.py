@@ -84,7 +84,7 @@ def check_columns(runtime: Runtime, text: str) -> None:
         runtime.emitter.check_fields(record_columns(runtime, text, None))
 
 
-def plain_fields(runtime: Runtime, given: Json, assignments: Sequence[str] | None, data: str | None) -> Json:
+def plain_fields(runtime: Runtime, values: Json, assignments: Sequence[str] | None, data: str | None) -> Json:
     """Return a request body: --data, overridden by --set, overridden by the other options.
 
     Raises UsageError if it is empty.
@@ -94,7 +94,7 @@ def plain_fields(runtime: Runtime, given: Json, assignments: Sequence[str] | Non
         name, value, is_json = named_value("--set", text, "FIELD=VALUE")
         is_truth = not is_json and name.startswith("is") and value in ("true", "false")
         fields[name] = value == "true" if is_truth else value
-    fields |= {name: value for name, value in given.items() if value is not None}
+    fields |= {name: value for name, value in values.items() if value is not None}
     if not fields:
         raise UsageError("nothing to write", hint="--help shows the options that change something")
     return fields
@@ -116,14 +116,14 @@ def named_value(option: str, text: str, form: str = "NAME=VALUE", hint: str | No
         raise UsageError(problem, hint=f"{option} {name[:-1]}=... takes text") from error
 
 
-def read_json_object(runtime: Runtime, given: str) -> Json:
+def read_json_object(runtime: Runtime, argument: str) -> Json:
     """Return a JSON object given as text, @FILE, or - for stdin. Raises UsageError, and RejectedError for an invalid number."""
     from crmctl.models import jsontext
     from crmctl.values.composites import check_fields
 
-    source = "stdin" if given == "-" else given[1:] if given.startswith("@") else "--data"
+    source = "stdin" if argument == "-" else argument[1:] if argument.startswith("@") else "--data"
     try:
-        text = read_input(runtime, given if given == "-" else given[1:]) if source != "--data" else given
+        text = read_input(runtime, argument if argument == "-" else argument[1:]) if source != "--data" else argument
         value = jsontext.loads(text, unique_keys=True)
     except ValueError as error:
         raise UsageError(
@@ -182,33 +182,33 @@ def read_before_question(runtime: Runtime, read: Callable[[], T]) -> T | None:
         return None
 
 
-def target_text(runtime: Runtime, object_name: str, named: NamedRecord, given: str) -> str:
+def target_text(runtime: Runtime, object_name: str, named: NamedRecord, text: str) -> str:
     """Return id and name of a record for a prompt. Raises NotFoundError if a prompt follows and the record is missing."""
     if named.record is not None:
-        return f"{named.id} ({given})"
-    record = read_before_question(runtime, lambda: read_record(runtime, object_name, given))
+        return f"{named.id} ({text})"
+    record = read_before_question(runtime, lambda: read_record(runtime, object_name, text))
     if record is None:
         return named.id
     name = record_name(runtime, record, known_attributes(runtime, object_name) or ())
     return f"{named.id} ({name})" if name != named.id else named.id
 
 
-def find_record(runtime: Runtime, object_name: str, given: str) -> NamedRecord:
+def find_record(runtime: Runtime, object_name: str, text: str) -> NamedRecord:
     """Return the record named by an id, or by `attr=value` with one request.
 
     Raises NotFoundError for no match, RejectedError with the ids of several, UsageError for other texts.
     """
-    condition = _condition(given)
+    condition = _condition(text)
     if condition is None:
-        return NamedRecord(runtime.shown_ids.whole(given), None)
-    record = _only(runtime, object_name, given, condition)
+        return NamedRecord(runtime.shown_ids.whole(text), None)
+    record = _only(runtime, object_name, text, condition)
     return NamedRecord(record.id, record)
 
 
-def read_record(runtime: Runtime, object_name: str, given: str) -> Record:
+def read_record(runtime: Runtime, object_name: str, text: str) -> Record:
     """Read a record with one request. Raises like find_record, and the errors of the request."""
-    found = find_record(runtime, object_name, given)
-    return found.record or on_record(runtime, object_name, found, lambda target: runtime.crm.get_record(target, found.id))
+    record = find_record(runtime, object_name, text)
+    return record.record or on_record(runtime, object_name, record, lambda target: runtime.crm.get_record(target, record.id))
 
 
 def on_record(runtime: Runtime, object_name: str, named: NamedRecord, call: Callable[[str], T]) -> T:
@@ -220,18 +220,18 @@ def on_record(runtime: Runtime, object_name: str, named: NamedRecord, call: Call
         return on_object(runtime, object_name, call)
 
 
-def _condition(given: str) -> Condition | None:
+def _condition(text: str) -> Condition | None:
     """Return the condition in a text, None for an id. Raises UsageError for a condition that cannot name one record."""
     from crmctl.values.filters import parse_condition
     from crmctl.values.operators import Operator
 
-    if not any(sign in given for sign in "=~<>[ "):
-        if "@" in given:
-            raise UsageError(f"{given!r} is no id", hint=f"a record is named by its id, or by attr=value: email={given}")
+    if not any(sign in text for sign in "=~<>[ "):
+        if "@" in text:
+            raise UsageError(f"{text!r} is no id", hint=f"a record is named by its id, or by attr=value: email={text}")
         return None
-    condition = parse_condition(given)
+    condition = parse_condition(text)
     if condition.operator is not Operator.EQUALS or not condition.value:
-        raise UsageError(f"{given!r} names no record", hint="a record is named by its id, or by attr=value: email=ada@acme.com")
+        raise UsageError(f"{text!r} names no record", hint="a record is named by its id, or by attr=value: email=ada@acme.com")
     return condition
 
 
@@ -241,7 +241,7 @@ def _check(runtime: Runtime, object_name: str, condition: Condition, record: Rec
     from crmctl.values.conditions import keys_of, text_of
     from crmctl.values.folded_text import fold
 
-    attribute = next((each for each in known_attributes(runtime, object_name) or () if each.slug == condition.slug), None)
+    attribute = next((attribute for attribute in known_attributes(runtime, object_name) or () if attribute.slug == condition.slug), None)
     if attribute is None:
         return
     value = record.data.get(condition.slug)
@@ -257,26 +257,26 @@ def _check(runtime: Runtime, object_name: str, condition: Condition, record: Rec
         )
 
 
-def _only(runtime: Runtime, object_name: str, given: str, condition: Condition) -> Record:
+def _only(runtime: Runtime, object_name: str, text: str, condition: Condition) -> Record:
     from crmctl.cli.record_queries import query_context, read_filter
     from crmctl.client.query.record_query import RecordQuery
     from crmctl.models.resources import PAGE_LIMIT
 
-    query = RecordQuery(query_context(runtime), object_name, read_filter(runtime, object_name, [given]))
+    query = RecordQuery(query_context(runtime), object_name, read_filter(runtime, object_name, [text]))
     page = next(query.pages(PAGE_LIMIT))
     if len(page.items) == 1:
         _check(runtime, object_name, condition, page.items[0])
         return page.items[0]
     if not page.items:
         raise NotFoundError(
-            f"no record of {object_name} has {given}",
+            f"no record of {object_name} has {text}",
             hint=f"crmctl records list {object_name} --filter '{condition.slug}~{condition.value}' finds it as a part of {condition.slug}",
         )
     ids = [record.id for record in page.items]
     count = max(page.total or 0, len(ids))
     more = f" and {count - SHOWN_IDS:,} more" if count > SHOWN_IDS else ""
     raise RejectedError(
-        f"{count:,} records of {object_name} have {given}: {', '.join(ids[:SHOWN_IDS])}{more}",
+        f"{count:,} records of {object_name} have {text}: {', '.join(ids[:SHOWN_IDS])}{more}",
         hint="name the record by its id",
         code="ambiguous_record",
         details={"ids": ids},
@@ -301,7 +301,7 @@ def value_text(runtime: Runtime, value: Any, slug: str, attributes: Sequence[Att
     from crmctl.output.value_text import shown
     from crmctl.output.views import attribute_kind
 
-    attribute = next((one for one in attributes if one.slug == slug), None)
+    attribute = next((attribute for attribute in attributes if attribute.slug == slug), None)
     return shown(value, attribute_kind(attribute) if attribute is not None else "text", runtime.emitter.rendering())
 
 
@@ -311,8 +311,8 @@ def find_member(runtime: Runtime, members: Sequence[Member], who: str) -> Member
     from crmctl.models.resources import NamedResource
 
     by_id = {member.id: member for member in members} | {member.user.id: member for member in members if member.user}
-    if (found := by_id.get(runtime.shown_ids.whole(who))) is not None:
-        return found
+    if (member := by_id.get(runtime.shown_ids.whole(who))) is not None:
+        return member
     is_address = "@" in who
     users = [(member.id, member.user) for member in members if member.user]
     named = [{"id": identity, "name": (user.email or "").casefold() if is_address else user.name} for identity, user in users]

@@ -102,11 +102,11 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
         return DeniedError(message or f"the service does not accept the API key{shown}", hint=hint, **facts)
     if status == 403:
         scope = _required_scope(message, details)
-        said = message or f"the key may not do this{shown}"
-        if scope and scope not in said:
-            said = f"{said} (missing scope: {scope})"
+        text = message or f"the key may not do this{shown}"
+        if scope and scope not in text:
+            text = f"{text} (missing scope: {scope})"
         needed = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else web_page
-        return ForbiddenError(said, hint=needed, required_scope=scope, **facts)
+        return ForbiddenError(text, hint=needed, required_scope=scope, **facts)
     if status == 404:
         return NotFoundError(message or f"the service has nothing under this address{shown}", hint=web_page, **facts)
     if status == 429:
@@ -154,10 +154,10 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
         code = text_of(inner.get("code") or inner.get("error") or inner.get("type"))
     else:
         code = text_of(inner if inner is not None else body.get("code"))
-    told = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors", "details")]
+    candidates = [body.get(key) for key in ("message", "detail", "error_description", "title", "reason", "errors", "details")]
     if is_invalid := answer.status in INVALID:
-        told = [value for value in told if not isinstance(value, list)]
-    message = next((text for value in told if (text := text_of(value))), None)
+        candidates = [value for value in candidates if not isinstance(value, list)]
+    message = next((text for value in candidates if (text := text_of(value))), None)
     if code and " " in code:
         # a sentence in the place of the code is the message
         code, message = None, message or code
@@ -186,9 +186,9 @@ def text_of(value: Any) -> str | None:
 
 def with_reasons(message: str | None, body: Mapping[str, Any]) -> str | None:
     """Return the message with the reasons for single fields that it lacks."""
-    said = (message or "").casefold()
+    folded = (message or "").casefold()
     reasons = dict.fromkeys(reason for name in REASONS for reason in _reasons(body.get(name), sure=name != "details"))
-    new = [f"{field}: {why}" if field else why for field, why in reasons if why.casefold() not in said or field.casefold() not in said]
+    new = [f"{field}: {why}" if field else why for field, why in reasons if why.casefold() not in folded or field.casefold() not in folded]
     if len(new) == 1 and new[0].endswith(f": {message}"):
         return new[0]
     more = [f"and {len(new) - MOST_REASONS:,} more"] if len(new) > MOST_REASONS else []
@@ -532,12 +532,12 @@ def may_count_page(page: Page[R]) -> bool:
     return page.total == len(page.items) == PAGE_LIMIT
 
 
-def _is_short(page: Page[R], wanted: int) -> bool:
-    return len(page.items) < min(wanted, page.limit)
+def _is_short(page: Page[R], size: int) -> bool:
+    return len(page.items) < min(size, page.limit)
 
 
-def _is_last(page: Page[R], wanted: int, position: int, longest: int) -> bool:
+def _is_last(page: Page[R], size: int, position: int, longest: int) -> bool:
     if page.total is not None:
         return position >= page.total
     length = len(page.items)
-    return _is_short(page, wanted) and (length < longest or length < _LEAST_PAGE or length % _ROUND != 0)
+    return _is_short(page, size) and (length < longest or length < _LEAST_PAGE or length % _ROUND != 0)

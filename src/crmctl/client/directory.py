@@ -125,14 +125,14 @@ def _find_attribute(slug_or_id: str, attributes: list[Attribute]) -> Attribute |
     return next((attribute for attribute in attributes if slug_or_id in (attribute.slug, attribute.id)), None)
 
 
-def _unknown(noun: str, given: str, slugs: list[str], command: str) -> NotFoundError:
-    hint = did_you_mean(given, sorted(slugs))
+def _unknown(noun: str, name: str, slugs: list[str], command: str) -> NotFoundError:
+    hint = did_you_mean(name, sorted(slugs))
     if not hint and slugs:
         shown = ", ".join(sorted(slugs)[:20])
         hint = f"valid slugs: {shown}{', …' if len(slugs) > 20 else ''}"
     elif not hint:
         hint = f"`{command}` shows what there is"
-    return NotFoundError(f"there is no {noun} {given!r}", hint=hint, details={"valid": sorted(slugs)})
+    return NotFoundError(f"there is no {noun} {name!r}", hint=hint, details={"valid": sorted(slugs)})
 
 
 N = TypeVar("N", bound="NamedResource")

@@ -133,14 +133,14 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
     base_url = _trusted_address(settings, "keys are not asked for")
     form = {"client_id": "crmctl", "host": platform.node()}
-    asked = _send(settings, environ, "POST", f"{base_url}/oauth/device_authorization", form)
-    device_code, user_code = asked.get("device_code"), asked.get("user_code")
-    page = asked.get("verification_uri_complete") or asked.get("verification_uri")
+    authorization = _send(settings, environ, "POST", f"{base_url}/oauth/device_authorization", form)
+    device_code, user_code = authorization.get("device_code"), authorization.get("user_code")
+    page = authorization.get("verification_uri_complete") or authorization.get("verification_uri")
     if not (isinstance(device_code, str) and isinstance(user_code, str) and isinstance(page, str)):
-        problem = asked.get("message") or f"{base_url} has no logins of devices"
+        problem = authorization.get("message") or f"{base_url} has no logins of devices"
         raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
     show(page, user_code)
-    wait, until = _seconds(asked.get("interval"), 5), clock.monotonic() + _seconds(asked.get("expires_in"), 600)
+    wait, until = _seconds(authorization.get("interval"), 5), clock.monotonic() + _seconds(authorization.get("expires_in"), 600)
     form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}
     while clock.monotonic() < until:
         clock.sleep(max(wait, LEAST_WAIT))
@@ -189,5 +189,5 @@ def _send(
         document: Any = jsontext.loads(response.body)
     except ValueError:
         document = None
-    known = document if isinstance(document, dict) else {"error": f"status {response.status}"}
-    return {**known, "status": response.status}
+    fields = document if isinstance(document, dict) else {"error": f"status {response.status}"}
+    return {**fields, "status": response.status}

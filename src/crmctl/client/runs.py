@@ -139,14 +139,14 @@ class RunFollower:
         else:
             self._new |= {run.id: run for run in runs if run.id not in self._known and self._fits(run)}
 
-    def _list(self, crm: Crm, wanted: Sequence[str]) -> list[WorkflowRun]:
+    def _list(self, crm: Crm, ids: Sequence[str]) -> list[WorkflowRun]:
         """Return the runs that may be new, and the wanted ones wherever they are in the list."""
 
         def fetch(limit: int, offset: int) -> Page[WorkflowRun]:
             return crm.list_workflow_runs(self.workflow_id, limit=limit, offset=offset)
 
         runs = [run for page in newest_pages(fetch, _created) for run in page]
-        missing = set(wanted) - {run.id for run in runs}
+        missing = set(ids) - {run.id for run in runs}
         if missing:
             for page in iterate(fetch, offset=len(runs)):
                 runs += page.items

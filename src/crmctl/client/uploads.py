@@ -195,9 +195,9 @@ def download(session: Session, address: str, take: Callable[[bytes], object], ti
 
 def _refused(answer: Answer, address: str, action: str = "an upload") -> CrmctlError:
     """Return the storage's refusal with its host and words, never the signed address."""
-    said = _words(answer, address)
+    words = _words(answer, address)
     host = urlsplit(address).netloc.rpartition("@")[2]
-    text = f"the storage at {host} answered {answer.status}{f': {said}' if said else ''}"
+    text = f"the storage at {host} answered {answer.status}{f': {words}' if words else ''}"
     if 300 <= answer.status < 400:
         return ServiceError(f"{text}; {action} follows no redirect", code="redirected", status=answer.status)
     if answer.status >= 500:

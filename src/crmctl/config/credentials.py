@@ -150,8 +150,8 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
     if key := _read_file(paths).get(name):
         return Credential(check_key(key), str(paths.credentials_file), origin)
     if settings.key_command.value and not own:
-        said = f"key_command is not run: profile {settings.profile.value!r} has no base_url that its key belongs to"
-        raise DeniedError(said, hint=f"crmctl config set base_url {settings.base_url.value}", code="no_api_key")
+        message = f"key_command is not run: profile {settings.profile.value!r} has no base_url that its key belongs to"
+        raise DeniedError(message, hint=f"crmctl config set base_url {settings.base_url.value}", code="no_api_key")
     try:
         key = get(name)
     except DeniedError as unavailable:
@@ -214,11 +214,11 @@ def _no_key(settings: Settings, origin: str, owner: str | None) -> DeniedError:
     command = f"crmctl auth login --profile {profile}"
     if settings.base_url.source in ("--base-url", "CRMCTL_BASE_URL"):
         command += f" --base-url {settings.base_url.value}"
-    said = f"no API key for profile {profile!r} at {origin}"
+    message = f"no API key for profile {profile!r} at {origin}"
     if owner is None:
-        return DeniedError(said, hint=f"run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
+        return DeniedError(message, hint=f"run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
     leave = f"leave {settings.base_url.source} out, " if settings.base_url.source.startswith(("--", "CRMCTL")) else ""
-    return DeniedError(f"{said}: its key belongs to {owner}", hint=f"{leave}run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
+    return DeniedError(f"{message}: its key belongs to {owner}", hint=f"{leave}run `{command}`, or set {KEY_VARIABLE}", code="no_api_key")
 
 
 def store_credential(profile: str, origin: str, key: str, paths: Paths, *, insecure: bool = False) -> Credential:

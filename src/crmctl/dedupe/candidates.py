@@ -133,7 +133,7 @@ class Scheme:
     def is_equality(self) -> bool:
         return self.kind == EQUAL
 
-    def record_places(self, first: int, columns: Sequence[Column], known: dict[int, list[tuple[int, ...]]]) -> list[int]:
+    def record_places(self, first: int, columns: Sequence[Column], places_by_record: dict[int, list[tuple[int, ...]]]) -> list[int]:
         """Return the block places of the records from number `first` on, none for blank values. `known` caches the blocks of values."""
         used = [columns[at] for at in self.places]
         if self.kind == EQUAL:
@@ -142,16 +142,16 @@ class Scheme:
             make = self._makers[0]
             return [block | number for number, text in enumerate(used[0], first) if text is not None for block in make(text)]
         for at, column, make in zip(self.places, used, self._makers, strict=True):
-            if at not in known:
-                known[at] = [make(text) if text is not None else () for text in column]
+            if at not in places_by_record:
+                places_by_record[at] = [make(text) if text is not None else () for text in column]
         places, (first_place, *others) = [], self.places
         for other in others:
             # add a prefix, because a word in both terms would put all its records into one block
             numbered = [
                 [3 * (block + (other << NUMBER_BITS)) & _BLOCK | number for block in blocks]
-                for number, blocks in enumerate(known[other], first)
+                for number, blocks in enumerate(places_by_record[other], first)
             ]
-            places += [a ^ b for blocks, more in zip(known[first_place], numbered, strict=True) for b in more for a in blocks]
+            places += [a ^ b for blocks, more in zip(places_by_record[first_place], numbered, strict=True) for b in more for a in blocks]
         return places
 
 
@@ -255,9 +255,9 @@ class MatchCandidates(Spill):
         forms = list(zip(*columns, strict=True))
         held = max(0, HELD - first)
         self._first += forms[:held]
-        told = chain([""] * min(held, len(forms)), (_APART.join([form or "" for form in row]) for row in forms[held:]))
+        texts = chain([""] * min(held, len(forms)), (_APART.join([form or "" for form in row]) for row in forms[held:]))
         documents = ("null" if value is None else jsontext.dumps(value) for value in kept)
-        rows = zip(range(first, self.count), ids, documents, told, strict=True)
+        rows = zip(range(first, self.count), ids, documents, texts, strict=True)
         self._db.executemany("INSERT INTO candidate VALUES (?, ?, ?, ?)", rows)
         known_places: dict[int, list[tuple[int, ...]]] = {}
         for scheme, places in zip(self._schemes, self._places, strict=True):
@@ -308,8 +308,8 @@ class MatchCandidates(Spill):
             return self._first[number]
         forms = self._cached.get(number)
         if forms is None:
-            told = self._db.execute("SELECT forms FROM candidate WHERE no = ?", (number,)).fetchone()[0]
-            forms = tuple([form or None for form in told.split(_APART)])
+            joined = self._db.execute("SELECT forms FROM candidate WHERE no = ?", (number,)).fetchone()[0]
+            forms = tuple([form or None for form in joined.split(_APART)])
             if len(self._cached) >= HELD:
                 self._cached.clear()
             self._cached[number] = forms
@@ -373,10 +373,10 @@ class MatchCandidates(Spill):
         scores = [(test.rule, test.score) for test in tests]
         for pair in sorted(pairs) if self.count > HELD else pairs:
             a, b = pair >> NUMBER_BITS, pair & _NUMBER
-            left, other = forms(a), forms(b)
+            first_forms, second_forms = forms(a), forms(b)
             best, fits = 0.0, -1
             for rule, score in scores:
-                if (alike := score(left, other)) > best:
+                if (alike := score(first_forms, second_forms)) > best:
                     best, fits = alike, rule
                     if alike == 1.0:
                         # This rule precedes all rules of later blocks, so none of them can fit better.

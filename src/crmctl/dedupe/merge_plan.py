@@ -151,13 +151,13 @@ def values_of(attribute: Attribute, records: Sequence[MergeRecord]) -> Json:
     return values
 
 
-def merge_value(records: Sequence[MergeRecord], survivor: str, found: Mapping[str, Any], rule: str) -> MergedValue:
-    filled = [record for record in records if not is_empty(found[record.id])]
+def merge_value(records: Sequence[MergeRecord], survivor: str, values: Mapping[str, Any], rule: str) -> MergedValue:
+    filled = [record for record in records if not is_empty(values[record.id])]
     if not filled:
         return MergedValue(None, (survivor,), rule)
     if rule == UNION:
         ordered = sorted(filled, key=lambda record: (record.id != survivor, micros_of(record.created_at) or 0, record.id))
-        items = [item for record in ordered for item in _items(found[record.id]) if not is_empty(item)]
+        items = [item for record in ordered for item in _items(values[record.id]) if not is_empty(item)]
         every: Json = {}
         for item in items:
             every.setdefault(jsontext.dumps(item, sort_keys=True), item)
@@ -165,8 +165,8 @@ def merge_value(records: Sequence[MergeRecord], survivor: str, found: Mapping[st
     if rule == OF_SURVIVOR and any(record.id == survivor for record in filled):
         chosen = survivor
     else:
-        chosen = max(filled, key=lambda record: (*_RANKS[rule](record, found[record.id]), record.id == survivor, record.id)).id
-    return MergedValue(found[chosen], (chosen,), rule)
+        chosen = max(filled, key=lambda record: (*_RANKS[rule](record, values[record.id]), record.id == survivor, record.id)).id
+    return MergedValue(values[chosen], (chosen,), rule)
 
 
 def _changed(record: MergeRecord, _: Any) -> tuple[int, ...]:

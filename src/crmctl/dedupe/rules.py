@@ -177,9 +177,9 @@ def read_text(value: Any) -> str | None:
 
 def read_email(value: Any) -> str | None:
     """Return a personal address; None for addresses such as `info@acme.com` or `test@test.com`."""
-    whole = read_any_email(value)
-    local, _, host = (whole or "").rpartition("@")
-    return None if local in ROLE_MAILBOXES or local == host.partition(".")[0] else whole
+    address = read_any_email(value)
+    local, _, host = (address or "").rpartition("@")
+    return None if local in ROLE_MAILBOXES or local == host.partition(".")[0] else address
 
 
 def read_any_email(value: Any) -> str | None:
@@ -195,12 +195,12 @@ def read_any_email(value: Any) -> str | None:
 
 
 def read_mailbox(value: Any) -> str | None:
-    whole = read_email(value)
-    local, at, host = (whole or "").rpartition("@")
+    address = read_email(value)
+    local, at, host = (address or "").rpartition("@")
     local = local.partition("+")[0]
     if host in DOTLESS_MAIL:
         local, host = local.replace(".", ""), DOTLESS_MAIL[host]
-    return f"{local}{at}{host}" if local else whole
+    return f"{local}{at}{host}" if local else address
 
 
 def read_host(text: str) -> str:
@@ -507,11 +507,11 @@ class MatchTerm:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    there = [value for value in values if value is not None and value != ""]
+    filled = [value for value in values if value is not None and value != ""]
     try:
-        return " ".join(there)
+        return " ".join(filled)
     except TypeError:
-        return there[0] if len(there) == 1 else there
+        return filled[0] if len(filled) == 1 else filled
 
 
 def sort_words(text: str | None) -> str | None:
@@ -547,12 +547,12 @@ def parse_rules(texts: Sequence[str], attributes: Sequence[Attribute], object_sl
     return rules
 
 
-def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str) -> MatchTerm:
-    match = _TERM.fullmatch(one)
+def _term(term_text: str, text: str, by_slug: Mapping[str, Attribute], object_slug: str) -> MatchTerm:
+    match = _TERM.fullmatch(term_text)
     if match is None:
-        raise UsageError(f"--match {text}: {one.strip()!r} is no term", hint=HINT, code="malformed_rule")
-    fields = tuple(_field(name.strip(), text, known) for name in match["fields"].split("+"))
-    first = known[fields[0].slug]
+        raise UsageError(f"--match {text}: {term_text.strip()!r} is no term", hint=HINT, code="malformed_rule")
+    fields = tuple(_field(name.strip(), text, by_slug) for name in match["fields"].split("+"))
+    first = by_slug[fields[0].slug]
     form = usual_form(first, object_slug)
     if fields[0].part:
         form = FORMS["name" if first.type == "name" else "text"]
@@ -567,24 +567,24 @@ def _term(one: str, text: str, known: Mapping[str, Attribute], object_slug: str)
     return MatchTerm(fields, form, _least(match["least"], text), match["unless"] is not None)
 
 
-def _field(name: str, text: str, known: Mapping[str, Attribute]) -> Field:
-    slug, dot, part = (name, "", "") if name in known else name.partition(".")
-    if slug not in known or (dot and not part):
-        hint = f"the attributes are: {', '.join(known)}"
+def _field(name: str, text: str, by_slug: Mapping[str, Attribute]) -> Field:
+    slug, dot, part = (name, "", "") if name in by_slug else name.partition(".")
+    if slug not in by_slug or (dot and not part):
+        hint = f"the attributes are: {', '.join(by_slug)}"
         raise UsageError(f"--match {text}: there is no attribute {slug}", hint=hint, code="unknown_attribute")
     return Field(slug, part or None)
 
 
-def _least(given: str | None, text: str) -> float | None:
-    if given is None:
+def _least(least_text: str | None, text: str) -> float | None:
+    if least_text is None:
         return None
     try:
-        least = float(given)
+        least = float(least_text)
     except ValueError:
         least = -1.0
     if not LEAST <= least < 1.0:
         raise UsageError(
-            f"--match {text}: {given!r} is no similarity", hint=f"from {LEAST} (hardly alike) to 0.99; without ~ it means equal",
+            f"--match {text}: {least_text!r} is no similarity", hint=f"from {LEAST} (hardly alike) to 0.99; without ~ it means equal",
             code="malformed_rule",
         )  # fmt: skip
     return least

@@ -161,8 +161,8 @@ class ValueOptions:
         """Raise UsageError if an option names a column that is not in `names`."""
         options: list[tuple[str, Mapping[str, Any]]] = [("--blank", self.blank), ("--decimal-mark", self.decimal_marks)]
         options += [("--date-format", self.date_formats), ("--value", self.replacements)]
-        for option, said in options:
-            for column in said.keys() - {"", *names}:
+        for option, columns in options:
+            for column in columns.keys() - {"", *names}:
                 raise UsageError(
                     f"{option}: the file has no column {column!r}",
                     hint=f"its columns are: {', '.join(dict.fromkeys(names))}",

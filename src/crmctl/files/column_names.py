@@ -63,9 +63,9 @@ class Names:
         owner = self._attribute(name[:-1].rstrip()) if name not in self._slugs and name[-1:] in LIST_SIGNS else None
         if owner is not None and owner.attribute.holds_items:
             return ColumnMatch(owner.attribute, LIST_SIGNS[name[-1]], owner.by)
-        whole = self._attribute(name)
-        if whole is not None:
-            return whole
+        exact = self._attribute(name)
+        if exact is not None:
+            return exact
         owner = self._attribute(name.removesuffix(CURRENCY_SUFFIX)) if name.endswith(CURRENCY_SUFFIX) else None
         if owner is not None and owner.attribute.type == AttributeType.CURRENCY and not owner.attribute.is_list:
             return ColumnMatch(owner.attribute, "currency", owner.by)
@@ -178,14 +178,14 @@ def _one_of(option: str, choices: dict[str, str], words: str) -> Callable[[str],
 
 
 def _by_column(option: str, texts: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    said: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for text in texts:
         column, _, value = text.rpartition("=")
         choice = read(value)
-        if said.get(column, choice) != choice:
+        if choices.get(column, choice) != choice:
             raise UsageError(f"{option} says two things of {f'the column {column!r}' if column else 'all columns'}")
-        said[column] = choice
-    return said
+        choices[column] = choice
+    return choices
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:

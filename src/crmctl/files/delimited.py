@@ -303,9 +303,9 @@ def separator_of(line: str) -> str | None:
     return text[4] if text.lower().startswith(SEPARATOR_LINE) and len(text) == len(SEPARATOR_LINE) + 1 else None
 
 
-def _ragged(found: int, width: int) -> Finding:
-    cells = "1 cell" if found == 1 else f"{found} cells"
-    if found < width:
+def _ragged(count: int, width: int) -> Finding:
+    cells = "1 cell" if count == 1 else f"{count} cells"
+    if count < width:
         return Finding(
             "too_few_cells",
             f"{cells} where the header has {width}",

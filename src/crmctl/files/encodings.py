@@ -49,9 +49,9 @@ def read_start(path: Path, name: str, size: int, *, compressed: bool) -> bytes:
 def refuse_foreign(start: bytes, name: str) -> None:
     """Raise UsageError if the first bytes identify a format that is not a text table."""
     probe = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    for magic, what, hint in FOREIGN:
+    for magic, kind, hint in FOREIGN:
         if start.startswith(magic) or (magic.startswith(b"<") and probe.startswith(magic)):
-            raise UsageError(f"{name} is {what}, not CSV, TSV, JSONL or JSON", hint=hint, code="unknown_format")
+            raise UsageError(f"{name} is {kind}, not CSV, TSV, JSONL or JSON", hint=hint, code="unknown_format")
 
 
 @contextmanager

@@ -125,14 +125,14 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
     sheet.freeze_panes = "A2"
 
     def cell(value: Any) -> Any:
-        made = cells.WriteOnlyCell(sheet)
-        made._value, made.data_type = value, "n" if isinstance(value, int | float) else "s"
+        sheet_cell = cells.WriteOnlyCell(sheet)
+        sheet_cell._value, sheet_cell.data_type = value, "n" if isinstance(value, int | float) else "s"
         if isinstance(value, bool):
-            made.data_type = "b"
+            sheet_cell.data_type = "b"
         elif isinstance(value, date):
-            made.value = value
-            made.number_format = "yyyy-mm-dd hh:mm:ss" if isinstance(value, datetime) else "yyyy-mm-dd"
-        return made
+            sheet_cell.value = value
+            sheet_cell.number_format = "yyyy-mm-dd hh:mm:ss" if isinstance(value, datetime) else "yyyy-mm-dd"
+        return sheet_cell
 
     columns = layout.columns or []
     kinds = layout.kinds

@@ -149,10 +149,10 @@ class RowBuilder:
     def _refuse_both(self, work: _Work) -> None:
         """Add a finding for an attribute that a row fills as a whole and by its parts."""
         for slug in self._divided & work.parts.keys() & work.data.keys():
-            if (whole := work.data.pop(slug)) is not None:
+            if (value := work.data.pop(slug)) is not None:
                 hint = "leave either the whole value or its parts empty"
                 finding = Finding("duplicate_target", f"other columns fill parts of {slug}", hint=hint)
-                work.findings.append(finding.on(self._headers.get(slug, slug), whole))
+                work.findings.append(finding.on(self._headers.get(slug, slug), value))
 
     def _make_new(self, work: _Work, slug: str, parts: Json, *, is_update: bool) -> None:
         """Set the value that the parts make in a new record. For an update, the record may still supply missing parts."""

@@ -197,8 +197,8 @@ def text_of(value: Any) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        whole = value.time() == time() and value.tzinfo is None
-        return value.date().isoformat() if whole else _instant(value)
+        is_whole_day = value.time() == time() and value.tzinfo is None
+        return value.date().isoformat() if is_whole_day else _instant(value)
     if isinstance(value, date | time):
         return value.isoformat()
     return jsontext.dumps(_plain(value)) if isinstance(value, list | dict) else str(value)

@@ -150,12 +150,12 @@ def _groups(near: Mapping[str, Sequence[_Candidate]]) -> Iterator[set[str]]:
     for key, candidates in near.items():
         for candidate in candidates:
             by_row[candidate.ordinal].append(key)
-    told: set[str] = set()
+    seen: set[str] = set()
     for first in near:
         group, reached = set[str](), [first]
         while reached:
-            if (key := reached.pop()) not in told:
-                told.add(key)
+            if (key := reached.pop()) not in seen:
+                seen.add(key)
                 group.add(key)
                 reached += (other for candidate in near[key] for other in by_row[candidate.ordinal])
         if group:

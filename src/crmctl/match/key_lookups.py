@@ -113,12 +113,12 @@ def _respelled(kind: str | None, value: Any) -> str | None:
 
 
 def _equals(kind: str | None, value: Any, asked: str) -> bool:
-    held, form = key_form(kind, value), key_form(kind, asked)
-    if kind == AttributeType.NUMBER and held is not None and form is not None:
-        return held in (form, form.removesuffix("0").removesuffix("."))
+    stored_form, form = key_form(kind, value), key_form(kind, asked)
+    if kind == AttributeType.NUMBER and stored_form is not None and form is not None:
+        return stored_form in (form, form.removesuffix("0").removesuffix("."))
     if kind == AttributeType.DATE and form is not None:
         form = key_form(kind, form.upper())
-    return held == form
+    return stored_form == form
 
 
 def _in_other_case(text: str | None) -> str | None:

@@ -89,8 +89,8 @@ def _stripped(value: Any) -> Any:
 
 def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
     kind = attribute.type if attribute is not None else None
-    there = _shown(kind, current)
-    if _shown(kind, sent) == there or (isinstance(sent, str) and _shown(kind, sent.strip()) == there):
+    stored = _shown(kind, current)
+    if _shown(kind, sent) == stored or (isinstance(sent, str) and _shown(kind, sent.strip()) == stored):
         return True
     if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and attribute is not None and type(sent) is not type(current):
         form = key_form(kind, sent)
@@ -176,8 +176,8 @@ class KeyIndex(Spill):
     def rows(self) -> Iterator[Wanted]:
         statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted ORDER BY ordinal"
         for ordinal, line, last_line, key, data, parts in self._db.execute(statement):
-            said = jsontext.loads(parts) if parts is not None else NO_PARTS
-            yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=said)
+            parts_given = jsontext.loads(parts) if parts is not None else NO_PARTS
+            yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=parts_given)
 
     def first(self, key: str) -> Wanted:
         return self._edge(key, "ASC")

@@ -116,22 +116,24 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
         if (key := recognition.key(entry.data)) is not None:
             rows[key][entry.ordinal] = recognition.form(entry.data)
     theirs = _of_others(entries, records, recognition) if recognition.unique or recognition.spelled else frozenset[str]()
-    there: dict[str, dict[str, str]] = {}
+    forms_by_key: dict[str, dict[str, str]] = {}
     for key, alike in _by_key(records, recognition).items():
         if key in rows:
-            there[key] = {record.id: recognition.form(record.data) for record in alike if record.id not in theirs}
-    every_twin = {} if recognition.unique else known.twins(there)
+            forms_by_key[key] = {record.id: recognition.form(record.data) for record in alike if record.id not in theirs}
+    every_twin = {} if recognition.unique else known.twins(forms_by_key)
 
     def explains(spell: Spell) -> bool:
         """Whether every record has the values of a row."""
-        return all({*map(spell, ids.values())} <= _room(rows[key], every_twin.get(key, {}), spell).keys() for key, ids in there.items())
+        return all(
+            {*map(spell, ids.values())} <= _room(rows[key], every_twin.get(key, {}), spell).keys() for key, ids in forms_by_key.items()
+        )
 
     spell_of_all = next((spell for spell in (_as_written, _without_blanks) if explains(spell)), None)
-    kept = _kept(rows, there) if spell_of_all is None else frozenset[int]()
+    kept = _kept(rows, forms_by_key) if spell_of_all is None else frozenset[int]()
     pairs: dict[int, str | None] = {}
     extra: dict[int, Sequence[str]] = {}
     ambiguous: set[int] = set()
-    for key, ids in there.items():
+    for key, ids in forms_by_key.items():
         twins = every_twin.get(key, {})
         sent = {*rows[key].values(), *twins}
         spell: Spell | None = spell_of_all
@@ -145,7 +147,7 @@ def match(entries: Sequence[Entry], records: Sequence[Record], recognition: Reco
                 ids = dict(_at_most(ids, room, spell))
         for group in _groups(rows[key], ids, twins, spell):
             _match_group(group, known, pairs, extra, ambiguous)
-    foreign = frozenset(ordinal for key, ids in there.items() if not ids for ordinal in rows[key])
+    foreign = frozenset(ordinal for key, ids in forms_by_key.items() if not ids for ordinal in rows[key])
     return RecordMatch(pairs, extra, frozenset(ambiguous), foreign, bool(recognition.key_types))
 
 
@@ -186,7 +188,7 @@ def _kept(rows: Mapping[str, Mapping[int, str]], there: Mapping[str, Mapping[str
 
 def _differing(forms: Iterable[str]) -> frozenset[int]:
     values = zip(*(_values(form) for form in forms), strict=True)
-    return frozenset(place for place, there in enumerate(values) if len({*there}) > 1)
+    return frozenset(place for place, values_there in enumerate(values) if len({*values_there}) > 1)
 
 
 def _values(form: str) -> list[str]:
@@ -225,25 +227,25 @@ def _joined(twins: Iterable[Twins]) -> Twins:
     return Twins(frozenset(record_id for twin in every for record_id in twin.ids), sum(twin.unnamed for twin in every))
 
 
-def _match_group(group: _Group, known: Known, found: dict[int, str | None], extra: dict[int, Sequence[str]], ambiguous: set[int]) -> None:
+def _match_group(group: _Group, known: Known, matched: dict[int, str | None], extra: dict[int, Sequence[str]], ambiguous: set[int]) -> None:
     rows, records, twins, is_mixed = group
     named = {ordinal: name for ordinal in rows if (name := known.names.get(ordinal)) is not None and name in records}
-    found.update(named)
+    matched.update(named)
     taken = {*named.values(), *twins.ids, *known.further}
     ordinals = [ordinal for ordinal in rows if ordinal not in named]
     free = [record_id for record_id in records if record_id not in taken]
     if twins.unnamed == 0:
         pairs = pair_forms({ordinal: rows[ordinal] for ordinal in ordinals}, {record_id: records[record_id] for record_id in free})
-        found.update(pairs)
+        matched.update(pairs)
         ambiguous.update(ordinals if len(free) > len(pairs) < len(ordinals) else ())
         surplus = [record_id for record_id in free if record_id not in pairs.values()] if len(pairs) == len(ordinals) else []
     else:
         if len(free) >= len(ordinals) + twins.unnamed:
-            found.update((ordinal, None) for ordinal in ordinals)
+            matched.update((ordinal, None) for ordinal in ordinals)
         else:
             ambiguous.update(ordinals)
         surplus = free[len(ordinals) + twins.unnamed :] if not is_mixed else []
-    owners = {records[name]: ordinal for ordinal in rows if (name := found.get(ordinal)) is not None}
+    owners = {records[name]: ordinal for ordinal in rows if (name := matched.get(ordinal)) is not None}
     for record_id in surplus:
         form = records[record_id]
         ordinal = owners[form] if form in owners else max(reversed([*rows]), key=lambda row: _likeness(rows[row], form))
@@ -325,9 +327,11 @@ def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition:
     An attribute is altered if fewer than half of those rows have a record with the written value. Few rows prove nothing: the records may
     be other clients'.
     """
-    there = _by_key(records, recognition)
+    by_key = _by_key(records, recognition)
     rows = [
-        (_telling(entry.data, recognition), candidates) for entry in entries if (candidates := there.get(recognition.key(entry.data) or ""))
+        (_telling(entry.data, recognition), candidates)
+        for entry in entries
+        if (candidates := by_key.get(recognition.key(entry.data) or ""))
     ]
     sent = Counter(slug for data, _ in rows for slug in data)
     same = Counter(
@@ -339,8 +343,8 @@ def comparable(entries: Sequence[Entry], records: Sequence[Record], recognition:
 
 def _of_others(entries: Sequence[Entry], records: Sequence[Record], recognition: Recognition) -> frozenset[str]:
     """Return records that have the key of a row but cannot have become of it: another client created them."""
-    there = _by_key(records, recognition)
-    pairs = [(record, entry) for entry in entries for record in there.get(recognition.key(entry.data) or "", ())]
+    by_key = _by_key(records, recognition)
+    pairs = [(record, entry) for entry in entries for record in by_key.get(recognition.key(entry.data) or "", ())]
     own = {record.id for record, entry in pairs if may_be_row(record, entry.data, recognition)}
     return frozenset(record.id for record, _ in pairs) - own
 
@@ -354,17 +358,19 @@ def holds_most(record: Record, entry: Entry) -> bool:
 def may_be_row(record: Record, data: Mapping[str, Any], recognition: Recognition) -> bool:
     """Whether a record with the key of a row may be that row: it has changed since its creation, or has values like those sent."""
     return not is_untouched(record) or all(
-        slug in recognition.altered or _resembles(value, there := record.data.get(slug)) or (there is None and slug in recognition.spelled)
+        slug in recognition.altered
+        or _resembles(value, stored := record.data.get(slug))
+        or (stored is None and slug in recognition.spelled)
         for slug, value in _telling(data, recognition).items()
     )
 
 
 def _by_key(records: Sequence[Record], recognition: Recognition) -> Mapping[str, Sequence[Record]]:
-    there: dict[str, list[Record]] = defaultdict(list)
+    by_key: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if (key := recognition.key(record.data)) is not None:
-            there[key].append(record)
-    return there
+            by_key[key].append(record)
+    return by_key
 
 
 def _telling(data: Mapping[str, Any], recognition: Recognition) -> dict[str, Any]:

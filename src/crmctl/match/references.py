@@ -68,12 +68,12 @@ class Reference:
 
 
 def parse_references(
-    given: Iterable[str], attributes: Sequence[Attribute], target_of: Callable[[str], tuple[str, Sequence[Attribute]]]
+    texts: Iterable[str], attributes: Sequence[Attribute], target_of: Callable[[str], tuple[str, Sequence[Attribute]]]
 ) -> tuple[Reference, ...]:
     """Parse `--ref ATTR=OBJECT.KEY`. Raises UsageError for an invalid reference. `target_of`: the id and attributes of an object."""
     by_slug = {attribute.slug: attribute for attribute in attributes}
     parsed: dict[str, Reference] = {}
-    for text in given:
+    for text in texts:
         slug, _, rest = text.partition("=")
         name, _, key = rest.partition(".")
         if not (slug and name and key):
@@ -86,14 +86,16 @@ def parse_references(
         object_id, of_target = target_of(name)
         if attribute.target_object_id not in (None, object_id):
             raise UsageError(f"--ref: {slug} does not point to {name}", code="wrong_object")
-        (told,) = key_rule([key], of_target, "--ref").attributes
+        (key_attribute,) = key_rule([key], of_target, "--ref").attributes
         required = tuple(
             attribute.slug
             for attribute in of_target
             if attribute.is_required and attribute.is_active is not False and attribute.slug != key
         )
-        is_required, is_unique = bool(attribute.is_required), bool(told.is_unique)
-        parsed[slug] = Reference(slug, name, object_id, key, str(told.type), told.config, required, is_required, is_unique)
+        is_required, is_unique = bool(attribute.is_required), bool(key_attribute.is_unique)
+        parsed[slug] = Reference(
+            slug, name, object_id, key, str(key_attribute.type), key_attribute.config, required, is_required, is_unique
+        )
     return tuple(parsed.values())
 
 
@@ -105,9 +107,9 @@ def columns_of(header: Sequence[str], slug: str) -> Iterator[tuple[str, str]]:
             yield column, key
 
 
-def references_in(header: Sequence[str], attributes: Sequence[Attribute], given: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
+def references_in(header: Sequence[str], attributes: Sequence[Attribute], texts: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
     """Return the `--ref` options implied by columns such as `company.domain`, for attributes without an explicit option."""
-    slugs = {text.partition("=")[0] for text in given}
+    slugs = {text.partition("=")[0] for text in texts}
     return [
         f"{attribute.slug}={name_of(attribute.target_object_id)}.{key}"
         for attribute in attributes
@@ -420,8 +422,8 @@ class ReferenceMap:
         row = self._db.execute(query, (reference.slug, rule.key({reference.key: value}))).fetchone()
         if row is None:
             return None
-        *facts, made = row[1:]
-        return _Meaning([made] if made is not None else jsontext.loads(row[0]), *facts)
+        *facts, created_id = row[1:]
+        return _Meaning([created_id] if created_id is not None else jsontext.loads(row[0]), *facts)
 
     def _finding(self, reference: Reference, meaning: _Meaning) -> Finding | None:
         if meaning.problem is not None:
@@ -460,8 +462,8 @@ def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
 
 def moved_references(data: Mapping[str, Any], slugs: Iterable[str], new: Mapping[str, str]) -> Json:
     """Return the references that name an old id, changed to the new one."""
-    there = {slug: ids_only(data.get(slug)) for slug in slugs}
-    return {slug: moved for slug, value in there.items() if (moved := replace_ids(value, new)) != value}
+    current = {slug: ids_only(data.get(slug)) for slug in slugs}
+    return {slug: moved for slug, value in current.items() if (moved := replace_ids(value, new)) != value}
 
 
 def reference_ids(value: Any) -> Iterator[str]:
@@ -494,8 +496,8 @@ class ReferenceQuestions:
             sample = _sample(self.newest, slug)
             if sample is None:
                 return False
-            record, there = sample
-            control = self._answer(slug, there.swapcase())
+            record, stored_id = sample
+            control = self._answer(slug, stored_id.swapcase())
             if control is None or all(item.id != record.id for item in control.items):
                 return False
             for record_id in ids:

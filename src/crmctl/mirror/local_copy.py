@@ -99,8 +99,8 @@ class LocalCopy(ExitStack):
         """Return the row numbers of the records that pass `admits` (None: all), sorted by creation or change."""
         direction = "DESC" if is_descending else "ASC"
         column = {"created_at": "_created", "updated_at": "_updated"}[sort]
-        what = "_no" if admits is None else "_no, _data"
-        rows = self._rows(f"SELECT {what} FROM {self._table(object_id)} ORDER BY {column} {direction}, _no {direction}")
+        columns = "_no" if admits is None else "_no, _data"
+        rows = self._rows(f"SELECT {columns} FROM {self._table(object_id)} ORDER BY {column} {direction}, _no {direction}")
         return array("q", (row[0] for row in rows if admits is None or admits(_record(row[1]))))
 
     def numbered(self, object_id: str, numbers: Sequence[int]) -> list[Record]:

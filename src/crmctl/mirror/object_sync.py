@@ -244,9 +244,9 @@ class ObjectSync:
             pages = -(-(page.total or 0) // PAGE_LIMIT)
             self._progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
         here = int(self._clock.now() * MICROS)
-        told = micros_of_date(page.date)
+        date = micros_of_date(page.date)
         newest = micros_of(page.items[0].updated_at) if page.items else None
-        begun = FullRead((here if told is None else told, here), newest)
+        begun = FullRead((here if date is None else date, here), newest)
         with showing(self._progress, f"reading {self.state.slug}", page.total, PAGE_LIMIT) as progress:
             return scan_into(staging, self.lister, self.state.object_id, begun, progress)
 
@@ -263,8 +263,8 @@ class ObjectSync:
             return None
         with self.file.transaction():
             self.prepare_table()
-            there = {record.id for record in page.items}
-            gone = [record_id for record_id in self.table.ids() if record_id not in there]
+            listed = {record.id for record in page.items}
+            gone = [record_id for record_id in self.table.ids() if record_id not in listed]
             self._refuse_older_list(gone)
             written = self.table.write(page.items)
             written.deleted_ids = gone
@@ -312,19 +312,19 @@ class ObjectSync:
 
     def _prove(self, scan: FullRead, written: Written) -> None:
         """Record what a full read proves: its start at least, and with changes and count the present."""
-        whole = ChangesRead(next_mark(scan.begun, scan.newest), scan.newest, None)
+        changes = ChangesRead(next_mark(scan.begun, scan.newest), scan.newest, None)
         if not scan.is_stable:
-            self._save(whole, "not proven: records of one creation time came in another order every time", "everything", proven=False)
+            self._save(changes, "not proven: records of one creation time came in another order every time", "everything", proven=False)
             return
         self.file.db.execute("SAVEPOINT begun")
         try:
-            read, _ = self._settle(whole.mark, scan.newest, must_sort=self.table.count() > PAGE_LIMIT)
+            read, _ = self._settle(changes.mark, scan.newest, must_sort=self.table.count() > PAGE_LIMIT)
         except CannotProve as doubt:
             sorts = self.file.noted(SORTS)
             self.file.db.execute("ROLLBACK TO begun")  # together with changes that prove nothing
             if sorts is not None:
                 self.file.note(SORTS, sorts)
-            self._take_as_begun(whole, doubt)
+            self._take_as_begun(changes, doubt)
             return
         written.add(read.written)
         counted = "" if read.total is None else f"; {read.total:,} are counted"
@@ -346,8 +346,8 @@ class ObjectSync:
 
     def prepare_table(self) -> None:
         """Create the table, or fit its columns to the present attributes."""
-        there = self.file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table.name,)).fetchone()
-        if not there:
+        exists = self.file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table.name,)).fetchone()
+        if not exists:
             self.table.create()
         else:
             self._fit_columns()

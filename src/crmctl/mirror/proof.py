@@ -157,8 +157,8 @@ class ChangeReader:
 
     def _begin(self, page: list[Record]) -> _PassResult:
         here = int(self._clock.now() * MICROS)
-        told = micros_of_date(self._lister.date)
-        return _PassResult((here if told is None else told, here), _changed(page[0]) if page else None, self._lister.total)
+        date = micros_of_date(self._lister.date)
+        return _PassResult((here if date is None else date, here), _changed(page[0]) if page else None, self._lister.total)
 
     def _take(self, page: list[Record], horizon: int | None, result: _PassResult, written: Written) -> None:
         created = [micros_of(record.created_at) or 0 for record in page]
@@ -198,10 +198,10 @@ class ChangeReader:
         Records changed since their creation are read one by one, others if they are few.
         """
         stored = [row for row in map(self._table.known, unseen) if row is not None]
-        asked = [row.id for row in stored if row.created != row.updated or len(stored) <= FEW]
-        if len(asked) > most_asked_for(self._table.count()):
-            raise CannotProve(f"{len(asked):,} records that were changed are not among the changes")
-        for record_id in asked:
+        ids = [row.id for row in stored if row.created != row.updated or len(stored) <= FEW]
+        if len(ids) > most_asked_for(self._table.count()):
+            raise CannotProve(f"{len(ids):,} records that were changed are not among the changes")
+        for record_id in ids:
             try:
                 self._lister.get_record(self._object_id, record_id)
             except NotFoundError:
@@ -277,12 +277,12 @@ class DeletionSearch:
     def run(self) -> None:
         """Find all deletions. Raises ListMoved, CannotProve if the list contradicts itself, and what requests raise."""
         try:
-            whole = CreationRange(-_END, _END, 0, self._total)
-            ranges = [whole]
+            everything = CreationRange(-_END, _END, 0, self._total)
+            ranges = [everything]
             if self._total > SHORT * self._page:
                 # The page that is due for comparison anyway.
                 self.first = self._fetch(self._first_offset if self._first_offset < self._total else 0)
-                ranges = self._split(whole, self.first)
+                ranges = self._split(everything, self.first)
             while ranges:
                 ranges += self._read_part(ranges.pop())
         except Unsorted:

@@ -140,20 +140,20 @@ def search(file: MirrorFile, text: str, objects: Sequence[str] = (), limit: int 
         raise UsageError("the text to look for has no word in it", hint="crmctl mirror search Hopper")
     if not has_full_text(file.db):
         raise UsageError("this Python's SQLite has no full-text search (FTS5)", hint="crmctl mirror sql \"SELECT ... LIKE '%text%'\"")
-    asked = " AND ".join(f'"{word}"*' for word in words)
+    expression = " AND ".join(f'"{word}"*' for word in words)
     hits: list[tuple[float, str, SyncState, int]] = []
     with storage_errors(file.path), file.snapshot():
         for state in _chosen(file, objects):
             index = quoted(search_table(state.table_name))
             statement = f"SELECT rowid, bm25({index}) FROM {index} WHERE {index} MATCH ? ORDER BY bm25({index}) LIMIT ?"
-            hits += [(score, state.slug, state, number) for number, score in file.db.execute(statement, (asked, limit))]
+            hits += [(score, state.slug, state, number) for number, score in file.db.execute(statement, (expression, limit))]
         best = heapq.nsmallest(limit, hits, key=lambda hit: (hit[0], hit[1], hit[3]))
         return [_hit(file, state, number, -score, words) for score, _, state, number in best]
 
 
 def _chosen(file: MirrorFile, objects: Sequence[str]) -> list[SyncState]:
-    there = {row[0] for row in file.db.execute("SELECT name FROM sqlite_master")}
-    states = [state for state in file.states() if state.syncs and search_table(state.table_name) in there]
+    tables = {row[0] for row in file.db.execute("SELECT name FROM sqlite_master")}
+    states = [state for state in file.states() if state.syncs and search_table(state.table_name) in tables]
     if not objects:
         return states
     by_name = {name: state for state in reversed(states) for name in (state.slug, state.object_id)}

@@ -98,8 +98,8 @@ def read_activities(context: BulkContext, file: MirrorFile) -> ActivityReading:
             doubt = _doubt(statistics, lister.total, _listed(file), before if reading else -1)
             if not doubt or statistics.unstable:
                 break
-    told = micros_of_date(lister.date)
-    return ActivityReading((taken if told is None else told, taken), doubt, requests)
+    date = micros_of_date(lister.date)
+    return ActivityReading((taken if date is None else date, taken), doubt, requests)
 
 
 def _listed(file: MirrorFile) -> int:
@@ -288,9 +288,9 @@ class MirrorSync:
         """Return the service's objects and drop those of the mirror that no longer exist."""
         self._report.requests += 1
         objects = self._crm.list_objects()
-        there = {crm_object.id for crm_object in objects}
+        present = {crm_object.id for crm_object in objects}
         for state in self._file.states():
-            if state.object_id in there or state.object_id == ACTIVITIES:
+            if state.object_id in present or state.object_id == ACTIVITIES:
                 continue
             self._report.requests += 1
             try:
@@ -307,27 +307,27 @@ class MirrorSync:
         synced = {state.object_id for state in self._file.states()} - {ACTIVITIES}
         return [crm_object for crm_object in objects if crm_object.id in synced] if synced else list(objects)
 
-    def _sync_object(self, found: Object, request: SyncRequest, excluded: Sequence[str]) -> None:
-        attributes = self._attributes(found)
+    def _sync_object(self, crm_object: Object, request: SyncRequest, excluded: Sequence[str]) -> None:
+        attributes = self._attributes(crm_object)
         unknown = set(excluded) - {attribute.slug for attribute in attributes}
         if unknown:
             raise UsageError(
-                f"--exclude: {found.slug} has no attribute {min(unknown)}",
+                f"--exclude: {crm_object.slug} has no attribute {min(unknown)}",
                 hint=f"its attributes are: {', '.join(attribute.slug for attribute in attributes)}",
                 code="unknown_attribute",
             )
-        state = self._file.state(found.id) or self._new_state(found)
-        self._since[found.id] = state.since
+        state = self._file.state(crm_object.id) or self._new_state(crm_object)
+        self._since[crm_object.id] = state.since
         more = sorted(set(excluded) - set(state.excluded))
-        state.slug, state.excluded = found.slug or found.id, sorted({*state.excluded, *more})
+        state.slug, state.excluded = crm_object.slug or crm_object.id, sorted({*state.excluded, *more})
         if more and state.syncs:
             self._leave_out(state, attributes, more)
         why = "it was asked for" if request.full and state.syncs else None
-        result = ObjectSync(self._context, self._file, state, attributes, self._just_read.get(found.id)).run(why)
+        result = ObjectSync(self._context, self._file, state, attributes, self._just_read.get(crm_object.id)).run(why)
         with self._file.transaction():
-            write_objects(self._file, [found], state)
-            write_attributes(self._file, found, attributes, state)
-            self._remember_deleted(found, result)
+            write_objects(self._file, [crm_object], state)
+            write_attributes(self._file, crm_object, attributes, state)
+            self._remember_deleted(crm_object, result)
             begin_log(self._file, state, self._context.clock.now())
         self._report.results.append(result)
 
@@ -339,37 +339,37 @@ class MirrorSync:
             self._file.save(state)
         self._file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _attributes(self, found: Object) -> list[Attribute]:
-        if found.id not in self._read:
-            read = self._just_read.get(found.id)
-            self._read[found.id] = list(read.attributes) if read is not None else self._read_attributes(found)
-        return self._read[found.id]
+    def _attributes(self, crm_object: Object) -> list[Attribute]:
+        if crm_object.id not in self._read:
+            read = self._just_read.get(crm_object.id)
+            self._read[crm_object.id] = list(read.attributes) if read is not None else self._read_attributes(crm_object)
+        return self._read[crm_object.id]
 
-    def _read_attributes(self, found: Object) -> list[Attribute]:
+    def _read_attributes(self, crm_object: Object) -> list[Attribute]:
         self._report.requests += 1
         try:
-            return self._crm.list_attributes(found.id, include_inactive=True)
+            return self._crm.list_attributes(crm_object.id, include_inactive=True)
         except DeniedError:
             # A key without attributes:read may still see them inside the object.
             self._report.requests += 1
-            inside = self._crm.get_object(found.id)[1]
+            inside = self._crm.get_object(crm_object.id)[1]
             if inside is None:
                 raise
             return inside
 
-    def _new_state(self, found: Object) -> SyncState:
+    def _new_state(self, crm_object: Object) -> SyncState:
         """Return the state of a new object. Its table is named by its slug, or by its id if the slug is taken or impossible."""
-        slug = found.slug or found.id
+        slug = crm_object.slug or crm_object.id
         taken = {name.lower() for name in FIXED_TABLES} | {state.table_name.lower() for state in self._file.states()}
         free = can_be_named(slug) and slug.lower() not in taken and not slug.lower().startswith(("sqlite_", "_"))
-        return SyncState(found.id, slug, slug if free else found.id)
+        return SyncState(crm_object.id, slug, slug if free else crm_object.id)
 
-    def _remember_deleted(self, found: Object, result: ObjectResult) -> None:
+    def _remember_deleted(self, crm_object: Object, result: ObjectResult) -> None:
         """Note the records that refer to deleted ones: the service may change them without a new time of change."""
         deleted = result.written.deleted_ids
         if not deleted or result.state.syncs == 1:
             return
-        for object_id, table, column in references_to(self._file, found.id):
+        for object_id, table, column in references_to(self._file, crm_object.id):
             referring = f"SELECT ?, id FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT value FROM json_each(?))"
             self._file.db.execute(f"INSERT OR IGNORE INTO _reread {referring}", (object_id, jsontext.dumps(deleted)))
 

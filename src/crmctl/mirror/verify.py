@@ -78,13 +78,13 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
 
 def _verify_activities(file: MirrorFile, state: SyncState) -> list[Json]:
     """Return the wrong activities. Activities that have not changed since the last sync must equal those in the mirror."""
-    [held] = file.db.execute("SELECT count(*) FROM activities").fetchone()
+    [count] = file.db.execute("SELECT count(*) FROM activities").fetchone()
     differences = [_Difference(*row) for row in wrong_activities(file)]
     problems = {
         difference.id: Wrong.STALE if difference.is_one_version else _problem(difference, state.as_of - UNEVEN)
         for difference in differences
     }
-    return _told(state, problems, is_intact=held == state.records)
+    return _told(state, problems, is_intact=count == state.records)
 
 
 def _verify(sync: ObjectSync) -> list[Json]:
@@ -125,16 +125,16 @@ def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:
                 yield _Difference(record_id, stored.wire, None)
 
 
-def _problem(found: _Difference, newest: int | None) -> Wrong | None:
+def _problem(difference: _Difference, newest: int | None) -> Wrong | None:
     """Return what is wrong with a record, or None. A change after the last sync's newest change is not the mirror's mistake."""
-    if found.listed is None:
+    if difference.listed is None:
         return Wrong.GHOST
-    if found.held == found.listed:
+    if difference.held == difference.listed:
         return Wrong.STALE
-    changed = _changed_at(found.listed) or 0
+    changed = _changed_at(difference.listed) or 0
     if newest is None or changed > newest:
         return None
-    return Wrong.MISSING if found.held is None else Wrong.STALE
+    return Wrong.MISSING if difference.held is None else Wrong.STALE
 
 
 def _changed_at(wire: str | None) -> int | None:

@@ -63,8 +63,8 @@ def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
     """
     try:
         # json.loads would make a decoder for every call.
-        whole = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
-        return (_UNIQUE if unique_keys else _PLAIN).decode(whole)
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        return (_UNIQUE if unique_keys else _PLAIN).decode(decoded)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
 

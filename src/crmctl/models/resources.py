@@ -119,10 +119,10 @@ class Resource:  # noqa: PLW1641 - values may be lists, so it has no hash
         cls._table = None
 
     def __init__(self, **values: Any) -> None:
-        held = self.__dict__
+        slots = self.__dict__
         for field in self.fields():
-            held[field.name] = field.default() if isinstance(field.default, type) else field.default
-        held.update(values)
+            slots[field.name] = field.default() if isinstance(field.default, type) else field.default
+        slots.update(values)
         self._wire: Json = {}
 
     @property
@@ -158,29 +158,29 @@ class Resource:  # noqa: PLW1641 - values may be lists, so it has no hash
         return resource
 
     def _fill(self, raw: Mapping[str, Any], *, strict: bool) -> None:
-        held = self.__dict__
+        slots = self.__dict__
         odd = []
         for name, wire, read, is_optional, required, default in self.fields():
             value = raw[wire] if wire in raw else raw.get(name, _MISSING)
             if value is None and is_optional:
-                held[name] = None
+                slots[name] = None
                 continue
             if value is not _MISSING:
                 try:
-                    held[name] = read(value)
+                    slots[name] = read(value)
                     continue
                 except _Unusable:
                     if strict:
                         raise
             if required:
                 odd.append(wire)
-            held[name] = default() if isinstance(default, type) else default
+            slots[name] = default() if isinstance(default, type) else default
         if odd and strict:
             raise _Unusable
         if odd:
             kind = re.sub("(?=[A-Z])", " ", type(self).__name__).strip().lower()
-            said = f"the service sent {'an' if kind[0] in 'aeiou' else 'a'} {kind} without a usable {', '.join(sorted(odd))}"
-            raise ServiceError(said, code="unreadable_answer")
+            message = f"the service sent {'an' if kind[0] in 'aeiou' else 'a'} {kind} without a usable {', '.join(sorted(odd))}"
+            raise ServiceError(message, code="unreadable_answer")
         self._wire = dict(raw)
 
     def with_changes(self, **values: Any) -> Self:

@@ -168,8 +168,8 @@ def _refuse_masked(folder: OrgFolder, request: ApplyFolderRequest, origin: str) 
     if manifest.masked and manifest.source == source_digest(origin):
         raise UsageError(f"{folder.path} is a masked copy of this service", hint="apply it to another service", code="masked_folder")
     if request.prune and (manifest.masked or manifest.subset):
-        what = "masked" if manifest.masked else "a subset"
-        raise UsageError(f"{folder.path} is {what}, so --prune would delete records that it leaves out", code="incomplete_folder")
+        kind = "masked" if manifest.masked else "a subset"
+        raise UsageError(f"{folder.path} is {kind}, so --prune would delete records that it leaves out", code="incomplete_folder")
 
 
 def _read_map(path: Path | None) -> dict[str, str]:
@@ -199,11 +199,11 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, unnamed: Colle
         for source in lost:
             plan.leave(f"{slug} {source}", UNNAMED)
         row = plan.records[slug] = _counted(compared, slug)
-        there = tables.count(Side.LEFT, slug)
+        total = tables.count(Side.LEFT, slug)
         row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if request.prune else 0
-        if row.create and there and not compared.lefts(slug) and not request.new and not tables.has_keys(slug):
+        if row.create and total and not compared.lefts(slug) and not request.new and not tables.has_keys(slug):
             raise RejectedError(
-                f"nothing tells which of the {there:,} records of {slug} in the service the folder means",
+                f"nothing tells which of the {total:,} records of {slug} in the service the folder means",
                 hint=f"--match {slug}=ATTR names an attribute that identifies them; --new creates the records all the same",
                 code="unmatched_records",
             )
@@ -293,8 +293,8 @@ class _Run:
 
     def _schema(self) -> None:
         if changes := self.plan.schema_changes:
-            made = [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]
-            begin_step(self.job, "schema", "").note("", made=made)
+            created = [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]
+            begin_step(self.job, "schema", "").note("", made=created)
             folder, service = self.compared.right, self.context.service
             apply_schema(service, folder.schema, self.compared.schema, self.present, lambda _: None)
             self.present = read_service(service, list(folder.objects))
@@ -319,11 +319,11 @@ class _Run:
         step.name_rows(self.context)
         for source in step.unnamed():
             self.plan.leave(f"{slug} {source}", UNNAMED)
-        made = step.new_ids()
-        self.compared.pair(slug, made)
-        for source in deferred & made.keys():
+        ids = step.new_ids()
+        self.compared.pair(slug, ids)
+        for source in deferred & ids.keys():
             data, references = tables.data(Side.RIGHT, slug, source), tables.references[slug]
-            tables.add(Side.LEFT, OrgRow(slug, made[source], {name: value for name, value in data.items() if name not in references}))
+            tables.add(Side.LEFT, OrgRow(slug, ids[source], {name: value for name, value in data.items() if name not in references}))
 
     def _import(self, step: OrgStep, rows: Iterable[Json]) -> None:
         request = ImportRequest(
@@ -367,22 +367,22 @@ class _Run:
             except (DeniedError, NotFoundError, RejectedError) as error:
                 self.plan.leave(f"{section} {source}", error.message)
 
-    def _send_entry(self, step: OrgStep, source: str, known: str | None, data: Json) -> None:
-        before = self.compared.entries[step.object][known] if known is not None else None
+    def _send_entry(self, step: OrgStep, source: str, target_id: str | None, data: Json) -> None:
+        before = self.compared.entries[step.object][target_id] if target_id is not None else None
         sent = to_send(step.object, data, before)
         step.note(source, id=source, sent=sent, before=before)
         send_entry(self.context, step.object, sent, self.compared.right.path)
 
-    def _send_activity(self, step: OrgStep, source: str, known: str | None, data: Json) -> None:
+    def _send_activity(self, step: OrgStep, source: str, target_id: str | None, data: Json) -> None:
         fields = {name: value for name, value in data.items() if name != "links"}
         if "links" in data:
             pairs = [link.split("/", 1) for link in data["links"]]
             fields["linkedRecords"] = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
-        before = None if known is None else current_entry(self.context, "activities", known, fields)
-        if known is None:
+        before = None if target_id is None else current_entry(self.context, "activities", target_id, fields)
+        if target_id is None:
             step.note(source, id=None, fields=list(fields), at=self.context.clock.now())
         service = self.context.service
-        wire = (service.create_activity(fields) if known is None else service.update_activity(known, fields)).wire
+        wire = (service.create_activity(fields) if target_id is None else service.update_activity(target_id, fields)).wire
         step.note(source, id=wire["id"], sent={name: wire.get(name) for name in fields}, before=before)
 
     def _name_doubtful_activities(self) -> None:

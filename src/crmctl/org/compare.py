@@ -84,10 +84,10 @@ class OrgComparison:
         self._lefts: dict[str, dict[str, str]] = {}
         self._attributes = {**present_of(right.schema).attributes, MEMBER_ROWS: {"email": EMAIL}}
 
-    def match(self, known: Mapping[str, str], members: Iterable[Json]) -> None:
+    def match(self, id_map: Mapping[str, str], members: Iterable[Json]) -> None:
         """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
         self.match_users(members)
-        self.tables.match(known)
+        self.tables.match(id_map)
         for slug in self.right.objects:
             self.tables.match_keys(slug)
         self.tables.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
@@ -131,9 +131,9 @@ class OrgComparison:
             if names:
                 yield OrgChange("changed", kind.strip(), left_id, right, {name: (before.get(name), expected.get(name)) for name in names})
 
-    def _alike(self, kind: str, name: str, wanted: Any, current: Any) -> bool:
+    def _alike(self, kind: str, name: str, expected: Any, current: Any) -> bool:
         attribute = None if self.is_exact else self._attributes.get(kind, {}).get(name)
-        return bool(wanted == current) or (attribute is not None and wanted is not None and alike(attribute, wanted, current))
+        return bool(expected == current) or (attribute is not None and expected is not None and alike(attribute, expected, current))
 
     def changes(self, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield every difference of records, activities and entries."""
@@ -188,10 +188,10 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *,
             yield row.place, f"{row.id} is not what its sha256 says: {FILES}/{path.name}"
     for place, name, target, row_id in tables.open_links(side):
         yield place, f"{name} refers to {target} {row_id}, which the folder does not hold"
-    told = {**folder.manifest.records, ACTIVITY_ROWS: folder.manifest.activities}
+    totals = {**folder.manifest.records, ACTIVITY_ROWS: folder.manifest.activities}
     for kind in () if edited else (*folder.objects, ACTIVITY_ROWS):
-        if (count := tables.count(side, kind)) != told.get(kind, 0):
-            yield kind.strip(), f"holds {count:,} rows, the manifest says {told.get(kind, 0):,}"
+        if (count := tables.count(side, kind)) != totals.get(kind, 0):
+            yield kind.strip(), f"holds {count:,} rows, the manifest says {totals.get(kind, 0):,}"
 
 
 def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> list[Json]:
@@ -237,7 +237,7 @@ def verify(path: Path) -> tuple[OrgFolder | None, list[Json]]:
 
 @contextmanager
 def folders_compared(
-    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str] | None = None
+    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str] | None = None
 ) -> Iterator[OrgComparison]:
     """Compare two folders. `known` maps ids of the second to ids of the first."""
     key = keys_of(after, matches)
@@ -246,13 +246,13 @@ def folders_compared(
         check_folder(tables, Side.RIGHT, after, key, edited=True)
         schema = compare(after.schema, present_of(before.schema), prune=True)
         compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS))
-        compared.match(known or {}, [row.data for row in before.entries("members")])
+        compared.match(id_map or {}, [row.data for row in before.entries("members")])
         yield compared
 
 
 @contextmanager
 def service_compared(
-    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], known: Mapping[str, str], *, edited: bool = False
+    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str], *, edited: bool = False
 ) -> Iterator[tuple[OrgComparison, Present]]:
     """Compare a folder with the service, which is synced first, and yield also the schema of the service.
 
@@ -275,7 +275,7 @@ def service_compared(
         kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
         compared = OrgComparison(tables, folder, compare(folder.schema, organization.present), kinds)
         compared.entries = organization.entries
-        compared.match(known, organization.entries.get("members", {}).values())
+        compared.match(id_map, organization.entries.get("members", {}).values())
         compared.open_references = [*tables.cut_unpaired_links()]
         yield compared, organization.present
 

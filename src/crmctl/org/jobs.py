@@ -263,12 +263,12 @@ def _undo_entries(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_r
 
 def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
     """Delete created attributes and objects that hold nothing now."""
-    made = [tuple(pair) for note in step.notes().values() for pair in note["made"]]
-    result.counts["schema"] += len(made)
-    if dry_run or not made:
+    created = [tuple(pair) for note in step.notes().values() for pair in note["made"]]
+    result.counts["schema"] += len(created)
+    if dry_run or not created:
         return
     service, present = context.service, read_service(context.service)
-    for slug, name in reversed(made):
+    for slug, name in reversed(created):
         crm_object = present.objects.get(slug)
         attribute = present.attributes.get(slug, {}).get(name or "")
         if crm_object is None or (name is not None and attribute is None):
@@ -278,5 +278,5 @@ def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_ru
             result.left.append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
         elif attribute is None:
             service.delete_object(crm_object.id)
-        elif (slug, None) not in made:
+        elif (slug, None) not in created:
             service.delete_attribute(crm_object.id, attribute.id)

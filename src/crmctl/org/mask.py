@@ -158,14 +158,14 @@ class Mask:
         used = self._used.setdefault(shape, set()) if is_unique or kind == AttributeType.EMAIL else set()
         for number in count():
             digest = hmac.new(self._key, f"{shape}\0{number}\0{folded}".encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-            made = _invent(kind, part, value, digest, is_unique=is_unique)
-            if made not in used and not self._leaks(made):
+            replacement = _invent(kind, part, value, digest, is_unique=is_unique)
+            if replacement not in used and not self._leaks(replacement):
                 break
             if number == MOST_TRIES:
                 raise RejectedError(f"crmctl cannot invent enough different values of the type {kind}", code="mask_exhausted")
-        used.add(made)
-        self._made[shape, folded] = made
-        return made
+        used.add(replacement)
+        self._made[shape, folded] = replacement
+        return replacement
 
 
 def _folded(attribute: Attribute, value: str) -> tuple[str, str]:
@@ -185,15 +185,15 @@ def _invent(kind: str, part: str, value: str, digest: bytes, *, is_unique: bool)
     if kind == AttributeType.PHONE_NUMBER:
         return f"+1{AREAS[number % len(AREAS)]}55501{number // len(AREAS) % 100:02}"
     if kind == AttributeType.NAME:
-        made = pick(LAST, 1) if "last" in part.lower() else pick(FIRST, 0) if part else f"{pick(FIRST, 0)} {pick(LAST, 1)}"
+        replacement = pick(LAST, 1) if "last" in part.lower() else pick(FIRST, 0) if part else f"{pick(FIRST, 0)} {pick(LAST, 1)}"
     elif kind == AttributeType.ADDRESS and len(value) <= 3:
-        made = ("GB", "FR", "DE", "US")[digest[16] % 4]
+        replacement = ("GB", "FR", "DE", "US")[digest[16] % 4]
     elif kind == AttributeType.ADDRESS and any(letter.isdigit() for letter in value):
-        made = f"{number % 200 + 1} {pick(WORDS, 0).capitalize()} Street" if " " in value else f"{number % 90000 + 10000}"
+        replacement = f"{number % 200 + 1} {pick(WORDS, 0).capitalize()} Street" if " " in value else f"{number % 90000 + 10000}"
     else:
         length = min(len(value.split()), MOST_WORDS)
-        made = " ".join(pick(WORDS, place + digest[place % 16]) for place in range(length)).capitalize()
-    return f"{made} {digest[:6].hex()}" if is_unique else made
+        replacement = " ".join(pick(WORDS, place + digest[place % 16]) for place in range(length)).capitalize()
+    return f"{replacement} {digest[:6].hex()}" if is_unique else replacement
 
 
 def texts_in(value: Any) -> Iterator[str]:

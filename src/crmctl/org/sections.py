@@ -134,8 +134,8 @@ def _file_name(name: str) -> str:
 def to_send(section: str, entry: Json, current: Json | None) -> Json:
     """Return the entry as the service shall have it: a new one disabled, a known one with what only the service has."""
     if section == "members":
-        there = current or {"email": entry["email"], "role": "member"}
-        return {"name": entry.get("name", there.get("name", "")), "email": there["email"], "role": entry.get("role", there["role"])}
+        present = current or {"email": entry["email"], "role": "member"}
+        return {"name": entry.get("name", present.get("name", "")), "email": present["email"], "role": entry.get("role", present["role"])}
     if current is not None and section != FILES:
         entry = portable(section, current) | entry
     if section in DISABLED:

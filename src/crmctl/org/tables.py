@@ -144,8 +144,8 @@ class OrgTables(Spill):
             gone = {link[2:] for link in links}
             row_data = self.data(side, kind, row_id)
             data, _ = self.moved(kind, row_data, lambda *link, gone=gone: None if link in gone else link[2])
-            what = (jsontext.dumps(data), side, kind, row_id)
-            self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", what)
+            values = (jsontext.dumps(data), side, kind, row_id)
+            self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", values)
             yield kind, row_id, sorted(name for name, _, _ in gone)
 
     def keep_only(self, roots: Iterable[tuple[str, str]], check: Callable[[int], None]) -> Counter[str]:
@@ -182,9 +182,9 @@ class OrgTables(Spill):
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
 
-    def match(self, known: Mapping[str, str]) -> None:
+    def match(self, id_map: Mapping[str, str]) -> None:
         """Pair rows, and records that only references name: by id, else by known pairs (left ids by right ids)."""
-        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", known.items())
+        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", id_map.items())
         outside = "SELECT target, id FROM link WHERE side = 1 AND target NOT IN (SELECT value FROM json_each(?))"
         named = f"(SELECT kind, id FROM item WHERE side = 1 UNION {outside}) r ON r.kind = l.kind AND r.id"
         for query in (f"item l JOIN {named} = l.id", f"item l JOIN known k ON k.left = l.id JOIN {named} = k.right"):

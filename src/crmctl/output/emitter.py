@@ -185,8 +185,8 @@ class Emitter:
         everything = chain([first] if first else [], items)
         with paged(self.streams, self.pager if count else None):
             if self._query is not None:
-                whole = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
-                self._write([self._value(self._answer(whole))])
+                all_items = [item for page in everything for item in self._narrowed(page, chosen, keep=True)]
+                self._write([self._value(self._answer(all_items))])
             else:
                 narrowed = (self._narrowed(page, chosen, keep=self._writer.row.keeps_shape) for page in everything)
                 chunks = self._writer.items(narrowed, view, self.rendering())

@@ -132,9 +132,9 @@ class ProgressDisplay:
         if self._total is None:
             return f"{self._label}: {self._done:,} done, {rate:,.0f}/s"
         share = f" ({self._done * 100 // self._total} %)" if self._total else ""
-        remaining, told = self._left(), self._told()
+        remaining, note = self._left(), self._told()
         return (
-            f"{self._label}: {self._done:,} of {self._total:,}{share}{f', {told}' if told else ''}, {rate:,.0f}/s"
+            f"{self._label}: {self._done:,} of {self._total:,}{share}{f', {note}' if note else ''}, {rate:,.0f}/s"
             f"{f', about {remaining}' if remaining else ''}"
         )
 
@@ -159,9 +159,9 @@ class ProgressDisplay:
 
 def duration(seconds: float) -> str:
     """`45 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"

@@ -202,20 +202,20 @@ class StoredValues:
     alone. `known`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
     """
 
-    def __init__(self, reader: Reader, known: dict[str, Any] | None = None) -> None:
+    def __init__(self, reader: Reader, habits: dict[str, Any] | None = None) -> None:
         self._reader = reader
-        self._known = known
+        self._known = habits
         self._counts = {False: _Differences(), True: _Differences()}
 
     def compare(self, record: Record, written: Mapping[str, Any], *, sure: bool = True) -> dict[str, Any]:
         """Return how a record differs from the values sent: altered values, those quite different among them, and further attributes."""
-        there = record.data
+        stored = record.data
         altered = {
-            slug if canonical(there.get(slug)) is not None else f"{DROPPED}{slug}": agreement(value, there.get(slug))
+            slug if canonical(stored.get(slug)) is not None else f"{DROPPED}{slug}": agreement(value, stored.get(slug))
             for slug, value in written.items()
-            if canonical(value) != canonical(there.get(slug))
+            if canonical(value) != canonical(stored.get(slug))
         }
-        others = {slug: value for slug, value in there.items() if slug not in written}
+        others = {slug: value for slug, value in stored.items() if slug not in written}
         added = {slug: jsontext.dumps(value) for slug, value in others.items() if canonical(value) is not None}
         replaced = [slug for slug, score in altered.items() if score < EXPLAINED]
         untouched = record.updated_at is not None and record.updated_at == record.created_at
@@ -413,19 +413,21 @@ def review(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]
 
     Deleted duplicates are forgotten. If a row's own record was deleted, a duplicate takes its place. Raises reading errors.
     """
-    told = known_duplicates(journal)
-    sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in told}
-    ids = [record_id for own, extra in told.values() for record_id in (own, *extra) if record_id]
-    there = {record.id: record for record in find(reader, ids)}
+    duplicates = known_duplicates(journal)
+    sent = {entry.ordinal: entry.data for entry in again() if entry.ordinal in duplicates}
+    ids = [record_id for own, extra in duplicates.values() for record_id in (own, *extra) if record_id]
+    existing = {record.id: record for record in find(reader, ids)}
     as_written: set[str] = set()
     stored = StoredValues(reader)
     facts: dict[str, dict[str, Any]] = {}
-    for row, (_, extra) in told.items():
-        facts |= {record_id: stored.compare(there[record_id], sent.get(row, {}), sure=False) for record_id in extra if record_id in there}
-    for row, (own, extra) in told.items():
-        edited = {record_id: stored.is_edited(facts[record_id]) for record_id in extra if record_id in there}
-        gone = [record_id for record_id in extra if record_id not in there]
-        is_gone = edited and own is not None and own not in there
+    for row, (_, extra) in duplicates.items():
+        facts |= {
+            record_id: stored.compare(existing[record_id], sent.get(row, {}), sure=False) for record_id in extra if record_id in existing
+        }
+    for row, (own, extra) in duplicates.items():
+        edited = {record_id: stored.is_edited(facts[record_id]) for record_id in extra if record_id in existing}
+        gone = [record_id for record_id in extra if record_id not in existing]
+        is_gone = edited and own is not None and own not in existing
         if is_gone and own is not None and (is_provable(journal.header) or not is_undone(journal, own)):
             own = max(edited, key=lambda record_id: edited[record_id])
             journal.name_rows({row: own}, replaces=True)

@@ -117,7 +117,7 @@ class Selection:
             if not len(ids):
                 context.listener.note(f"{name} holds no ids: nothing to {self.verb}")
 
-    def read(self, context: BulkContext, object_id: str, known: KnownRecords) -> int:
+    def read(self, context: BulkContext, object_id: str, records: KnownRecords) -> int:
         """Read the records into `known` and return the number of requests. Raises reading errors and those of `read_ids`."""
         reader = _PricedReader(context.service, object_id, tell=self._tell if self.is_filter else None)
         with SeenIds() as ids:
@@ -126,12 +126,12 @@ class Selection:
             else:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):
-                    known.want(chunk)
+                    records.want(chunk)
                 pages = fetch(reader, ids, self._tell, lambda _: True)
             heeded, total = self._heeded(context, object_id), None if self.is_filter else len(ids)
             with showing(context.listener.progress, "collecting", total, PAGE_LIMIT) as progress:
                 for page in pages:
-                    known.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
+                    records.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
                     progress.advance(len(page))
         return reader.requests
 
@@ -140,14 +140,14 @@ class Selection:
         if not self.conditions:
             return lambda records: records
         find = stray_finder(known_attributes(context.directory, object_id, context.listener.note) or (), self.conditions)
-        told: list[str] = []
+        warnings: list[str] = []
 
         def heeded(records: Iterable[Record]) -> Iterator[Record]:
             for record in records:
                 if (stray := find(record)) is None:
                     yield record
-                elif not told:
-                    told.append(stray)
+                elif not warnings:
+                    warnings.append(stray)
                     context.listener.note(f"{stray}: such records are left alone")
 
         return heeded
@@ -206,8 +206,8 @@ class Deletion:
         if summary.error is not None:
             raise summary.error
         others = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
-        if said := ", ".join(f"{count:,} {what}" for what, count in others.items() if count):
-            raise PartialError(f"not every record was deleted: {said}{service_words(summary.refusals)}")
+        if counts := ", ".join(f"{count:,} {state}" for state, count in others.items() if count):
+            raise PartialError(f"not every record was deleted: {counts}{service_words(summary.refusals)}")
 
 
 def example_deletion(object_name: str) -> dict[str, Any]:
@@ -279,10 +279,10 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Del
     return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
 
 
-def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: KnownRecords) -> bool:
+def _read(context: BulkContext, request: DeleteRequest, object_id: str, records: KnownRecords) -> bool:
     """Fill `known`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
     try:
-        request.selection.read(context, object_id, known)
+        request.selection.read(context, object_id, records)
         return True
     except ForbiddenError as error:
         if request.selection.conditions:
@@ -293,11 +293,11 @@ def _read(context: BulkContext, request: DeleteRequest, object_id: str, known: K
     return False
 
 
-def _planned(request: DeleteRequest, target: ImportTarget, known: KnownRecords, *, is_read: bool) -> Deletion:
-    count = known.found if is_read else len(known)
-    first = list(islice((record.id for record in known) if is_read else known.ids(), BULK_LIMIT))
-    named = list(islice(known, NAMED))
-    absent = len(known) - count
+def _planned(request: DeleteRequest, target: ImportTarget, records: KnownRecords, *, is_read: bool) -> Deletion:
+    count = records.found if is_read else len(records)
+    first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
+    named = list(islice(records, NAMED))
+    absent = len(records) - count
     return Deletion(request.object, target.object_id, count, first, named=named, attributes=target.attributes, absent=absent)
 
 
@@ -386,8 +386,8 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     with ExitStack() as stack:
         records = stack.enter_context(KnownRecords())
         ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
-        made = JobOptions(plan, kind=JobKind.UPDATE, guard=guard)
-        job = start_import(store, target, ids_input, made)
+        job_options = JobOptions(plan, kind=JobKind.UPDATE, guard=guard)
+        job = start_import(store, target, ids_input, job_options)
         options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, records))
         return run_or_leave_nothing(context, job, options)
 
@@ -422,32 +422,32 @@ def _check(request: UpdateRequest) -> None:
 
 @contextmanager
 def _prepared(
-    context: BulkContext, request: UpdateRequest, target: ImportTarget, plan: ImportPlan, known: KnownRecords
+    context: BulkContext, request: UpdateRequest, target: ImportTarget, plan: ImportPlan, records: KnownRecords
 ) -> Iterator[tuple[GivenInput, ImportPlan, Guard]]:
     """Read the records and provide a temporary file with one row per id."""
     samples = sample_records(context, target)
     plan = replace(plan, values=replace(plan.values, samples=samples))
     values = parse_assignments(request.set_values, target.attributes).data  # before the first record is read
-    request.selection.read(context, target.object_id, known)
+    request.selection.read(context, target.object_id, records)
     unique = [
         attribute.slug for attribute in target.attributes if attribute.is_unique and values.get(attribute.slug) not in (None, "", [], {})
     ]
-    if unique and len(known) > 1:
+    if unique and len(records) > 1:
         raise RejectedError(
-            f"{unique[0]} must be unique, so {len(known):,} records cannot all have the same",
+            f"{unique[0]} must be unique, so {len(records):,} records cannot all have the same",
             hint=f"crmctl records update {request.object} changes one record",
             code="duplicate_value",
         )
     guard = request.guard()
     if guard.percent:
-        total = context.crm.list_records(target.object_id, limit=1).total or len(known)
+        total = context.crm.list_records(target.object_id, limit=1).total or len(records)
         guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
-    ids = (record.id if (record := known.get(record_id)) is not None else record_id for record_id in known.ids())
+    ids = (record.id if (record := records.get(record_id)) is not None else record_id for record_id in records.ids())
     with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as ids_input:
         yield ids_input, plan, guard
 
 
-def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:
+def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:
     first: list[Entry] = []
 
     def valid() -> Iterator[Payload]:
@@ -459,7 +459,7 @@ def _compare(planned: PlannedInput, known: KnownRecords, forecast: ChangeForecas
             else:
                 yield row
 
-    for change in Changing.of(planned).changes(valid(), known.get):
+    for change in Changing.of(planned).changes(valid(), records.get):
         forecast.add(change)
         if change.finding is not None:
             findings(change.finding)

@@ -66,8 +66,8 @@ def _annotation(file: str, finding: Finding) -> str:
     if finding.last_line not in (None, finding.first_line):
         facts["endLine"] = finding.last_line or 1
     facts["title"] = finding.code
-    told = ",".join(f"{name}={github_property(str(value))}" for name, value in facts.items())
-    return f"::{level} {told}::{github_data(_report_text(finding))}\n"
+    properties = ",".join(f"{name}={github_property(str(value))}" for name, value in facts.items())
+    return f"::{level} {properties}::{github_data(_report_text(finding))}\n"
 
 
 def github_data(text: str) -> str:
@@ -81,11 +81,11 @@ def github_property(text: str) -> str:
 def _case(file: str, finding: Finding) -> str:
     line = finding.first_line or 1
     name = f"line {line}" + (f", column {finding.column}" if finding.column is not None else "")
-    said = _xml(_report_text(finding))
+    text = _xml(_report_text(finding))
     inner = (
-        f"<failure type={xml_attribute(finding.code)} message={xml_attribute(said)}>{escape(_xml(f'{file}:{line}: {said}'))}</failure>"
+        f"<failure type={xml_attribute(finding.code)} message={xml_attribute(text)}>{escape(_xml(f'{file}:{line}: {text}'))}</failure>"
         if finding.rejects
-        else f"<system-out>{escape(said)}</system-out>"
+        else f"<system-out>{escape(text)}</system-out>"
     )
     place = f'classname={xml_attribute(file)} name={xml_attribute(name)} file={xml_attribute(file)} line="{line}"'
     return f"  <testcase {place}>{inner}</testcase>\n"
@@ -111,8 +111,8 @@ def xml_attribute(text: str) -> str:
 
 def _row(_file: str, finding: Finding) -> str:
     line = str(finding.first_line or "") + (f"-{finding.last_line}" if finding.last_line not in (None, finding.first_line) else "")
-    what = finding.message + (f"; {finding.hint}" if finding.hint else "")
-    cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", what)
+    description = finding.message + (f"; {finding.hint}" if finding.hint else "")
+    cells = ("error" if finding.rejects else "warning", line, finding.column or "", finding.value or "", description)
     return f"| {' | '.join(map(markdown_cell, cells))} |\n"
 
 
@@ -153,8 +153,8 @@ def _junit(outcomes: Sequence[Outcome]) -> str:
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<testsuite name="crmctl check" tests="{len(outcomes)}" failures="{failed}">']
     for outcome in outcomes:
         case = f"  <testcase classname={xml_attribute(outcome.check.object or 'sql')} name={xml_attribute(outcome.check.name)}"
-        told = xml_attribute(outcome_text(outcome))
-        inner = {"failed": f"<failure message={told}/>", "warned": f"<system-out>{told[1:-1]}</system-out>"}.get(outcome.status, "")
+        text = xml_attribute(outcome_text(outcome))
+        inner = {"failed": f"<failure message={text}/>", "warned": f"<system-out>{text[1:-1]}</system-out>"}.get(outcome.status, "")
         lines.append(f"{case}>{inner}</testcase>" if inner else f"{case}/>")
     return "\n".join([*lines, "</testsuite>", ""])
 
@@ -163,8 +163,8 @@ def _markdown(outcomes: Sequence[Outcome]) -> str:
     lines = ["| check | object | status | failing | owner | |", "| --- | --- | --- | ---: | --- | --- |"]
     for outcome in outcomes:
         check = outcome.check
-        what = "" if outcome.status == "passed" else outcome_text(outcome)
-        cells = (check.name, check.object or "", outcome.status, str(len(outcome.failures)), check.owner or "", what)
+        text = "" if outcome.status == "passed" else outcome_text(outcome)
+        cells = (check.name, check.object or "", outcome.status, str(len(outcome.failures)), check.owner or "", text)
         lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
     return "\n".join(["### Data checks", "", *lines, ""])
 
@@ -238,7 +238,7 @@ class CheckHistory:
         for slug, failing in rows.items():
             files[slug] = self._folder / f"{slug}.csv"
             with files[slug].open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([("id", "check", "problem"), *((record_id, *told) for record_id, told in failing.items())])
+                csv.writer(file).writerows([("id", "check", "problem"), *((record_id, *values) for record_id, values in failing.items())])
         return files
 
 

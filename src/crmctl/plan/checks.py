@@ -223,7 +223,7 @@ def _not_empty(held: MirroredObject, names: Sequence[str], _context: BulkContext
 def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
     attributes = {name: held.attribute(name) for name in names}
     first: dict[tuple[str, ...], str] = {}
-    told: set[str] = set()
+    seen: set[str] = set()
     for record in held.records():
         values = {name: values_of(name, record) for name in names}
         if not all(values.values()):
@@ -235,8 +235,8 @@ def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -
         other = first.setdefault(tuple(parts), record.id)
         if other != record.id:
             shown = f"{', '.join(names)} is shared"
-            if other not in told:
-                told.add(other)
+            if other not in seen:
+                seen.add(other)
                 yield other, shown
             yield record.id, shown
 
@@ -282,9 +282,9 @@ def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -
     def tell(text: str) -> None:
         context.listener.note(f"{held.check.place}: {text}")
 
-    asked = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell)
+    query_context = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell)
     try:
-        record_filter = FilterReader(asked, held.slug).read([rule] if isinstance(rule, str) else rule)
+        record_filter = FilterReader(query_context, held.slug).read([rule] if isinstance(rule, str) else rule)
     except UsageError as error:
         raise _wrong(held.check.place, error.message, error.hint) from error
     tests = [
@@ -351,9 +351,9 @@ def suggest_checks(copy: LocalCopy) -> list[Json]:
     """Propose checks from the schema and the data."""
     proposals: dict[str, Json] = {}
     for state in copy.states():
-        held = MirroredObject(copy, DataCheck({}, "", "", None, object=state.slug))
-        records = list(held.records())
-        for slug, attribute in held.attributes.items():
+        mirrored = MirroredObject(copy, DataCheck({}, "", "", None, object=state.slug))
+        records = list(mirrored.records())
+        for slug, attribute in mirrored.attributes.items():
             if slug in state.excluded:
                 continue
             filled = sum(bool(values_of(slug, record)) for record in records)

@@ -147,14 +147,14 @@ def _around(planned: PlannedInput, forecast: _Forecast) -> int:
     references = planned.references
     if references is None:
         return 0
-    made = sum(-(-group.size // BULK_LIMIT) + 3 + -(-group.size // PAGE_LIMIT) for group in references.groups())
+    requests = sum(-(-group.size // BULK_LIMIT) + 3 + -(-group.size // PAGE_LIMIT) for group in references.groups())
     links = references.link_count
-    return made + (write_requests(links) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
+    return requests + (write_requests(links) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
 
 
-def _check(planned: PlannedInput, report: Report, each: Callable[[Payload], None]) -> ValidationReport:
+def _check(planned: PlannedInput, report: Report, visit: Callable[[Payload], None]) -> ValidationReport:
     builder = RowBuilder(planned.mapping, planned.attributes, planned.values)
-    return validate(planned.source, builder, report, each, planned.references.translate if planned.references is not None else iter)
+    return validate(planned.source, builder, report, visit, planned.references.translate if planned.references is not None else iter)
 
 
 def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast: _Forecast, report: Report) -> ValidationReport:
@@ -326,8 +326,8 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
             saved = request.plan_path
-            made = JobOptions(plan, request.again)
-            write_plan(saved, header_of(target, planned, made, context.clock.now()), preview.prediction, decisions)
+            job_options = JobOptions(plan, request.again)
+            write_plan(saved, header_of(target, planned, job_options, context.clock.now()), preview.prediction, decisions)
     return ImportPreview(request.file, preview, findings, invalid or unexpected, saved)
 
 

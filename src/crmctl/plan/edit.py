@@ -67,9 +67,9 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     target = ImportTarget(request.object, object_id, context.origin, request.attributes, context.service)
     values = tuple(f"{slug}:={jsontext.dumps(value)}" for slug, value in _whole(request).items())
     plan = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.UPSERT, set_values=values))
-    made = JobOptions(plan, kind=JobKind.UPDATE, shown=request.shown.wire)
+    job_options = JobOptions(plan, kind=JobKind.UPDATE, shown=request.shown.wire)
     with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as ids_input:
-        job = start_import(store, target, ids_input, made)
+        job = start_import(store, target, ids_input, job_options)
     keep_text(job.journal, request.text)
     result = run_to_result(context, job, RunOptions(hooks=lambda job: EditHooks(job, editing)))
     document = result.summary.to_document()

@@ -135,12 +135,12 @@ class Merge(NamedTuple):
     def reduced(self, data: Mapping[str, Any], parts: Mapping[str, Parts]) -> tuple[dict[str, Any], dict[str, Parts]]:
         out = self.left_out
         remaining = {
-            slug: {part: value for part, value in said.items() if part not in (out.get(slug) or ())} for slug, said in parts.items()
+            slug: {part: value for part, value in values.items() if part not in (out.get(slug) or ())} for slug, values in parts.items()
         }
         gone = {slug for slug in out if out[slug] is None or not remaining.get(slug)}
         return (
             {slug: value for slug, value in data.items() if slug not in gone},
-            {slug: said for slug, said in remaining.items() if slug not in gone},
+            {slug: values for slug, values in remaining.items() if slug not in gone},
         )
 
 
@@ -172,15 +172,15 @@ class ThreeWay:
         return Merge(bases={unit.name: _hashed(unit, unit.file, hash_of) for unit in self._units(data, parts, {})})
 
     def merge(
-        self, row: tuple[Mapping[str, Any], Mapping[str, Parts]], current: Mapping[str, Any], known: Mapping[str, str], hash_of: Hash
+        self, row: tuple[Mapping[str, Any], Mapping[str, Parts]], current: Mapping[str, Any], last_bases: Mapping[str, str], hash_of: Hash
     ) -> Merge:
         """Compare a row (data and parts) with its record and with the hashes of the values the feed wrote last (`known`)."""
-        whole: dict[str, None] = {}
+        slugs: dict[str, None] = {}
         parts: dict[str, list[str]] = {}
         chosen: list[ChosenValue] = []
         bases: dict[str, str] = {}
         for unit in self._units(*row, current):
-            base, now = known.get(unit.name), _hashed(unit, unit.file, hash_of)
+            base, now = last_bases.get(unit.name), _hashed(unit, unit.file, hash_of)
             writes, choice = self._choose(unit, base, now, _hashed(unit, unit.record, hash_of))
             if choice is not None:
                 chosen.append(choice)
@@ -188,10 +188,10 @@ class ThreeWay:
                 bases[unit.name] = now
             if not writes and not self._goes_along(unit):
                 if unit.part is None:
-                    whole[unit.slug] = None
+                    slugs[unit.slug] = None
                 else:
                     parts.setdefault(unit.slug, []).append(unit.part)
-        return Merge({**whole, **parts}, chosen, bases)
+        return Merge({**slugs, **parts}, chosen, bases)
 
     def _choose(self, unit: _Unit, base: str | None, now: str, there: str) -> tuple[bool, ChosenValue | None]:
         """Return whether to write the file's value, and the choice if one was necessary."""
@@ -226,8 +226,8 @@ class ThreeWay:
             attribute = self.attributes.get(slug)
             if slug not in parts:
                 yield _Unit(slug, None, attribute, value, current.get(slug))
-        for slug, said in (parts or NO_PARTS).items():
-            for part, value in said.items():
+        for slug, values in (parts or NO_PARTS).items():
+            for part, value in values.items():
                 yield _Unit(slug, part, self.attributes.get(slug), value, _part(self.attributes.get(slug), part, current.get(slug)))
 
 

@@ -347,7 +347,7 @@ def open_rows(journal: Journal, entries: Iterable[Entry], refused: Collection[in
 
 
 _WAYS = ((pair_equal, "all"), (pair_but_for_blanks, "all"), (pair_equal, "kept"), (pair_equal, "origin"))
-PAIRINGS = (*((pair, created, what) for pair, what in _WAYS for created in (True, False)), (pair_forms, True, "all"))
+PAIRINGS = (*((pair, created, compared_slugs) for pair, compared_slugs in _WAYS for created in (True, False)), (pair_forms, True, "all"))
 """Ways to pair rows with records, the surest first: a function, whether it pairs created rows, and the attributes it compares.
 
 `all`: those that tell rows apart; `kept`: those of them whose differences the service keeps; `origin`: as `kept`, but a record counts as
@@ -446,25 +446,25 @@ class _Ledger:
             every = Recognition(frozenset(slug for row in rows[key] for slug in self.rows[row].data), unique=False)
             exact = {every.form(self.rows[row].data) for row in rows[key]}
             by_id = {record.id: record for record in sorted(group, key=lambda record: every.form(record.data) not in exact)}
-            for pair, created, what in PAIRINGS:
-                compared = telling[key] if what == "all" else replace(telling[key], slugs=telling[key].slugs & kept)
-                if what != "all" and not compared.slugs:
+            for pair, created, compared_slugs in PAIRINGS:
+                compared = telling[key] if compared_slugs == "all" else replace(telling[key], slugs=telling[key].slugs & kept)
+                if compared_slugs != "all" and not compared.slugs:
                     continue
-                there = {record_id: compared.form(record.data) for record_id, record in by_id.items()}
-                if what == "origin":
-                    origins = spellings((compared.form(self.rows[row].data) for row in rows[key]), there.values())
-                    there = {record_id: origins.get(form, form) for record_id, form in there.items()}
+                forms_there = {record_id: compared.form(record.data) for record_id, record in by_id.items()}
+                if compared_slugs == "origin":
+                    origins = spellings((compared.form(self.rows[row].data) for row in rows[key]), forms_there.values())
+                    forms_there = {record_id: origins.get(form, form) for record_id, form in forms_there.items()}
                 open_rows = [row for row in rows[key] if row not in self.found and (self.states[row] is RowState.CREATED) is created]
                 forms = {row: compared.form(self.rows[row].data) for row in open_rows}
-                pairs = pair(forms, there)
+                pairs = pair(forms, forms_there)
                 by_row = {row: by_id.pop(record_id) for row, record_id in pairs.items()}
-                if created or what != "origin":  # such a record may be that of a row in doubt, and of no other
+                if created or compared_slugs != "origin":  # such a record may be that of a row in doubt, and of no other
                     self.found.update(by_row)
                 if created and pair is not pair_forms:
-                    held = {_content(record): row for row, record in by_row.items()}
-                    told = rows[key], replace(compared, slugs=compared.slugs & kept), compared.slugs - kept
-                    for record in [record for record in by_id.values() if _content(record) in held]:
-                        self._copies.append(_Copy(by_id.pop(record.id), held[_content(record)], *told))
+                    rows_by_content = {_content(record): row for row, record in by_row.items()}
+                    twins = rows[key], replace(compared, slugs=compared.slugs & kept), compared.slugs - kept
+                    for record in [record for record in by_id.values() if _content(record) in rows_by_content]:
+                        self._copies.append(_Copy(by_id.pop(record.id), rows_by_content[_content(record)], *twins))
             for row, record in named[key].items():
                 if row not in self.found and record.id in by_id:
                     self.found[row] = by_id.pop(record.id)
@@ -506,10 +506,10 @@ class _Ledger:
 
     def _find_surplus(self, records: Iterable[Record]) -> list[Record]:
         """Collect duplicates, which hold the same content as a matched record. Return the other records."""
-        held = {_content(record): row for row, record in self.found.items() if record is not None}
+        rows_by_content = {_content(record): row for row, record in self.found.items() if record is not None}
         rest = []
         for record in records:
-            row = held.get(_content(record))
+            row = rows_by_content.get(_content(record))
             if row is not None and self.states[row] is RowState.CREATED:
                 self.surplus[row].append(record.id)
             else:
@@ -518,11 +518,11 @@ class _Ledger:
 
     def _move_surplus(self, records: Iterable[Record]) -> None:
         """Give surplus records to the rows whose records they equal: they were taken for a twin's if the row had not been sent then."""
-        held = {_content(record): row for row, record in self.found.items() if record is not None}
+        rows_by_content = {_content(record): row for row, record in self.found.items() if record is not None}
         for record in records:
             own, content = self.found.get(self._further[record.id]), _content(record)
-            if own is not None and _content(own) != content and content in held:
-                self.surplus[held[content]].append(record.id)
+            if own is not None and _content(own) != content and content in rows_by_content:
+                self.surplus[rows_by_content[content]].append(record.id)
 
     def _pair_altered(self, *, created: bool) -> None:
         records = self.unexplained

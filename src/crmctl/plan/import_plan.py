@@ -264,8 +264,8 @@ class Guard:
             raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --expect says {self.expect:,}", changes)
         most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
         if most is not None and changes > most:
-            said = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"
-            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --max-changes allows {said}", changes)
+            limit = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"
+            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --max-changes allows {limit}", changes)
 
     def _refusal(self, message: str, changes: int) -> RejectedError:
         return RejectedError(f"{message}; nothing was sent", hint="--dry-run shows what would be done", code="unexpected_changes",

@@ -66,8 +66,8 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
         target, plan = prepared(context, request, target, plan, source.path, mirror)
         if _has_waited(context, target, plan):
             target = replace(target, newest=None)  # the newest page is outdated
-        made = JobOptions(plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
-        return run_to_result(context, start_import(store_of(context), target, source, made), options)
+        job_options = JobOptions(plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
+        return run_to_result(context, start_import(store_of(context), target, source, job_options), options)
 
 
 def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
@@ -182,8 +182,8 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
         target, saved, source, planned = stack.enter_context(opened_plan(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
         _has_waited(context, target, planned.plan)
-        made = JobOptions(planned.plan, request.again, saved.path, guard=guard)
-        return run_to_result(context, start_import(store, target, replace(source, name=str(source.path)), made), options)
+        job_options = JobOptions(planned.plan, request.again, saved.path, guard=guard)
+        return run_to_result(context, start_import(store, target, replace(source, name=str(source.path)), job_options), options)
 
 
 @contextmanager

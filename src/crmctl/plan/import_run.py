@@ -415,8 +415,8 @@ def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], 
     refused = [row for row, entry in entries if entry is not None and entry.state is RowState.FAILED and row.id]
     from crmctl.read.records import find
 
-    there = {record.id.lower() for record in find(reader, (str(row.id) for row in refused))}
-    missing = [row for row in refused if str(row.id).lower() not in there]
+    existing = {record.id.lower() for record in find(reader, (str(row.id) for row in refused))}
+    missing = [row for row in refused if str(row.id).lower() not in existing]
     for row in missing:
         finding = Finding(NO_RECORD, f"skipped: {NOT_THERE}", hint="it was deleted, or belongs elsewhere", severity=Severity.WARNING)
         report(finding.at(row.ordinal, row.first_line, row.last_line).on("id", row.id))

@@ -238,11 +238,11 @@ class DeleteHooks(JobHooks):
             self._leave_out(journal, records)
         journal.remember(SEEN, True)
 
-    def _write(self, journal: Journal, place: Path, known: KnownRecords) -> None:
+    def _write(self, journal: Journal, place: Path, records: KnownRecords) -> None:
         digest = hashlib.sha256()
         try:
             with whole_bytes(place, mode=0o600) as file:
-                for record in known:
+                for record in records:
                     line = f"{jsontext.dumps(record.wire)}\n".encode()
                     digest.update(line)
                     file.write(line)
@@ -251,9 +251,9 @@ class DeleteHooks(JobHooks):
             raise StorageError(message, code=error.code, hint=error.hint) from error
         journal.remember(BACKUP, {"path": str(place.absolute()), "sha256": digest.hexdigest()})
 
-    def _leave_out(self, journal: Journal, known: KnownRecords) -> None:
+    def _leave_out(self, journal: Journal, records: KnownRecords) -> None:
         for chunk in chunks(self._valid()):
-            absent = [row for row in chunk if known.get(row.id or "") is None]
+            absent = [row for row in chunk if records.get(row.id or "") is None]
             journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
 
     def compare_unsent(self, run: ImportRun) -> None:
@@ -370,17 +370,17 @@ class Changing:
         if record is None:
             return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
         try:
-            whole = self.merger.merge_all(row.parts, record.data) if row.parts else None
+            merged = self.merger.merge_all(row.parts, record.data) if row.parts else None
         except RejectedError as error:
             from crmctl.client.query.related_records import label_of  # only for a refused row: an import does without queries
 
             finding = finding_of_merge(error)
-            who = label_of(record, self.attributes.values())
-            return _refused(row, replace(finding, message=f"{who}: {finding.message}"))
-        sent = row.data | (whole or {})
+            label = label_of(record, self.attributes.values())
+            return _refused(row, replace(finding, message=f"{label}: {finding.message}"))
+        sent = row.data | (merged or {})
         if is_unchanged(sent, record.data, self.attributes):
             return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
-        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), whole)
+        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), merged)
 
 
 @dataclass

@@ -104,7 +104,7 @@ class ImportJob:
         self._versions.add(version)
 
 
-def start_import(store: JobStore, target: ImportTarget, given: GivenInput, options: JobOptions) -> ImportJob:
+def start_import(store: JobStore, target: ImportTarget, source: GivenInput, options: JobOptions) -> ImportJob:
     """Create a job for a file, or for the copy of a stream, which moves to the job's folder. Writes nothing to the service.
 
     crmctl looks up references given by key in the service. Raises UsageError for an input that cannot be opened or mapped. Without `again`,
@@ -113,10 +113,10 @@ def start_import(store: JobStore, target: ImportTarget, given: GivenInput, optio
     folder = store.new_folder()
     with ExitStack() as unless_made:
         unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
-        path = given.path.replace(folder / COPY_NAME) if given.is_copy else given.path.absolute()
+        path = source.path.replace(folder / COPY_NAME) if source.is_copy else source.path.absolute()
         frozen = options.plan.frozen(target.attributes)
         _key_attributes(frozen, target.attributes)
-        planned = open_input(frozen, path, given.name, target.attributes)
+        planned = open_input(frozen, path, source.name, target.attributes)
         header = header_of(target, planned, options, store.clock.now(), folder.name)
         planned, _ = with_references(planned, target, folder)
         unless_made.callback(planned.close)
@@ -246,10 +246,10 @@ def _refuse_repetition(store: JobStore, header: Header) -> None:
     earlier = store.earlier_creation(header.sha256, header.object_id, header.origin)
     if earlier is None:
         return
-    what = "is being imported" if earlier.is_running else "was already imported"
+    state = "is being imported" if earlier.is_running else "was already imported"
     hint = f"crmctl bulk resume {earlier.id} goes on with it; " if earlier.is_resumable else ""
     raise UsageError(
-        f"the content of {header.input} {what} into {header.object} by job {earlier.id}",
+        f"the content of {header.input} {state} into {header.object} by job {earlier.id}",
         hint=f"{hint}--again creates the records a second time",
         code="already_imported",
         details={"job": earlier.id},

@@ -122,14 +122,14 @@ class MergeResult:
         others = {name: document[name] for name in IN_WORDS if document[name]}
         if not others:
             return
-        said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in others.items())
+        counts = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in others.items())
         first = next((row for name in ("refused", "failed") for row in self.left.get(name, ())), None)
         why = f"; group {first['group']}: {first['error']}" if first else ""
         hint = "crmctl bulk dedupe again makes a plan of what there is now" if "refused" in others else None
         details = {**others, "rows": document["rows"]}
         if document["merged"] or self.counts[GroupState.PARTLY]:
-            raise PartialError(f"not every group was merged: {said}{why}", hint=hint, details=details)
-        raise RejectedError(f"no group was merged: {said}{why}", hint=hint, code="refused_groups", details=details)
+            raise PartialError(f"not every group was merged: {counts}{why}", hint=hint, details=details)
+        raise RejectedError(f"no group was merged: {counts}{why}", hint=hint, code="refused_groups", details=details)
 
     def _done(self, kind: StepKind) -> int:
         return self.steps.get((kind, StepState.DONE), 0)

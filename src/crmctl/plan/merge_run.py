@@ -373,13 +373,13 @@ class MergeJob:
         self.journal.end_merge(number, GroupState.FAILED, error)
         self._away = survivors(self.journal)
 
-    def _before_deleting(self, left: dict[int, PlannedMerge]) -> None:
+    def _before_deleting(self, waiting: dict[int, PlannedMerge]) -> None:
         """Take back groups whose losers changed, and move references made since planning to the survivor."""
         self.survey.refresh()
-        for number, merge in list(left.items()):
+        for number, merge in list(waiting.items()):
             why = self._changed_meanwhile(merge)
             if why is not None and self._gives_up(number, StepKind.DELETE, why):
-                del left[number]
+                del waiting[number]
                 continue
             self._take_along(number, merge.survivor, merge.losers, (StepKind.REFERENCE,))
 
@@ -394,8 +394,8 @@ class MergeJob:
         images = lost_records(self.journal, merge.group)
         for loser in merge.losers:
             freed = next((step.after for step in done if step.kind is StepKind.FREE and step.target == loser), {})
-            there = self.survey.member(loser)
-            if there is not None and not is_as_planned(self.schema.attributes, {**images[loser.lower()], **freed}, there, self._away):
+            current = self.survey.member(loser)
+            if current is not None and not is_as_planned(self.schema.attributes, {**images[loser.lower()], **freed}, current, self._away):
                 return f"record {loser} was changed while it was merged"
         return None
 

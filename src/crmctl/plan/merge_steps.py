@@ -98,9 +98,9 @@ def _survivor_change(
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for slug, merged in merge.values.items():
-        there = as_sent(schema.by_slug.get(slug), current.get(slug))
-        if there != merged.value and not (is_empty(there) and is_empty(merged.value)):
-            before[slug], after[slug] = there, merged.value
+        current_value = as_sent(schema.by_slug.get(slug), current.get(slug))
+        if current_value != merged.value and not (is_empty(current_value) and is_empty(merged.value)):
+            before[slug], after[slug] = current_value, merged.value
     return before, after
 
 
@@ -117,10 +117,10 @@ def _freed(
     free = []
     for loser in merge.losers:
         data = members[loser.lower()]
-        there = held(
+        stored = held(
             {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in schema.unique if not attribute.is_required}
         )
-        if values := {slug: value for slug, value in there.items() if after.get(slug) is not None}:
+        if values := {slug: value for slug, value in stored.items() if after.get(slug) is not None}:
             free.append((loser, values))
     return free, [attribute.slug for attribute in schema.unique if attribute.is_required and after.get(attribute.slug) is not None]
 
@@ -135,10 +135,10 @@ def moved_record(
 ) -> tuple[str, str] | None:
     """Return the first record of a group that is no longer as planned, and why; None if all are. `member`: returns current data by id."""
     for record_id in (merge.survivor, *merge.losers):
-        there = member(record_id)
-        if there is None:
+        current = member(record_id)
+        if current is None:
             return record_id, f"record {record_id} is not there any more"
-        if not is_as_planned(schema.attributes, merge.record(record_id).data, there, away):
+        if not is_as_planned(schema.attributes, merge.record(record_id).data, current, away):
             return record_id, f"record {record_id} has changed since the plan was made"
     return None
 

@@ -234,8 +234,8 @@ def link_rows(run: SendContext, references: ReferenceMap, again: Callable[[], It
             begin_phase(phase.journal, sum(1 for _ in second_writes(references, journal)))
         if not phase.journal.has_sent:
             # Records that the job created have no references yet: a link with a lost answer may be repeated until they have some.
-            made = (entry for entry in second_writes(references, journal) if _row(journal, entry.ordinal).state is RowState.CREATED)
-            phase.journal.keep(BEFORE, ((entry.ordinal, dict.fromkeys(entry.data)) for entry in made))
+            created = (entry for entry in second_writes(references, journal) if _row(journal, entry.ordinal).state is RowState.CREATED)
+            phase.journal.keep(BEFORE, ((entry.ordinal, dict.fromkeys(entry.data)) for entry in created))
         count = sum(phase.journal.counts().values())
         send_phase(phase, count, lambda: second_writes(references, journal), "links between rows")
         for ordinal, _ in references.links():
@@ -301,6 +301,6 @@ def _row(journal: Journal, ordinal: int) -> RowEntry:
 def _fail(references: ReferenceMap, journal: Journal, ordinal: int, why: str) -> None:
     row = _row(journal, ordinal)
     if row.state in WRITTEN:
-        told = f"record {row.record_id} was written" if row.record_id is not None else "it was written"
+        outcome = f"record {row.record_id} was written" if row.record_id is not None else "it was written"
         references.know_unlinked(ordinal)
-        journal.overrule(ordinal, RowEntry(RowState.FAILED, None, f"{told}, but not linked: {why}"))
+        journal.overrule(ordinal, RowEntry(RowState.FAILED, None, f"{outcome}, but not linked: {why}"))

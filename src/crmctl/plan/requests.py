@@ -46,10 +46,10 @@ class Taken:
     """A request built from the parameters of a command."""
 
     @classmethod
-    def taken(cls, given: Mapping[str, Any], **more: Any) -> Self:
+    def taken(cls, values: Mapping[str, Any], **more: Any) -> Self:
         """Build the request from options by name. Ignore options without a field, and options that are None."""
         names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in given.items() if name in names and value is not None}, **more)
+        return cls(**{name: value for name, value in values.items() if name in names and value is not None}, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +203,9 @@ def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecor
         attributes = context.directory.attributes(object_name, refresh=True)
         object_id = context.directory.object_id(object_name)
         return ImportTarget(object_name, object_id, context.origin, attributes, context.service, tell=tell)
-    asked = int(context.clock.now() * MICROS)
+    now = int(context.clock.now() * MICROS)
     object_id, every = context.directory.every_attribute(object_name)
-    mirror.has_read(object_id, every, asked)
+    mirror.has_read(object_id, every, now)
     return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror, tell=tell)
 
 

@@ -179,7 +179,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
     if rivals is not None and not counts:
         raise rivals
     if result.exit_code is ExitCode.PARTIAL:
-        said = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
+        text = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
         failed = result.failed_file
         correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
         hint = result.hint
@@ -190,7 +190,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
         why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""
-        raise PartialError(f"not every row was written: {said}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
+        raise PartialError(f"not every row was written: {text}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
@@ -207,8 +207,8 @@ def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
 
 def service_words(reasons: Iterable[str]) -> str:
     """Return the end of a message with the first two different reasons of the service; empty without reasons."""
-    said = [*dict.fromkeys(reasons)][:2]
-    return f"; the service said: {'; '.join(said)}" if said else ""
+    words = [*dict.fromkeys(reasons)][:2]
+    return f"; the service said: {'; '.join(words)}" if words else ""
 
 
 def _said(reasons: Sequence[str]) -> str:

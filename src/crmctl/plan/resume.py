@@ -166,12 +166,12 @@ def _refuse_other_attributes(header: Header, source: PlannedInput, attributes: S
     gone = [slug for slug in source.mapping.written if slug not in now]
     other = [slug for slug in source.mapping.written if slug in now and _values_of(now[slug]) != _values_of(before[slug])]
     if gone:
-        what = f"{header.object} has no attribute {', '.join(gone)} any more"
+        reason_given = f"{header.object} has no attribute {', '.join(gone)} any more"
         hint = f"create it again as it was, with crmctl attributes create {header.object}, then repeat this command"
-        raise _changed(header, what, f"{hint}; crmctl bulk undo {header.job} needs no attribute")
+        raise _changed(header, reason_given, f"{hint}; crmctl bulk undo {header.job} needs no attribute")
     if other:
-        what = f"attribute{'s' if len(other) > 1 else ''} {', '.join(other)} of {header.object} changed"
-        raise _changed(header, what, f"change it back, then repeat this command; crmctl bulk undo {header.job} works without")
+        reason_given = f"attribute{'s' if len(other) > 1 else ''} {', '.join(other)} of {header.object} changed"
+        raise _changed(header, reason_given, f"change it back, then repeat this command; crmctl bulk undo {header.job} works without")
 
 
 def _attributes_of(header: Header) -> list[Attribute]:
@@ -275,11 +275,11 @@ class RepairResult:
     def raise_for_error(self) -> None:
         """Raise PartialError for rows that exist more than once or could not be read back."""
         if self.left:
-            said = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
-            raise PartialError(said, hint=self.way, details=self.found.to_document())
+            message = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
+            raise PartialError(message, hint=self.way, details=self.found.to_document())
         if unread := self.found.unreadable:
-            said = f"{unread:,} row{'' if unread == 1 else 's'} in doubt could not be read back"
-            raise PartialError(said, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")
+            message = f"{unread:,} row{'' if unread == 1 else 's'} in doubt could not be read back"
+            raise PartialError(message, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")
 
 
 def repair(context: BulkContext, request: RepairRequest) -> RepairResult:

@@ -128,7 +128,7 @@ class Resolver:
         lookup.refresh(index.see)
         self.resolve(journal, index, lookup, lambda _: None)
 
-    def _outcome(self, row: Wanted, index: KeyIndex, known: dict[str, Attribute]) -> Resolution:
+    def _outcome(self, row: Wanted, index: KeyIndex, by_slug: dict[str, Attribute]) -> Resolution:
         if row.key is None:
             return self._reject(row, Finding("blank_key", "the key is blank", hint="fill it, or leave the row out"))
         first = index.first(row.key)
@@ -148,29 +148,29 @@ class Resolver:
         merge = self.feed.merge(row, records[0][1] if records else None) if self.feed is not None else None
         if merge is not None and merge.failed:
             return self._conflict(row, merge)
-        outcome = self._with_record(row if merge is None else _reduced(row, merge), records, known)
+        outcome = self._with_record(row if merge is None else _reduced(row, merge), records, by_slug)
         return outcome._replace(merge=merge, key=row.key)
 
-    def _with_record(self, row: Wanted, found: Sequence[tuple[str, dict[str, Any]]], known: dict[str, Attribute]) -> Resolution:
+    def _with_record(self, row: Wanted, records: Sequence[tuple[str, dict[str, Any]]], by_slug: dict[str, Attribute]) -> Resolution:
         try:
-            whole = self.merger.merge_all(row.parts, found[0][1] if found else {}) if row.parts else None
+            merged = self.merger.merge_all(row.parts, records[0][1] if records else {}) if row.parts else None
         except RejectedError as error:
             return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
-        if not found and not self.creates:
+        if not records and not self.creates:
             message = f"no record has this {self.rule.label}"
             skipped = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
             return self._reject(row, skipped)._replace(action=RowAction.SKIP, reason=message)
-        if not found:
+        if not records:
             missing = self._missing(row.data)
             if missing is None:
-                return Resolution(row.ordinal, RowAction.CREATE, whole=whole)
+                return Resolution(row.ordinal, RowAction.CREATE, whole=merged)
             message = f"{missing} is required for a new record, and no record has this {self.rule.label}"
             return self._reject(row, Finding("required_missing", message, hint=f"fill the cell, or give --set {missing}=VALUE"), missing)
-        record_id, current = found[0]
-        data, later = row.data | (whole or {}), self.later(row.ordinal)
-        if is_unchanged(data, current, known) and not later:
-            return Resolution(row.ordinal, RowAction.UNCHANGED, record_id, whole=whole)
-        return Resolution(row.ordinal, RowAction.UPDATE, record_id, before=before_image(data, current, later), whole=whole)
+        record_id, current = records[0]
+        data, later = row.data | (merged or {}), self.later(row.ordinal)
+        if is_unchanged(data, current, by_slug) and not later:
+            return Resolution(row.ordinal, RowAction.UNCHANGED, record_id, whole=merged)
+        return Resolution(row.ordinal, RowAction.UPDATE, record_id, before=before_image(data, current, later), whole=merged)
 
     def _reject(self, row: Wanted, why: Finding, column: str | None = None) -> Resolution:
         finding = why.at(row.ordinal, row.line, row.last_line)
@@ -218,8 +218,8 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
     final: list[tuple[int, RowState, str | None, str | None]] = []
     rejected = False
     wholes: list[tuple[int, dict[str, Any] | None]] = []
-    for ordinal, action, record_id, finding, reason, before, whole, _, key in outcomes:
-        wholes += [(ordinal, whole if action is RowAction.UPDATE else None)] if whole is not None else []
+    for ordinal, action, record_id, finding, reason, before, merged, _, key in outcomes:
+        wholes += [(ordinal, merged if action is RowAction.UPDATE else None)] if merged is not None else []
         if action is RowAction.UPDATE and record_id is not None:
             targets += [(ordinal, record_id)] if key is not None else []
             images += [] if before is None else [(ordinal, before)]
@@ -260,7 +260,7 @@ class KeyConflicts:
         """
         if not self.journal.counts()[RowState.FAILED]:
             return 0
-        with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as there:
+        with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as existing:
             for row, target in self._refused():
                 index.want(row.ordinal, row.data, row.parts)
                 if target is not None:
@@ -274,11 +274,11 @@ class KeyConflicts:
             self.journal.remember(AS_OF, lookup.as_of)
             if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
                 for record in chain.from_iterable(fetch(self.reader, updated)):
-                    there.add(record.id.lower())
+                    existing.add(record.id.lower())
             else:
-                there = updated
+                existing = updated
             freed = 0
-            outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, there))
+            outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, existing))
             for chosen in chunks(outcomes):
                 self.journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
                 self.resolver.write_down(self.journal, chosen, lambda _: None)

@@ -385,8 +385,8 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
             shown: Iterable[Record] = page.items if page is not None else ()
         else:
             shown = islice(walk_new(journal, reader), place + PAGE_LIMIT)
-        there = {record.id: record for record in shown}
-        record = there.get(step.target)
+        by_id = {record.id: record for record in shown}
+        record = by_id.get(step.target)
         if (record is None) is not is_restored and (record is None or not updates.is_as_written(record)):
             return Lists.UNTESTED if look == 1 else Lists.CURRENT
         journal.clock.sleep(GAPS.gap(look))

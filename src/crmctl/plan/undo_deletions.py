@@ -96,16 +96,16 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
     backup = KeptRecords.of(journal)
     rows = (row for row in job.input.payloads() if row.id is not None)
     last = journal.last_sent
-    with SeenIds() as gone, SeenIds() as doubtful, SeenIds() as there:
+    with SeenIds() as gone, SeenIds() as doubtful, SeenIds() as existing:
         for row, entry in entries_of(journal, rows):
             # The service may have carried out a request that it refused for now: its rows are unsent.
             state = entry.state if entry is not None else RowState.IN_DOUBT if row.ordinal <= last else None
             if state in (RowState.UPDATED, RowState.IN_DOUBT):
                 (gone if state is RowState.UPDATED else doubtful).add(str(row.id).lower())
         for record in chain.from_iterable(fetch(reader, doubtful)):
-            there.add(record.id.lower())
+            existing.add(record.id.lower())
         for record_id in chain.from_iterable(doubtful.chunks()):
-            if record_id not in there:
+            if record_id not in existing:
                 gone.add(record_id)
         if backup is None and len(gone):
             raise UsageError(f"job {journal.header.job} kept no copy of what it deleted", code="no_backup")

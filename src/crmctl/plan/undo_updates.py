@@ -241,8 +241,8 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
         first, last = chunk[0].ordinal, chunk[-1].ordinal
         taken, images = journal.rows(first, last), journal.kept(BEFORE, first, last)
         compared = (entry for entry in chunk if entry.ordinal in images and entry.ordinal not in taken)
-        whole = journal.kept(WHOLE, first, last)
-        unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and entry.ordinal not in whole}
+        values = journal.kept(WHOLE, first, last)
+        unsent = {str(entry.id).lower(): entry for entry in compared if entry.id and entry.ordinal not in values}
         if not unsent:
             continue
         with SeenIds(unsent) as ids:
@@ -360,14 +360,14 @@ class Parents:
     def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
         references = self.job.input.references
         assert references is not None
-        made: dict[str, jsontext.Json] = {}
+        created: dict[str, jsontext.Json] = {}
         for number, data, record_id in references.parents(group.parents):
             row = phase.row(number)
             if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
-                made.setdefault(record_id.lower(), data)
+                created.setdefault(record_id.lower(), data)
         reader = Reader(service, group.parents.reference.object_id)
         stored = StoredValues(reader)
-        facts = {record.id: stored.compare(record, made[record.id.lower()]) for record in find(reader, made)}
+        facts = {record.id: stored.compare(record, created[record.id.lower()]) for record in find(reader, created)}
         for record_id, differences in facts.items():
             (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
         if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):

@@ -171,16 +171,16 @@ class Unmerge:
         if not count:
             return {}
         run = SendContext(sender.service, journal, DeliveryOptions(), sender.clock, self.progress, interrupt=sender.interrupt)
-        made = Recreation(self.result.job, self.result.object)
-        new = recreate(lost, run, count, made)
+        recreation = Recreation(self.result.job, self.result.object)
+        new = recreate(lost, run, count, recreation)
         self.result.remade = new
         homes = {loser.lower(): group.number for group in journal.groups(*OPEN) for loser in group.losers}
         for number, record in enumerate(lost.records(), 1):
             if record.id not in new:
-                why = made.failed.get(number, "crmctl cannot tell its new id")
+                why = recreation.failed.get(number, "crmctl cannot tell its new id")
                 self.result.failed.append({"group": homes.get(record.id), "id": record.id, "error": why})
         old = {record_id: loser for loser, record_id in new.items()}
-        for record_id, why in made.unlinked_records:
+        for record_id, why in recreation.unlinked_records:
             self.result.failed.append({"group": homes.get(old.get(record_id, "")), "id": record_id, "error": why})
         return new
 
@@ -189,8 +189,8 @@ class Unmerge:
         journal = self.sender.journal
         deleted = _deleted(self._done(wave))
         self._restore(step for step in self._done(wave) if step.kind is StepKind.FREE and step.target.lower() not in deleted)
-        whole = [group for group in wave if _deleted(self._done([group])) <= new.keys()]
-        steps = self._done(whole)
+        complete = [group for group in wave if _deleted(self._done([group])) <= new.keys()]
+        steps = self._done(complete)
         for step in sorted(steps, key=attrgetter("number"), reverse=True):
             if step.kind is StepKind.ACTIVITY:
                 self._unlink(step, new)
@@ -200,7 +200,7 @@ class Unmerge:
         ]
         journal.mark_steps([step.number for step in steps_left], StepState.UNDONE)
         refused = {row["group"] for row in self.result.failed}
-        for group in whole:
+        for group in complete:
             if group.number not in refused:
                 journal.end_merge(group.number, GroupState.UNDONE)
                 self.result.undone += 1

@@ -375,8 +375,8 @@ class Gathering:
         return int(self.clock.now() * MICROS)
 
     def _now(self, date: str | None) -> int:
-        told = micros_of_date(date) if date is not None else self.state.statistics.date
-        return told if told is not None else self._here()
+        date_told = micros_of_date(date) if date is not None else self.state.statistics.date
+        return date_told if date_told is not None else self._here()
 
 
 _DELIVERED_SCHEMA = """

@@ -82,8 +82,8 @@ class Baseline:
         seconds = [moment for record in page.items if (moment := seconds_of(record.updated_at)) is not None]
         if len(seconds) < len(page.items) or seconds != sorted(seconds, reverse=True):
             return None
-        whole = cls.of(page)
-        return cls(max(seconds, default=None), whole.ids, min(seconds, default=None), page.total, whole.is_whole)
+        baseline = cls.of(page)
+        return cls(max(seconds, default=None), baseline.ids, min(seconds, default=None), page.total, baseline.is_whole)
 
     @classmethod
     def from_document(cls, document: Any) -> Baseline | None:

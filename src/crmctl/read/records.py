@@ -48,13 +48,13 @@ class Sweep:
     def __init__(
         self,
         lister: Lister,
-        wanted: Listing,
+        listing: Listing,
         statistics: PassStatistics,
         state: SweepState | None = None,
     ) -> None:
         self.state = state or SweepState(Position())
         self._lister = lister
-        self._wanted = wanted
+        self._wanted = listing
         self._statistics = statistics
 
     def pages(self) -> Iterator[list[Record]]:
@@ -107,9 +107,9 @@ class Sweep:
         return replace(self._wanted, by_time=self.state.by_time)
 
 
-def scan(lister: Lister, wanted: Listing, seen: SeenIds, statistics: PassStatistics | None = None) -> Iterator[list[Record]]:
+def scan(lister: Lister, listing: Listing, seen: SeenIds, statistics: PassStatistics | None = None) -> Iterator[list[Record]]:
     """Yield every matching record that exists from start to end of the scan, each once. Raises the errors of a sweep."""
-    for rows in Sweep(lister, wanted, statistics or PassStatistics()).pages():
+    for rows in Sweep(lister, listing, statistics or PassStatistics()).pages():
         if new := [row for row in rows if seen.add(row.id)]:
             yield new
 
@@ -156,7 +156,7 @@ def _cheaper(count: int, total: int) -> Cost:
 
 
 def fetch(
-    reader: Reader, wanted: SeenIds, tell: Callable[[Cost], None] = lambda _: None, changed_last: Callable[[Record], bool] | None = None
+    reader: Reader, open_ids: SeenIds, tell: Callable[[Cost], None] = lambda _: None, changed_last: Callable[[Record], bool] | None = None
 ) -> Iterator[list[Record]]:
     """Yield the records of these ids (in lower case), in pages. Skips ids without a record.
 
@@ -166,9 +166,9 @@ def fetch(
     """
     with SeenIds() as fetched:
         total = None
-        if changed_last is not None and len(wanted) > FEW and not reader.singly:
-            total = yield from _changed_last(reader, wanted, fetched, changed_last)
-        count = len(wanted) - len(fetched)
+        if changed_last is not None and len(open_ids) > FEW and not reader.singly:
+            total = yield from _changed_last(reader, open_ids, fetched, changed_last)
+        count = len(open_ids) - len(fetched)
         if count > FEW and not reader.singly:
             cost = reading_cost(reader, reader.object_id, count) if total is None else _cheaper(count, total)
         else:
@@ -177,19 +177,19 @@ def fetch(
         rounds = 2 if cost.as_a_whole else 0
         for _ in range(rounds):
             before = reader.requests
-            yield from _among_all(reader, wanted, fetched)
-            if len(wanted) - len(fetched) <= reader.requests - before:
+            yield from _among_all(reader, open_ids, fetched)
+            if len(open_ids) - len(fetched) <= reader.requests - before:
                 rounds = 0
                 break
 
         def unlisted() -> Iterator[str]:
-            return (record_id for chunk in wanted.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in fetched)
+            return (record_id for chunk in open_ids.chunks(PAGE_LIMIT) for record_id in chunk if record_id not in fetched)
 
         def is_wanted(record: Record | None) -> bool:
-            return record is not None and record.id.lower() in wanted
+            return record is not None and record.id.lower() in open_ids
 
         if rounds:
-            records = read_singly(reader, unlisted, len(wanted) - len(fetched), is_wanted)
+            records = read_singly(reader, unlisted, len(open_ids) - len(fetched), is_wanted)
         else:
             records = (read_one(reader, record_id) for record_id in unlisted())
         yield from ([record] for record in filter(is_wanted, records) if record is not None)
@@ -217,14 +217,14 @@ def find(reader: Reader, ids: Iterable[str]) -> Iterator[Record]:
 
 
 def _changed_last(
-    reader: Reader, wanted: SeenIds, found: SeenIds, accepts: Callable[[Record], bool]
+    reader: Reader, open_ids: SeenIds, fetched: SeenIds, accepts: Callable[[Record], bool]
 ) -> Generator[list[Record], None, int | None]:
     """Yield records from the list of those changed last, and return the number of all records, if known."""
     offset = 0
-    while len(found) < len(wanted):
+    while len(fetched) < len(open_ids):
         page = reader.list_records(reader.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=offset)
         records = [
-            record for record in page.items if (record_id := record.id.lower()) in wanted and accepts(record) and found.add(record_id)
+            record for record in page.items if (record_id := record.id.lower()) in open_ids and accepts(record) and fetched.add(record_id)
         ]
         if records:
             yield records
@@ -234,10 +234,10 @@ def _changed_last(
     return page.total
 
 
-def _among_all(reader: Reader, wanted: SeenIds, found: SeenIds) -> Iterator[list[Record]]:
+def _among_all(reader: Reader, open_ids: SeenIds, fetched: SeenIds) -> Iterator[list[Record]]:
     with SeenIds() as seen:
         for page in scan(reader, Listing(reader.object_id), seen):
-            if mine := [record for record in page if (record_id := record.id.lower()) in wanted and found.add(record_id)]:
+            if mine := [record for record in page if (record_id := record.id.lower()) in open_ids and fetched.add(record_id)]:
                 yield mine
 
 
@@ -292,9 +292,9 @@ class KnownRecords(Spill):
 
 
 @contextmanager
-def read_known(reader: Reader, wanted: Iterable[str], progress: Progress) -> Iterator[KnownRecords]:
+def read_known(reader: Reader, record_ids: Iterable[str], progress: Progress) -> Iterator[KnownRecords]:
     with KnownRecords() as records:
-        with SeenIds(map(str.lower, wanted)) as ids, showing(progress, "reading", len(ids), PAGE_LIMIT):
+        with SeenIds(map(str.lower, record_ids)) as ids, showing(progress, "reading", len(ids), PAGE_LIMIT):
             for chunk in ids.chunks():
                 records.want(chunk)
             for page in fetch(reader, ids):
@@ -339,9 +339,9 @@ def swap_links(activity: Mapping[str, Any], away: Mapping[str, str]) -> Json:
     """Return the activity's link lists that change when the ids in `away` are replaced."""
     change = {}
     for name in LINKS:
-        there = activity.get(name) or []
-        moved = _each_once([_swapped(link, away) for link in there])
-        if moved != _each_once(there):
+        links = activity.get(name) or []
+        moved = _each_once([_swapped(link, away) for link in links])
+        if moved != _each_once(links):
             change[name] = moved
     return change
 
@@ -350,8 +350,8 @@ def _swapped(link: Any, away: Mapping[str, str]) -> Any:
     if not isinstance(link, Mapping):
         return link
     key = "recordId" if "recordId" in link else "id" if link.get("type") == PERSON else None
-    there = link.get(key) if key else None
-    return {**link, str(key): away[there.lower()]} if isinstance(there, str) and there.lower() in away else link
+    linked_id = link.get(key) if key else None
+    return {**link, str(key): away[linked_id.lower()]} if isinstance(linked_id, str) and linked_id.lower() in away else link
 
 
 def _each_once(links: Sequence[Any]) -> list[Any]:

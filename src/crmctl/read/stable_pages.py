@@ -358,9 +358,9 @@ class AnchoredPass:
             return False
         progress = at.is_ordered and not at.passed(keys[-1], page.rows[-1].id)
         group = bisect_left(keys, keys[-1])
-        whole = len(keys) if page.is_last else group
-        if whole and keys[whole - 1] > self._mark:
-            at.key, progress = keys[whole - 1], True
+        end = len(keys) if page.is_last else group
+        if end and keys[end - 1] > self._mark:
+            at.key, progress = keys[end - 1], True
         start = len(keys) - 1 if at.is_ordered else bisect_right(keys, self._mark)
         at.offset = page.offset + max(0, start - math.ceil(self._overlap))
         sightings = _sightings(page.rows[group:])

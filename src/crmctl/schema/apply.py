@@ -70,19 +70,19 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else value if isinstance(value, str) else jsontext.dumps(value)
 
 
-def compare(wanted: SchemaDocument, present: Present, *, prune: bool = False) -> list[SchemaChange]:
+def compare(document: SchemaDocument, present: Present, *, prune: bool = False) -> list[SchemaChange]:
     """The differences in the order of the file; what only the service has comes last, as DELETE with `prune` and EXTRA without.
 
     Without `prune` objects that the file does not mention are no difference: a file may be about some objects only.
     """
-    slugs = {spec.slug for spec in wanted.objects} | set(present.objects) | set(present.slugs)
-    changes = [change for spec in wanted.objects for change in _object(spec, present, slugs)]
+    slugs = {spec.slug for spec in document.objects} | set(present.objects) | set(present.slugs)
+    changes = [change for spec in document.objects for change in _object(spec, present, slugs)]
     leaving = ChangeAction.DELETE if prune else ChangeAction.EXTRA
-    for spec in wanted.objects:
+    for spec in document.objects:
         slugs_given = {attribute.slug for attribute in spec.attributes}
         changes += [SchemaChange(leaving, spec.slug, slug) for slug in present.attributes.get(spec.slug, {}) if slug not in slugs_given]
     if prune:
-        slugs_given = {spec.slug for spec in wanted.objects}
+        slugs_given = {spec.slug for spec in document.objects}
         changes += [
             SchemaChange(leaving, slug)
             for slug, crm_object in present.objects.items()
@@ -91,7 +91,7 @@ def compare(wanted: SchemaDocument, present: Present, *, prune: bool = False) ->
     return changes
 
 
-def _object(spec: ObjectSpec, present: Present, known: set[str]) -> Iterator[SchemaChange]:
+def _object(spec: ObjectSpec, present: Present, slugs: set[str]) -> Iterator[SchemaChange]:
     crm_object = present.objects.get(spec.slug)
     if crm_object is None:
         yield SchemaChange(ChangeAction.CREATE, spec.slug)
@@ -99,47 +99,47 @@ def _object(spec: ObjectSpec, present: Present, known: set[str]) -> Iterator[Sch
         unchangeable = "singularName" in details
         reason = "an object's singular name cannot be changed" if unchangeable else None
         yield SchemaChange(ChangeAction.CONFLICT if unchangeable else ChangeAction.UPDATE, spec.slug, details=details, reason=reason)
-    there = present.attributes.get(spec.slug, {})
+    present_attributes = present.attributes.get(spec.slug, {})
     for attribute in spec.attributes:
         if attribute.is_active is False:
             continue
-        if attribute.target is not None and attribute.target.lower() not in known and attribute.target not in known:
+        if attribute.target is not None and attribute.target.lower() not in slugs and attribute.target not in slugs:
             yield SchemaChange(
                 ChangeAction.CONFLICT, spec.slug, attribute.slug, reason=f"it points to {attribute.target}, which is nowhere"
             )
-        elif attribute.slug not in there:
+        elif attribute.slug not in present_attributes:
             yield SchemaChange(ChangeAction.CREATE, spec.slug, attribute.slug)
         else:
-            yield from _attribute(spec.slug, attribute, there[attribute.slug], present)
+            yield from _attribute(spec.slug, attribute, present_attributes[attribute.slug], present)
 
 
 def _names(of: ObjectSpec | Object) -> Json:
     return {"singularName": of.singular_name, "pluralName": of.plural_name, "description": of.description}
 
 
-def _attribute(owner: str, spec: AttributeSpec, found: Attribute, present: Present) -> Iterator[SchemaChange]:
-    config = portable_config(found, present.slugs) or {}
+def _attribute(owner: str, spec: AttributeSpec, attribute: Attribute, present: Present) -> Iterator[SchemaChange]:
+    config = portable_config(attribute, present.slugs) or {}
     fixed = _differences(
         {"type": spec.type, "isRequired": spec.is_required, "isUnique": spec.is_unique, "isList": spec.is_list}
         | {f"config.{key}": value for key, value in (spec.config or {}).items()},
         {
-            "type": found.type,
-            "isRequired": bool(found.is_required),
-            "isUnique": bool(found.is_unique),
-            "isList": bool(found.is_list),
+            "type": attribute.type,
+            "isRequired": bool(attribute.is_required),
+            "isUnique": bool(attribute.is_unique),
+            "isList": bool(attribute.is_list),
         }
         | {f"config.{key}": value for key, value in config.items()},
     )
     if fixed:
         reason = "only the name of an attribute can be changed: delete it and apply again, or write down what the service has"
         yield SchemaChange(ChangeAction.CONFLICT, owner, spec.slug, fixed, reason)
-    elif named := _differences({"name": spec.name}, {"name": found.name}):
+    elif named := _differences({"name": spec.name}, {"name": attribute.name}):
         yield SchemaChange(ChangeAction.UPDATE, owner, spec.slug, named)
 
 
-def _differences(wanted: Json, present: Json) -> dict[str, list[Any]]:
+def _differences(expected: Json, present: Json) -> dict[str, list[Any]]:
     """Return the fields that the file gives with another value than the service, as `[before, after]`."""
-    return {key: [present.get(key), value] for key, value in wanted.items() if value is not None and value != present.get(key)}
+    return {key: [present.get(key), value] for key, value in expected.items() if value is not None and value != present.get(key)}
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,13 @@ class SchemaStep:
         return {"method": self.method, "path": self.path, "body": self.body}
 
 
-def steps(wanted: SchemaDocument, present: Present, changes: list[SchemaChange]) -> list[SchemaStep]:
+def steps(document: SchemaDocument, present: Present, changes: list[SchemaChange]) -> list[SchemaStep]:
     """Return the requests for the changes, in an order in which each can succeed. Conflicts and extras need none."""
-    specs = {spec.slug: spec for spec in wanted.objects}
-    made = [step for change in changes if change.action in _ORDER for step in _steps(change, specs.get(change.object), present)]
-    return sorted(made, key=lambda step: _ORDER[step.change.action] + (step.change.attribute is not None) * _ATTRIBUTE[step.change.action])
+    specs = {spec.slug: spec for spec in document.objects}
+    listed = [step for change in changes if change.action in _ORDER for step in _steps(change, specs.get(change.object), present)]
+    return sorted(
+        listed, key=lambda step: _ORDER[step.change.action] + (step.change.attribute is not None) * _ATTRIBUTE[step.change.action]
+    )
 
 
 _ORDER = {ChangeAction.CREATE: 0, ChangeAction.UPDATE: 2, ChangeAction.DELETE: 6}
@@ -168,7 +170,7 @@ _ATTRIBUTE = {ChangeAction.CREATE: 1, ChangeAction.UPDATE: 1, ChangeAction.DELET
 
 
 def apply(
-    service: Crm, wanted: SchemaDocument, changes: list[SchemaChange], present: Present, done: Callable[[SchemaChange], None]
+    service: Crm, document: SchemaDocument, changes: list[SchemaChange], present: Present, done: Callable[[SchemaChange], None]
 ) -> None:
     """Make the changes and tell `done` after each. Read the schema again after creating objects: the service may give them attributes of
     its own.
@@ -178,15 +180,15 @@ def apply(
     """
     refuse_conflicts(changes)
     new = [change for change in changes if change.action is ChangeAction.CREATE and change.attribute is None]
-    for step in steps(wanted, present, new):
+    for step in steps(document, present, new):
         _same_slug(step.change.object, service.create_object(step.body or {}).slug)
         done(step.change)
     if new:
         pruned = any(change.action is ChangeAction.DELETE for change in changes)
-        present = read_service(service, [spec.slug for spec in wanted.objects])
-        changes = compare(wanted, present, prune=pruned)
+        present = read_service(service, [spec.slug for spec in document.objects])
+        changes = compare(document, present, prune=pruned)
         refuse_conflicts(changes)
-    for step in steps(wanted, present, changes):
+    for step in steps(document, present, changes):
         _send(service, step, present)
         done(step.change)
 
@@ -216,8 +218,8 @@ def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> I
         else:
             yield SchemaStep(change, "DELETE", home)
         return
-    there = present.attributes.get(change.object, {}).get(change.attribute)
-    path = f"{home}/attributes/{there.id if there else '{' + change.attribute + '}'}"
+    present_attribute = present.attributes.get(change.object, {}).get(change.attribute)
+    path = f"{home}/attributes/{present_attribute.id if present_attribute else '{' + change.attribute + '}'}"
     if change.action is ChangeAction.CREATE and spec is not None:
         attribute = next(attribute for attribute in spec.attributes if attribute.slug == change.attribute)
         yield SchemaStep(change, "POST", f"{home}/attributes", _attribute_body(attribute, present))
@@ -236,22 +238,22 @@ def _send(service: Crm, step: SchemaStep, present: Present) -> None:
         else:
             service.delete_object(object_id)
         return
-    there = present.attributes.get(change.object, {}).get(change.attribute)
-    if there is None:
+    attribute = present.attributes.get(change.object, {}).get(change.attribute)
+    if attribute is None:
         _create_attribute(service, object_id, change, body)
     elif change.action is ChangeAction.UPDATE:
-        service.update_attribute(object_id, there.id, body)
+        service.update_attribute(object_id, attribute.id, body)
     else:
-        service.delete_attribute(object_id, there.id)
+        service.delete_attribute(object_id, attribute.id)
 
 
 def _create_attribute(service: Crm, object_id: str, change: SchemaChange, body: Json) -> None:
     """Create an attribute. The service derives the slug from the name, so a name with another slug is set afterwards."""
     slug, name = str(change.attribute), body["name"]
-    made = service.create_attribute(object_id, body if _gives_slug(name, slug) else body | {"name": slug})
-    _same_slug(change.place, f"{change.object}.{made.slug}")
-    if made.name != name:
-        service.update_attribute(object_id, made.id, {"name": name})
+    attribute = service.create_attribute(object_id, body if _gives_slug(name, slug) else body | {"name": slug})
+    _same_slug(change.place, f"{change.object}.{attribute.slug}")
+    if attribute.name != name:
+        service.update_attribute(object_id, attribute.id, {"name": name})
 
 
 def _gives_slug(name: str, slug: str) -> bool:
@@ -259,10 +261,10 @@ def _gives_slug(name: str, slug: str) -> bool:
     return name.isascii() and re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") == slug
 
 
-def _same_slug(wanted: str, made: str | None) -> None:
-    if made != wanted:
+def _same_slug(slug: str, made: str | None) -> None:
+    if made != slug:
         raise RejectedError(
-            f"the service made {made} where the file says {wanted}: slugs are the service's to choose, and stay",
+            f"the service made {made} where the file says {slug}: slugs are the service's to choose, and stay",
             hint=f"write {str(made).rpartition('.')[2]!r} into the file, or delete what was made",
             code="schema_conflict",
         )

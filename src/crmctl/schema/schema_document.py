@@ -55,8 +55,8 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
     except ValidationError as error:
         problems = problems_of(error, value)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        said = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
-        raise RejectedError(said, hint=_HINT, code="invalid_schema", details=problems) from error
+        message = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
+        raise RejectedError(message, hint=_HINT, code="invalid_schema", details=problems) from error
 
 
 _PROBLEMS = {
@@ -106,18 +106,18 @@ class Present:
         return {crm_object.id.lower(): slug for slug, crm_object in self.objects.items()}
 
 
-def read_service(service: Crm, wanted: Collection[str] | None = None) -> Present:
+def read_service(service: Crm, slugs: Collection[str] | None = None) -> Present:
     """Read the service's objects, and the attributes of those in `wanted` or of all: one request for the list and one per object."""
     objects = {crm_object.slug or crm_object.id: crm_object for crm_object in service.list_objects()}
-    asked = [slug for slug in objects if wanted is None or slug in wanted]
+    chosen = [slug for slug in objects if slugs is None or slug in slugs]
     return Present(
-        objects, {slug: {attribute.slug: attribute for attribute in service.list_attributes(objects[slug].id)} for slug in asked}
+        objects, {slug: {attribute.slug: attribute for attribute in service.list_attributes(objects[slug].id)} for slug in chosen}
     )
 
 
-def to_document(present: Present, wanted: Sequence[str] = ()) -> SchemaDocument:
+def to_document(present: Present, ids: Sequence[str] = ()) -> SchemaDocument:
     """Return the schema of the objects in `wanted` (slugs or ids), or of all. Raises NotFoundError for an unknown object."""
-    chosen = [_slug_of(present, text) for text in wanted] or list(present.objects)
+    chosen = [_slug_of(present, text) for text in ids] or list(present.objects)
     return SchemaDocument(objects=[_object(present, slug) for slug in dict.fromkeys(chosen)])
 
 

@@ -314,7 +314,7 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
     return Given(data, parts, frozenset(as_written))
 
 
-def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], given: Given) -> None:
+def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], assigned: Given) -> None:
     """Add the items of `tags+=vip` or `tags-=old` to the given parts. Raises UsageError, and RejectedError for an unfit value."""
     slug, sign = target[:-1].strip(), target[-1]
     attribute = by_slug.get(slug)
@@ -322,29 +322,29 @@ def _change_items(target: str, value: Any, by_slug: Mapping[str, Attribute], giv
         raise _unknown_slug(slug, by_slug)
     if not attribute.holds_items:
         raise UsageError(f"{slug} holds one value, not a list, so {target}= means nothing", hint=f"--set {slug}=VALUE")
-    if slug in given.data:
+    if slug in assigned.data:
         raise UsageError(f"{slug} is set twice", hint=f"either --set {slug}=VALUE or {slug}+= and {slug}-=")
     items = typed(value, attribute) if isinstance(value, str) else value
     if not items or not isinstance(items, list):
         raise UsageError(f"--set {target}= names no items", hint=f"for example --set {target}=vip")
-    given.parts.setdefault(slug, {}).setdefault(LIST_SIGNS[sign], []).extend(items)
+    assigned.parts.setdefault(slug, {}).setdefault(LIST_SIGNS[sign], []).extend(items)
 
 
-def without_bare_amounts(given: Given, attributes: Iterable[Attribute]) -> Given:
+def without_bare_amounts(assigned: Given, attributes: Iterable[Attribute]) -> Given:
     """Return the assignments with money that lacks a currency as a part of its value, unless it is to be sent as written."""
     bare = [
         attribute.slug
         for attribute in attributes
-        if attribute.slug not in given.as_written and is_bare_amount(attribute, given.data.get(attribute.slug))
+        if attribute.slug not in assigned.as_written and is_bare_amount(attribute, assigned.data.get(attribute.slug))
     ]
-    amounts = {slug: {"amount": given.data[slug]} for slug in bare}
-    return Given({slug: value for slug, value in given.data.items() if slug not in amounts}, given.parts | amounts)
+    amounts = {slug: {"amount": assigned.data[slug]} for slug in bare}
+    return Given({slug: value for slug, value in assigned.data.items() if slug not in amounts}, assigned.parts | amounts)
 
 
-def split_target(target: str, known: Container[str]) -> tuple[str, str | None]:
+def split_target(target: str, slugs: Container[str]) -> tuple[str, str | None]:
     """Return slug and part of `slug.part`. A slug that contains a dot stays whole."""
     slug, dot, part = target.partition(".")
-    return (target, None) if target in known or not dot else (slug, part)
+    return (target, None) if target in slugs or not dot else (slug, part)
 
 
 def _check_part(attribute: Attribute, part: str, target: str, form_of: FormOf) -> None:
@@ -395,8 +395,8 @@ def check_fields(fields: Mapping[str, Any]) -> None:
             check_numbers(value)
 
 
-def _unknown_slug(slug: str, known: Iterable[str]) -> UsageError:
-    slugs = sorted(known)
+def _unknown_slug(slug: str, valid_slugs: Iterable[str]) -> UsageError:
+    slugs = sorted(valid_slugs)
     hint = f"{did_you_mean(slug, slugs)} the attributes are: {', '.join(slugs)}".strip()
     return UsageError(f"there is no attribute {slug}", hint=hint, code="unknown_attribute")
 
@@ -467,26 +467,28 @@ def attribute_columns(
     With `are_all` the samples are all records: an attribute then has no column of its own if its parts hold every value.
     """
     by_slug = {attribute.slug: attribute for attribute in attributes}
-    spread = {slug: one for slug, one in by_slug.items() if one.type in COMPOSITE_TYPES and not one.is_list}
-    money = {slug for slug, one in spread.items() if one.type == AttributeType.CURRENCY and slug + CURRENCY_SUFFIX not in by_slug}
-    columns = {
-        slug: AttributeColumns(one, ("amount", "currency") if slug in money else ())
-        for slug, one in by_slug.items()
-        if one.holds_items or slug in spread
+    spread = {slug: attribute for slug, attribute in by_slug.items() if attribute.type in COMPOSITE_TYPES and not attribute.is_list}
+    money = {
+        slug for slug, attribute in spread.items() if attribute.type == AttributeType.CURRENCY and slug + CURRENCY_SUFFIX not in by_slug
     }
-    keys: dict[str, set[str]] = {slug: set() for slug, one in spread.items() if one.type != AttributeType.CURRENCY}
-    whole = set()
+    columns = {
+        slug: AttributeColumns(attribute, ("amount", "currency") if slug in money else ())
+        for slug, attribute in by_slug.items()
+        if attribute.holds_items or slug in spread
+    }
+    keys: dict[str, set[str]] = {slug: set() for slug, attribute in spread.items() if attribute.type != AttributeType.CURRENCY}
+    unspread = set()
     for data in samples:
         for slug, names in keys.items():
             value = data.get(slug)
             if isinstance(value, Mapping) and _has_plain_parts(spread[slug], value):
                 names.update(value)
             elif value is not None:
-                whole.add(slug)
+                unspread.add(slug)
     for slug, names in keys.items():
         usual = list(PART_NAMES[spread[slug].type or ""])
         parts = sorted(names, key=lambda name: (usual.index(usual_name(spread[slug], name) or ""), name))
-        columns[slug] = AttributeColumns(spread[slug], parts, has_own=not are_all or slug in whole or not parts)
+        columns[slug] = AttributeColumns(spread[slug], parts, has_own=not are_all or slug in unspread or not parts)
     return columns
 
 

@@ -157,8 +157,8 @@ def _operator(name: str, text: str) -> Operator:
     if operator is None and (meant := _meant_in_sql(text)) is not None:
         raise _unknown_operator(" ".join(text.split()[1:3] if name.lower() == "is" else [name]), text, *meant)
     if operator is None:
-        said = f"unknown operator {name!r} in the filter {text!r}"
-        raise UsageError(said, hint=suggestion(name, _VALID, _VALID_OPERATORS), code="unknown_operator")
+        message = f"unknown operator {name!r} in the filter {text!r}"
+        raise UsageError(message, hint=suggestion(name, _VALID, _VALID_OPERATORS), code="unknown_operator")
     return operator
 
 

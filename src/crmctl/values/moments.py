@@ -133,8 +133,8 @@ def _relative(text: str, present: datetime) -> datetime | None:
         return now + timedelta(seconds=count * _SECONDS[unit])
     # Days and months are local: the time of day stays the same when the clocks change.
     here = now.astimezone().replace(tzinfo=None)
-    there = _months_from(here, count * _MONTHS[unit]) if unit in _MONTHS else here + timedelta(days=count * _IN_DAYS[unit])
-    return there.astimezone()
+    moment = _months_from(here, count * _MONTHS[unit]) if unit in _MONTHS else here + timedelta(days=count * _IN_DAYS[unit])
+    return moment.astimezone()
 
 
 def _months_from(here: datetime, months: int) -> datetime:

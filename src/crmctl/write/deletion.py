@@ -73,7 +73,7 @@ class Deleting:
         if gone is not None and gone < len(ids) and not self.were_there():
             return BulkResult(created=len(ids) - gone, updated=gone)
         kept = still_there(Reader(self.service, object_id), self.service.session.clock, ids, gone)
-        failed = [BulkFailure(index=index, error=said) for index, said in kept.items()]
+        failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
         return BulkResult(updated=len(ids) - len(failed), failed=failed)
 
 
@@ -102,12 +102,12 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
     if not problems:
         return
     first = problems[0]
-    said = f"{name}, line {first['line']}: {first['value']!r} is not a record id"
+    message = f"{name}, line {first['line']}: {first['value']!r} is not a record id"
     if not len(ids):
         raise UsageError(
-            f"{said}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
+            f"{message}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
-    raise RejectedError(f"{said}; nothing was written", code="malformed_id", details=problems)
+    raise RejectedError(f"{message}; nothing was written", code="malformed_id", details=problems)
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
@@ -198,9 +198,9 @@ class Editing:
         shown = self.shown
         changed = [slug for slug in {**shown.data, **now.data} if shown.data.get(slug) != now.data.get(slug)]
         if changed or shown.updated_at != now.updated_at:
-            what = f": {', '.join(changed)}" if changed else ""
+            slugs = f": {', '.join(changed)}" if changed else ""
             raise RejectedError(
-                f"another client changed the record while you edited it{what}; {outcome}",
+                f"another client changed the record while you edited it{slugs}; {outcome}",
                 hint=f"crmctl records edit {self.object} {shown.id} shows it as it is now",
                 code="changed_meanwhile",
             )

@@ -243,7 +243,7 @@ def _shows(change: Mapping[str, Any], image: Mapping[str, Any], current: Mapping
 
 def _agrees(data: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
     pairs = [(value, current.get(slug)) for slug, value in data.items()]
-    return all(canonical(value) == canonical(there) or is_same(None, value, there) for value, there in pairs)
+    return all(canonical(value) == canonical(stored) or is_same(None, value, stored) for value, stored in pairs)
 
 
 def still_there(reader: Reader, clock: Clock, ids: Sequence[str], deleted: int | None) -> dict[int, str]:

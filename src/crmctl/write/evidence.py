@@ -67,11 +67,11 @@ class RecordCount:
         """Describe a mismatch between new and created records; None if they agree. `in_doubt` rows may or may not exist."""
         if more is None:
             return "nobody can count whether every created row is there: the service does not say how many records it has"
-        made = self.made
-        if more < made:
-            return f"the service accepted {made:,} rows, and has only {more:,} more records than before: {FEWER}"
-        if more - made > in_doubt:
-            return f"{made:,} rows were created, and the service has {more:,} more records than before: {MORE}"
+        created = self.made
+        if more < created:
+            return f"the service accepted {created:,} rows, and has only {more:,} more records than before: {FEWER}"
+        if more - created > in_doubt:
+            return f"{created:,} rows were created, and the service has {more:,} more records than before: {MORE}"
         return None
 
 
@@ -197,11 +197,11 @@ class Evidence:
             self.was_doubted = True
             self.count.found.setdefault(sent.number, 0)
 
-    def conclude(self, sent: Sent, found: Collection[int]) -> None:
+    def conclude(self, sent: Sent, ordinals: Collection[int]) -> None:
         """Record that a batch is no longer in doubt and that its rows in `found` exist."""
         with self.lock:
             self.count.found.pop(sent.number, None)
-            if found:
+            if ordinals:
                 self._newest_sent = max(self._newest_sent, sent.sent_at)
 
     @property
@@ -216,10 +216,10 @@ class Evidence:
 
     def note_lag(self, seconds: float) -> float:
         """Store a measured delay for later runs, and return the longest so far."""
-        told = float(self._journal.recall("lag") or 0.0)
-        if seconds > told:
+        lag = float(self._journal.recall("lag") or 0.0)
+        if seconds > lag:
             self._journal.remember("lag", seconds)
-        return max(told, seconds)
+        return max(lag, seconds)
 
     def is_newer(self, sent: Sent) -> bool:
         """Whether a known record was sent after this batch fell in doubt, and after each acknowledged batch that the lists hide."""
@@ -239,15 +239,15 @@ class Evidence:
         """Compare the newest page and the total with the job's own count. Sends one request, two without totals. Raises their errors."""
         page = self._reader.page()
         new = [record for record in page.items if self._is_new(record)]
-        in_doubt, made = self._journal.counts()[RowState.IN_DOUBT], self.count.made
+        in_doubt, created = self._journal.counts()[RowState.IN_DOUBT], self.count.made
         is_whole = len(new) < len(page.items) or len(page.items) < SMALLEST_PAGE
         if page.total is not None and self.count.before is not None:
             more: int | None = page.total - self.count.before
         elif not _in_order(page.items) and (len(new) < len(page.items) or not _is_sorted(page.items)):
             more = None
         else:
-            more = len(new) if is_whole else self._count_by_place(made, len(page.items))
-        surplus = more - made if more is not None else None
+            more = len(new) if is_whole else self._count_by_place(created, len(page.items))
+        surplus = more - created if more is not None else None
         return FinalCount(surplus, in_doubt, self._is_current(page.items), new, is_whole, self.count.verdict(more, in_doubt))
 
     def _count_by_place(self, made: int, page_size: int) -> int:
@@ -309,12 +309,12 @@ class Evidence:
         with self.lock:
             if self._clock.now() < sent.known_at + LAGS * self.lag:
                 return False
-            made, is_parked = self.count.made, sent.number in self.count.found
+            created, is_parked = self.count.made, sent.number in self.count.found
             try:
                 page = self._reader.page()
             except CrmctlError:
                 return False
-            if self.count.left(page.total, made, sent.sent_at) == 0 and not self._shows(page.items, sent):
+            if self.count.left(page.total, created, sent.sent_at) == 0 and not self._shows(page.items, sent):
                 self.count.mark(sent.number, page.total, self._clock.now())
                 return True
             view = self.look(sent, thoroughly=True)
@@ -380,7 +380,7 @@ class Evidence:
         recognition = replace(method.recognition_of(sent.creates), altered=self.methods[-1].altered)
         return explain(self._journal, Unexplained(sent.creates, seen, new), recognition, lambda: self._rows_elsewhere(sent))
 
-    def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, left: int) -> Look:
+    def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, unaccounted: int) -> Look:
         """Decide once everything that may be newer than the job has been read. Some new records may remain unexplained."""
         method, sent, controlled = weighing
         assert reading.total is not None
@@ -393,7 +393,7 @@ class Evidence:
             return Look(
                 seen, why="more records have been created since than can be read back", failed=is_cut, hopeless=is_cut, is_cut=is_cut
             )
-        if behind and len(behind) in (unread, left) and not old.extra:
+        if behind and len(behind) in (unread, unaccounted) and not old.extra:
             # The number of surplus records equals the number of old-looking matches: a clock far behind created them.
             seen = replace(seen, found={**seen.found, **behind})
             return self._all_told(sent, seen, reading)
@@ -453,27 +453,27 @@ class Evidence:
 
     def _read(self, method: Method, sent: Sent, *, thoroughly: bool) -> ReadResult:
         recognition = method.recognition_of(sent.creates)
-        made = self.count.made - self.count.found.get(sent.number, 0)
+        created = self.count.made - self.count.found.get(sent.number, 0)
 
         def read(since: float | None) -> ReadResult:
             shows = showing(sent.creates, recognition) if recognition.unique else _never
 
             pages, placed = count(1), dict[str, Record]()
-            found = 0
+            matched = 0
 
             def enough(news: Sequence[Record], total: int | None) -> bool:
-                nonlocal found
+                nonlocal matched
                 page = next(pages)
                 if page >= LONG_READ and not thoroughly:
                     return True
                 # Without usable times, only the count tells whether to keep reading. It also ends a long read.
                 is_timed = thoroughly and method.ahead is not None
-                surplus = None if is_timed and page < LONG_READ else self.count.left(total, made, sent.sent_at)
+                surplus = None if is_timed and page < LONG_READ else self.count.left(total, created, sent.sent_at)
                 if page == LONG_READ and surplus is not None and surplus > 0:
                     new = (total or 0) - (self.count.before or 0)
                     placed.update((record.id, record) for record in self._at_place(sent, new, PLACE_PAGES))
-                    found = len(self._match(recognition, sent, [record for record in placed.values() if self._is_new(record)]).found)
-                return shows([record for record in news if self._is_new(record)], total) or (surplus is not None and surplus <= found)
+                    matched = len(self._match(recognition, sent, [record for record in placed.values() if self._is_new(record)]).found)
+                return shows([record for record in news if self._is_new(record)], total) or (surplus is not None and surplus <= matched)
 
             reading = read_newest(self._reader, self._baseline, since, enough)
             records = {record.id: record for record in (*reversed(placed.values()), *reading.records)}

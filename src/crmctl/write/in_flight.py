@@ -274,8 +274,8 @@ class InFlight:
             while self._is_awaited and not self._interrupt.again and (deadline is None or time.monotonic() < deadline):
                 if self._interrupt.requested and deadline is None:
                     deadline = time.monotonic() + grace
-                    what = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
-                    doubt = f"waiting up to {grace:.0f} s for the answer of {what} under way; Ctrl-C again to leave it in doubt"
+                    requests = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
+                    doubt = f"waiting up to {grace:.0f} s for the answer of {requests} under way; Ctrl-C again to leave it in doubt"
                     self._interrupt.tell(tell, doubt)
                 self._changed.wait(TICK_SECONDS)
             self._interrupt.is_patient = False

@@ -219,8 +219,8 @@ class JobStore:
         """Like `find`, but also return damaged jobs."""
         jobs = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
         if not jobs:
-            said = "there is no job yet" if reference == LAST else f"there is no job {reference!r}"
-            raise NotFoundError(said, hint="crmctl bulk jobs lists them", code="job_not_found")
+            message = "there is no job yet" if reference == LAST else f"there is no job {reference!r}"
+            raise NotFoundError(message, hint="crmctl bulk jobs lists them", code="job_not_found")
         if len(jobs) > 1:
             fitting = ", ".join(sorted(job.id for job in jobs))
             raise UsageError(f"several jobs fit {reference!r}: {fitting}", hint="give more of the name", code="ambiguous_job")
@@ -377,7 +377,7 @@ class ObjectLock:
         return self.store.root / OBJECTS / f"{name}.sqlite"
 
     def _wait(self, base: sqlite3.Connection, clock: Clock, note: Callable[[str], None]) -> None:
-        begun, told = clock.monotonic(), False
+        begun, is_told = clock.monotonic(), False
         while not _lock(base):
             waited = clock.monotonic() - begun
             if waited >= self.patience:
@@ -387,9 +387,9 @@ class ObjectLock:
                     code="import_running",
                     retryable=True,
                 )
-            if not told and ((holder := self._holder) is not None or waited >= TELLING_SECONDS):
+            if not is_told and ((holder := self._holder) is not None or waited >= TELLING_SECONDS):
                 note(f"{holder or UNKNOWN} is importing into {self.object} by key; waiting for its end (--lock-wait 0 does not)")
-                told = True
+                is_told = True
             clock.sleep(min(LOOK_SECONDS, self.patience - waited))
 
     @property

@@ -249,10 +249,10 @@ class Journal:
 
     def kept(self, kind: str, first: int | str | None = None, last: int | str | None = None) -> dict[Any, Any]:
         """Return the values of one kind, in order; from `first` to `last`, if given."""
-        query, asked = "SELECT key, value FROM fact WHERE kind = ?", [kind]
+        query, parameters = "SELECT key, value FROM fact WHERE kind = ?", [kind]
         with self._lock:
             if first is None:
-                facts = self._db.execute(f"{query} ORDER BY key", asked).fetchall()
+                facts = self._db.execute(f"{query} ORDER BY key", parameters).fetchall()
             else:
                 facts = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
             return {key: jsontext.loads(value) for key, value in facts}
@@ -345,13 +345,13 @@ class Journal:
             if verdict.state is BatchState.IN_DOUBT:
                 self._remember_doubts()
 
-    def resolve(self, number: int, found: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
+    def resolve(self, number: int, record_ids: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
         """Settle the rows of a batch in doubt.
 
         `found` are in the service, with their ids if known. `absent` may be sent again. If other rows remain, the batch is UNKNOWN.
         """
         with self._transaction(durable=False):
-            marked = ((RowState.CREATED, RowState.UPDATED, record_id, ordinal, number) for ordinal, record_id in found.items())
+            marked = ((RowState.CREATED, RowState.UPDATED, record_id, ordinal, number) for ordinal, record_id in record_ids.items())
             self._db.executemany(
                 "UPDATE row SET state = CASE WHEN record_id IS NULL THEN ? ELSE ? END, created_id = ?, error = NULL "
                 "WHERE ordinal = ? AND batch = ?",
@@ -359,7 +359,7 @@ class Journal:
             )
             self._db.executemany("DELETE FROM row WHERE ordinal = ? AND batch = ?", ((ordinal, number) for ordinal in absent))
             query = "UPDATE batch SET size = size - ?1, reason = ?2, state = CASE size WHEN ?1 THEN ?3 ELSE ?4 END WHERE no = ?5"
-            self._db.execute(query, (len(found) + len(absent), reason or None, BatchState.RECONCILED, BatchState.UNKNOWN, number))
+            self._db.execute(query, (len(record_ids) + len(absent), reason or None, BatchState.RECONCILED, BatchState.UNKNOWN, number))
 
     def question(self, batches: Mapping[int, Batch], why: str) -> None:
         """Put created rows in doubt again. `batches` holds the rows by the number of the batch that confirmed them."""

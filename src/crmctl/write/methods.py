@@ -105,15 +105,15 @@ class Method:
 def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> frozenset[str] | None:
     """Return the attributes of these rows that the service altered; None unless the records include every row."""
     content = by_content(entries)
-    there = Counter(content.key(record.data) for record in records)
-    missing = [entry for entry, key in zip(entries, content.keys(entries).values(), strict=True) if not there[key]]
+    counts = Counter(content.key(record.data) for record in records)
+    missing = [entry for entry, key in zip(entries, content.keys(entries).values(), strict=True) if not counts[key]]
     keys = {*content.keys(entries).values()}
     rest = {record.id: record for record in records if content.key(record.data) not in keys}
     agreed = pair_altered(missing, [*rest.values()], entries, ()).found
     if len(agreed) < len(missing):
         return None
     pairs = [(entry.data, rest[record_id].data) for entry in missing if (record_id := agreed[entry.ordinal]) is not None]
-    return frozenset(slug for data, there in pairs for slug, value in data.items() if canonical(value) != canonical(there.get(slug)))
+    return frozenset(slug for data, record in pairs for slug, value in data.items() if canonical(value) != canonical(record.get(slug)))
 
 
 class Unexplained(NamedTuple):
@@ -125,13 +125,13 @@ class Unexplained(NamedTuple):
 
 
 def explain(
-    journal: Journal, found: Unexplained, recognition: Recognition, others: Callable[[], Iterable[Entry]]
+    journal: Journal, unexplained: Unexplained, recognition: Recognition, others: Callable[[], Iterable[Entry]]
 ) -> tuple[RecordMatch, int]:
     """Pair unrecognised rows with new records that the service may have altered. `others`: the job's other rows.
 
     Rows that are or become ambiguous are not paired. Also return how many new records belong to no known row.
     """
-    entries, seen, new = found
+    entries, seen, new = unexplained
     known_ids = {
         *filter(None, seen.found.values()),
         *(record_id for ids in seen.extra.values() for record_id in ids),

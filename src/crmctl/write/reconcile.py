@@ -237,9 +237,9 @@ class Reconciler:
         if not updates or (self._journal.header.mode == "delete" and not parked.round):  # deleting twice is harmless
             gone = {*absent, *(entry.ordinal for entry in updates)}
         elif self._journal.header.mode == "delete":
-            there = self._there(updates)
-            record_ids.update(dict.fromkeys(entry.ordinal for entry in updates if there is not None and entry.ordinal not in there))
-            gone = there or set()
+            existing = self._there(updates)
+            record_ids.update(dict.fromkeys(entry.ordinal for entry in updates if existing is not None and entry.ordinal not in existing))
+            gone = existing or set()
             why = UNREAD
         else:
             from crmctl.write.effect import compare
@@ -294,6 +294,6 @@ class Reconciler:
         if why not in self.notes:
             self.notes.append(why)
 
-    def _forget(self, parked: Parked, found: Collection[int]) -> None:
+    def _forget(self, parked: Parked, ordinals: Collection[int]) -> None:
         self._parked.remove(parked)
-        self.evidence.conclude(parked, found)
+        self.evidence.conclude(parked, ordinals)

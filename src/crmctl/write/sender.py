@@ -86,8 +86,8 @@ class Sender:
         self._in_flight.tally_refusal(refusal if failed == len(task.batch) else None)
 
     def _tally(self, verdict: Verdict) -> None:
-        made, changed = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
-        self._context.progress.tally({made: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
+        created_word, changed = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
+        self._context.progress.tally({created_word: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
 
     def _halves(self, task: Task) -> list[Task]:
         return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]
@@ -151,8 +151,8 @@ class Sender:
         if not refused or header.mode == "delete" or any(entry.id is None for entry in entries):
             return False
         images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
-        known = [entry for entry in entries if entry.ordinal in images]
-        record_id, weigh = next(updates_to_show(known, images, self._journal.recall(AS_OF)), ("", None))
+        comparable = [entry for entry in entries if entry.ordinal in images]
+        record_id, weigh = next(updates_to_show(comparable, images, self._journal.recall(AS_OF)), ("", None))
         try:
             record = Reader(self._context.service, header.object_id).record(record_id) if weigh is not None else None
             return weigh is not None and record is not None and weigh(record) is StepStanding.AFTER

@@ -38,7 +38,7 @@ def call_endpoint(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST, PATCH, DELETE ...; GET when left out.")],
     path: Annotated[str | None, typer.Argument(metavar="PATH", help="Path under /api/v1, with its query if it has one.")] = None,
     input: Annotated[str | None, typer.Option("--input", metavar="FILE|-", help="Send the JSON in this file, or from stdin.")] = None,
-    given: Annotated[
+    body_fields: Annotated[
         list[str] | None,
         typer.Option("--field", "-f", metavar="KEY=VALUE", help="Build the body; KEY:=JSON takes any value, dots lead inside."),
     ] = None,
@@ -50,10 +50,10 @@ def call_endpoint(
     objects, /objects and /api/v1/objects are the same path; {people} in it stands for the id of that object. The answer is printed as
     it came, as JSON unless --output says otherwise. With GET, -f makes parameters of the address.
     """
-    if given and input is not None:
+    if body_fields and input is not None:
         raise UsageError("--field and --input exclude each other", hint="leave one of them out")
     verb, address = _target(method, path)
-    body, query = _content(runtime, verb, input, given or [])
+    body, query = _content(runtime, verb, input, body_fields or [])
     address = _with_ids(runtime, address)
     if paginate and (verb != "GET" or include):
         raise UsageError("--paginate is for GET alone, without --include")
@@ -90,7 +90,7 @@ def _with_ids(runtime: Runtime, address: str) -> str:
     """The percent-encoded path, the slugs of objects in braces as their ids. Raises NotFoundError for one that is none."""
     from urllib.parse import quote
 
-    path = re.sub(r"\{([^{}/]+)\}", lambda found: runtime.directory.object_id(found[1]), address)
+    path = re.sub(r"\{([^{}/]+)\}", lambda match: runtime.directory.object_id(match[1]), address)
     return quote(path, safe="%/:?#[]@!$&'()*+,;=~")
 
 

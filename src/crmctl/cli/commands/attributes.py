@@ -67,12 +67,12 @@ def create_attribute(
     config: Json = {"options": options} if options else {}
     if allowed_object:
         config["allowed_object_id"] = runtime.directory.object_id(allowed_object)
-    given = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
-    fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, given | {"config": config or None}, assignments, data)
+    values = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
+    fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, values | {"config": config or None}, assignments, data)
     _check_config(fields)
     runtime.emitter.check_fields(NOUN.view)
     try:
-        made = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
+        attribute = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
     except RejectedError as error:
         from crmctl.models.ids import did_you_mean
         from crmctl.values.attribute_types import TYPES
@@ -80,7 +80,7 @@ def create_attribute(
         kind = str(fields["type"])
         error.hint = error.hint if kind in TYPES else did_you_mean(kind, TYPES) or error.hint
         raise
-    _emit(runtime, made)
+    _emit(runtime, attribute)
 
 
 def _check_config(fields: Json) -> None:

@@ -71,8 +71,8 @@ def logout(runtime: Runtime) -> None:
     removed = remove_credential(profile, runtime.settings.require_origin(), runtime.paths)
     if runtime.environ.get(KEY_VARIABLE):
         runtime.messages.warn(f"{KEY_VARIABLE} is set and still used")
-    said = f"removed the key of profile {profile} from {', '.join(_place(place) for place in removed)}"
-    runtime.done({"profile": profile, "removed": removed}, said if removed else f"profile {profile} had no stored key")
+    message = f"removed the key of profile {profile} from {', '.join(_place(place) for place in removed)}"
+    runtime.done({"profile": profile, "removed": removed}, message if removed else f"profile {profile} had no stored key")
 
 
 @app.command("status", examples=["crmctl auth status", "crmctl auth status --scopes"])
@@ -124,8 +124,8 @@ def switch(runtime: Runtime, profile: Annotated[str, typer.Argument(metavar="PRO
     """Make another profile the default."""
     file = runtime.settings.file
     if profile not in file.profiles:
-        known = ", ".join(sorted(file.profiles)) or "none yet"
-        raise UsageError(f"there is no profile {profile!r}", hint=f"known profiles: {known}", code="unknown_profile")
+        profiles = ", ".join(sorted(file.profiles)) or "none yet"
+        raise UsageError(f"there is no profile {profile!r}", hint=f"known profiles: {profiles}", code="unknown_profile")
     file.set_value("default_profile", profile, None)
     runtime.done({"profile": profile, "baseUrl": file.profiles[profile].get("base_url")}, f"the default profile is now {profile}")
 
@@ -253,11 +253,11 @@ def _with_address(runtime: Runtime) -> Settings:
     settings = replace(runtime.settings, profile=Sourced(runtime.settings.profile.value, "auth login"))
     if settings.base_url.value is not None:
         return settings
-    given = runtime.prompter.text("Base URL of the service", flag="--base-url URL")
+    address = runtime.prompter.text("Base URL of the service", flag="--base-url URL")
     try:
-        return replace(settings, base_url=Sourced(parse_base_url(given), "prompt"))
+        return replace(settings, base_url=Sourced(parse_base_url(address), "prompt"))
     except ValueError as error:
-        raise UsageError(f"the base URL {error}, not {given!r}") from error
+        raise UsageError(f"the base URL {error}, not {address!r}") from error
 
 
 def _read_key(runtime: Runtime, *, from_stdin: bool) -> str:

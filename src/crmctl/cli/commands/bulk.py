@@ -291,5 +291,5 @@ def inspect_file(
     from crmctl.cli.bulk_jobs import inspect_input
     from crmctl.plan.inspect_file import InspectRequest
 
-    given = {**options, "file": file, "mode": mode, "duplicates": duplicates, "match": match, "excel_safe": runtime.excel_safe}
-    inspect_input(runtime, InspectRequest.taken(given, object=object_name))
+    values = {**options, "file": file, "mode": mode, "duplicates": duplicates, "match": match, "excel_safe": runtime.excel_safe}
+    inspect_input(runtime, InspectRequest.taken(values, object=object_name))

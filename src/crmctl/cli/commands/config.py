@@ -86,12 +86,12 @@ def _profile_of(runtime: Runtime, *, may_be_new: bool = False) -> str:
     """Return the current profile. Raises ConfigError for an unknown one, which may be misspelt."""
     from crmctl.config.settings import DEFAULT_PROFILE
 
-    profile, known = runtime.settings.profile, sorted(runtime.settings.file.profiles)
-    if may_be_new or not known or profile.value in (*known, DEFAULT_PROFILE):
+    profile, profiles = runtime.settings.profile, sorted(runtime.settings.file.profiles)
+    if may_be_new or not profiles or profile.value in (*profiles, DEFAULT_PROFILE):
         return profile.value
     raise ConfigError(
         f"there is no profile {profile.value!r} ({profile.source})",
-        hint=f"known profiles: {', '.join(known)}; crmctl config set base_url URL --profile {profile.value} makes it",
+        hint=f"known profiles: {', '.join(profiles)}; crmctl config set base_url URL --profile {profile.value} makes it",
         code="unknown_profile",
     )
 

@@ -78,10 +78,10 @@ class Stage:
     def show(self, command: tuple[str, ...], then: str = "") -> None:
         self.say(self.streams.paint(f"$ crmctl {shlex.join(command)}{then}", "cyan", self.side) + "\n")
 
-    def run(self, *command: str, given: str = "") -> None:
+    def run(self, *command: str, stdin: str = "") -> None:
         """Show and run one command and print its output. Raises CrmctlError when it fails."""
-        self.show(command, " < key.txt" if given else "")
-        done = self._finished((*command, "-o", "table"), given)
+        self.show(command, " < key.txt" if stdin else "")
+        done = self._finished((*command, "-o", "table"), stdin)
         self.say(done.stdout + done.stderr)
 
     def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Any:
@@ -112,12 +112,12 @@ class Stage:
                 except subprocess.TimeoutExpired:
                     process.kill()
 
-    def _finished(self, command: tuple[str, ...], given: str = "", codes: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
+    def _finished(self, command: tuple[str, ...], stdin: str = "", codes: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(  # noqa: S603 - this very program
             [*CRMCTL, *command],
             cwd=self.folder,
             env=self.environment(),
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -149,7 +149,7 @@ def play(stage: Stage) -> Json:
         ready = jsontext.loads(line)
         stage.say(f"listening on {ready['baseUrl']}\n")
         stage.title("Sign in. The key comes from stdin, never from the command line.")
-        stage.run("auth", "login", "--base-url", ready["baseUrl"], "--with-key", "--insecure-storage", given=ready["apiKey"])
+        stage.run("auth", "login", "--base-url", ready["baseUrl"], "--with-key", "--insecure-storage", stdin=ready["apiKey"])
         return _work(stage)
 
 

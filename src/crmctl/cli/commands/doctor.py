@@ -161,10 +161,10 @@ def keyring(_runtime: Runtime) -> Check:
 
 def completions(runtime: Runtime) -> Check:
     home = Path(runtime.environ.get("HOME", "~")).expanduser()
-    known = (".local/share/bash-completion/completions/crmctl", ".zfunc/_crmctl", ".config/fish/completions/crmctl.fish")
-    found = [str(home / name) for name in known if (home / name).exists()]
-    if found:
-        return Check("completions", "ok", ", ".join(found))
+    places = (".local/share/bash-completion/completions/crmctl", ".zfunc/_crmctl", ".config/fish/completions/crmctl.fish")
+    installed = [str(home / name) for name in places if (home / name).exists()]
+    if installed:
+        return Check("completions", "ok", ", ".join(installed))
     return Check("completions", "ok", "not found in the usual places", "crmctl completion --help says how to install them")
 
 
@@ -227,8 +227,8 @@ def _clock(runtime: Runtime, answer: Answer) -> Check:
 
 
 def _rate_limit(answer: Answer) -> Check:
-    limit, left = answer.headers.get("x-ratelimit-limit"), answer.headers.get("x-ratelimit-remaining")
-    if limit is None or left is None:
+    limit, remaining = answer.headers.get("x-ratelimit-limit"), answer.headers.get("x-ratelimit-remaining")
+    if limit is None or remaining is None:
         return Check("rate limit", "warning", "the service sends no rate limit headers: requests are paced blindly")
-    is_unlimited = limit == left and limit.isdecimal() and int(limit) >= UNLIMITED
-    return Check("rate limit", "ok", "no limit" if is_unlimited else f"{left} of {limit} requests left")
+    is_unlimited = limit == remaining and limit.isdecimal() and int(limit) >= UNLIMITED
+    return Check("rate limit", "ok", "no limit" if is_unlimited else f"{remaining} of {limit} requests left")

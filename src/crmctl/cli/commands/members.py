@@ -45,11 +45,11 @@ def remove_member(runtime: Runtime, who: MemberArgument) -> None:
     runtime.emitter.check_result({"deleted": 1, "keys": []})
     member = find_member(runtime, runtime.crm.list_members(), who)
     user = member.user
-    what = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"
-    runtime.confirm(f"Remove {what}")
+    description = f"the {member.role} {user.name} ({user.email})" if user else f"the member {member.id}"
+    runtime.confirm(f"Remove {description}")
     answer = runtime.crm.extension("DELETE /members/{memberId}", member.id)
     keys = answer.json().get("keys") or []
-    runtime.done({"deleted": 1, "keys": keys}, f"removed {what}")
+    runtime.done({"deleted": 1, "keys": keys}, f"removed {description}")
     if keys:
         named = ", ".join(f"{key['name']} ({key['id']})" for key in keys)
         runtime.messages.warn(f"API keys that this member made still work: {named}; the console revokes keys")

@@ -201,16 +201,16 @@ def changes(
     if not no_sync:
         sync_mirror(context, SyncRequest([name] if name else []))
     with _open(place) as mirror:
-        found = read_changes(mirror, name, since, runtime.clock, survivors_of(context))
+        reading = read_changes(mirror, name, since, runtime.clock, survivors_of(context))
         if file is None:
-            for change in found:
+            for change in reading:
                 runtime.streams.write_out(jsontext.dumps(change) + "\n")
         elif file.endswith(".parquet"):
-            token = write_parquet(Path(file), found)
+            token = write_parquet(Path(file), reading)
             runtime.done({"file": file, "token": token}, token)
         else:
             with whole_file(Path(file), mode=0o600) as text:
-                for change in found:
+                for change in reading:
                     text.write(jsontext.dumps(change) + "\n")
             runtime.done({"file": file, "token": change["token"]}, str(change["token"]))
 

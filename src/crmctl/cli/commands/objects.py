@@ -30,10 +30,10 @@ def list_objects(runtime: Runtime) -> None:
 @app.command("get", examples=["crmctl objects get people", "crmctl objects get people -q 'attributes[].slug'"])
 def get_object(runtime: Runtime, object_name: ObjectArgument) -> None:
     """Show one object with its attributes."""
-    found, attributes = on_object(runtime, object_name, runtime.crm.get_object)
-    item = dict(found.wire)
+    crm_object, attributes = on_object(runtime, object_name, runtime.crm.get_object)
+    item = dict(crm_object.wire)
     if attributes is None:
-        item["attributes"] = [attribute.wire for attribute in runtime.crm.list_attributes(found.id)]
+        item["attributes"] = [attribute.wire for attribute in runtime.crm.list_attributes(crm_object.id)]
     runtime.emitter.emit_item(item, NOUN.view)
 
 
@@ -55,8 +55,8 @@ def create_object(
     data: DataOption = None,
 ) -> None:
     """Create a custom object."""
-    given = {"slug": slug, "singularName": singular_name, "pluralName": plural_name, "description": description}
-    fields = plain_fields(runtime, given, assignments, data)
+    values = {"slug": slug, "singularName": singular_name, "pluralName": plural_name, "description": description}
+    fields = plain_fields(runtime, values, assignments, data)
     runtime.emitter.check_fields(NOUN.view)
     _emit(runtime, runtime.crm.create_object(fields).wire)
 

@@ -101,8 +101,8 @@ def verify_org(
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
     records = sum(opened.manifest.records.values())
-    what = "was restored and is the same" if drill else "is complete"
-    runtime.messages.note(f"{folder} {what}: {counted(records, 'record')}, as of {opened.manifest.as_of}")
+    outcome = "was restored and is the same" if drill else "is complete"
+    runtime.messages.note(f"{folder} {outcome}: {counted(records, 'record')}, as of {opened.manifest.as_of}")
     return ExitCode.OK
 
 
@@ -171,13 +171,13 @@ def diff_org(
         changes = list(compared.changes())
         schema = compared.schema
     rows = [
-        *(OrgChange("schema", each.place, "", None, {str(each.action): (None, each.summary)}).to_document() for each in schema),
+        *(OrgChange("schema", change.place, "", None, {str(change.action): (None, change.summary)}).to_document() for change in schema),
         *(change.to_document() for change in changes),
     ]
     if report == "markdown":
         runtime.streams.write_out(report_text(changes, schema, f"{folder} and {other or 'the service'}") + "\n")
     elif report == "json":
-        runtime.emitter.emit_result({"schema": [each.wire() for each in schema], "changes": rows[len(schema) :]})
+        runtime.emitter.emit_result({"schema": [change.wire() for change in schema], "changes": rows[len(schema) :]})
     else:
         runtime.emitter.emit_rows(rows, "differences", first=("change", "object", "id", "values"))
     runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
@@ -251,7 +251,7 @@ def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
     for change in plan.schema_changes:
         yield f"{change.action} {change.place}: {change.summary}"
     for name, part in (*plan.records.items(), *plan.others.items()):
-        if said := [f"{count:,} to {word}" for word, count in vars(part).items() if count and word != "unchanged"]:
-            yield f"{name}: {', '.join(said)}, {part.unchanged:,} unchanged"
+        if counts := [f"{count:,} to {word}" for word, count in vars(part).items() if count and word != "unchanged"]:
+            yield f"{name}: {', '.join(counts)}, {part.unchanged:,} unchanged"
     if plan.coverage:
         yield f"not in the folder: {', '.join(str(row.get('content')) for row in plan.coverage)}"

@@ -51,10 +51,12 @@ def show_results(
 
         check_chart(runtime)
     identity = find_item(runtime, NOUN, report).id
-    found = runtime.crm.get_report_run(identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report))
-    if found.status is not None and found.status != "completed":
-        runtime.messages.warn(f"the status of run {found.id} is {found.status}")
-    _emit(runtime, results_of(found.wire), chart=chart)
+    report_run = runtime.crm.get_report_run(
+        identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report)
+    )
+    if report_run.status is not None and report_run.status != "completed":
+        runtime.messages.warn(f"the status of run {report_run.id} is {report_run.status}")
+    _emit(runtime, results_of(report_run.wire), chart=chart)
 
 
 @app.command("init", examples=["crmctl reports init > reports.yaml"])

@@ -48,8 +48,8 @@ def diff_schema(
     from crmctl.output.views import SCHEMA_CHANGES
 
     changes, _, _ = _compare(runtime, file, prune=prune)
-    found = runtime.emitter.emit_items([change.wire() for change in changes], SCHEMA_CHANGES)
-    return ExitCode.DIFFERENT if found and exit_code else ExitCode.OK
+    has_changes = runtime.emitter.emit_items([change.wire() for change in changes], SCHEMA_CHANGES)
+    return ExitCode.DIFFERENT if has_changes and exit_code else ExitCode.OK
 
 
 @app.command(
@@ -64,12 +64,12 @@ def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = Fals
     """
     from crmctl.schema.apply import ChangeAction, apply, refuse_conflicts, steps
 
-    changes, wanted, present = _compare(runtime, file, prune=prune)
+    changes, document, present = _compare(runtime, file, prune=prune)
     refuse_conflicts(changes)
     if runtime.dry_run:
         from crmctl.cli.preview import API, show_requests
 
-        requests = [step.wire() for step in steps(wanted, present, changes)]
+        requests = [step.wire() for step in steps(document, present, changes)]
         requests = [request | {"path": API + request["path"]} for request in requests]
         show_requests(runtime, requests, {"dryRun": True, "requests": requests})
         return
@@ -82,7 +82,7 @@ def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = Fals
         runtime.messages.note(f"{change.action}d {change.place}")
 
     try:
-        apply(runtime.crm, wanted, changes, present, done)
+        apply(runtime.crm, document, changes, present, done)
     finally:
         if made:
             runtime.directory.forget()
@@ -95,6 +95,6 @@ def _compare(runtime: Runtime, file: str, *, prune: bool) -> tuple[list[SchemaCh
     from crmctl.schema.apply import compare
     from crmctl.schema.schema_document import read_schema, read_service
 
-    wanted = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
-    present = read_service(runtime.crm, [spec.slug for spec in wanted.objects])
-    return compare(wanted, present, prune=prune), wanted, present
+    document = read_schema(read_input(runtime, file), "stdin" if file == "-" else file)
+    present = read_service(runtime.crm, [spec.slug for spec in document.objects])
+    return compare(document, present, prune=prune), document, present

@@ -112,7 +112,7 @@ def run_service(
 
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
-    runtime, said = _source(ctx)
+    runtime, texts = _source(ctx)
     double = test_double_options(ctx, ephemeral, DoubleOptions(fixture, seed, clock, tuple(fault or ())))
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
@@ -121,15 +121,15 @@ def run_service(
         port=port,
         rate_limit=rate_limit,
         rate_window=rate_window,
-        public_url=_public_url(said("public_url"), public_url),
-        request_log=_request_log(runtime, said("log"), log),
+        public_url=_public_url(texts("public_url"), public_url),
+        request_log=_request_log(runtime, texts("log"), log),
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
-        metrics=_switch(said("metrics"), metrics),
-        docs=_switch(said("docs"), docs),
-        kept=Kept(**_amounts(said("keep"), keep, ("history", "requests", "audit"), int(DAY))),
-        quotas=Quotas(**_amounts(said("quota"), quota, ("files", "results"), 1024**2)),
+        metrics=_switch(texts("metrics"), metrics),
+        docs=_switch(texts("docs"), docs),
+        kept=Kept(**_amounts(texts("keep"), keep, ("history", "requests", "audit"), int(DAY))),
+        quotas=Quotas(**_amounts(texts("quota"), quota, ("files", "results"), 1024**2)),
     )
     if double is not None:
         serve_double(runtime, _own(ctx, settings), double)
@@ -186,10 +186,10 @@ def _s3_settings(prefix: str | None, endpoint: str | None, region: str | None) -
 def _source(ctx: typer.Context) -> tuple[Runtime, Callable[[str], str]]:
     """Return the runtime, and a function that names an option as the user gave it: flag or variable. Warns of unknown variables."""
     runtime: Runtime = ctx.obj
-    known = [f"{PREFIX}_{parameter.name.upper()}" for parameter in ctx.command.params if parameter.name]
+    variables = [f"{PREFIX}_{parameter.name.upper()}" for parameter in ctx.command.params if parameter.name]
     for name in sorted(runtime.environ):
-        if name.startswith(f"{PREFIX}_") and name not in known:
-            meant = nearest(name, known)
+        if name.startswith(f"{PREFIX}_") and name not in variables:
+            meant = nearest(name, variables)
             runtime.messages.warn(f"{name} is no option of serve and changes nothing{f'; did you mean {meant}?' if meant else ''}")
     return runtime, lambda name: environment_variable(ctx, name) or f"--{name.replace('_', '-')}"
 
@@ -210,15 +210,15 @@ def _switch(option: str, said: str) -> bool:
 
 def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> Json:
     """Return `["history=30"]` as `{"history": 30 * unit}`. Raises UsageError."""
-    found = {}
-    for each in said or ():
-        kind, _, amount = each.partition("=")
+    amounts = {}
+    for text in said or ():
+        kind, _, amount = text.partition("=")
         if kind not in kinds or not re.fullmatch(r"[0-9]{1,9}", amount, re.ASCII):
             raise UsageError(
-                f"{option} must be KIND=NUMBER, not {each!r}", hint=f"kinds: {', '.join(kinds)}; for example {option} {kinds[0]}=30"
+                f"{option} must be KIND=NUMBER, not {text!r}", hint=f"kinds: {', '.join(kinds)}; for example {option} {kinds[0]}=30"
             )
-        found[kind] = int(amount) * unit
-    return found
+        amounts[kind] = int(amount) * unit
+    return amounts
 
 
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:

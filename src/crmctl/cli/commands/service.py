@@ -41,8 +41,8 @@ def list_members(runtime: Runtime, data: DataOption = None, database_url: Databa
         from crmctl.service.store import members
 
         now = runtime.clock.now()
-        found, access = engine.read(lambda tx: (members.list_members(tx), members.access_of_members(tx, now=now)))
-    rows = [_describe_member(member) | {"access": access.get(member["id"], "none")} for member in found]
+        member_rows, access = engine.read(lambda tx: (members.list_members(tx), members.access_of_members(tx, now=now)))
+    rows = [_describe_member(member) | {"access": access.get(member["id"], "none")} for member in member_rows]
     runtime.emitter.emit_rows(rows, "members", first=("name", "email", "role", "access", "id"))
 
 
@@ -69,8 +69,8 @@ def invite_member(
         from crmctl.service.store import members
 
         def invite(tx: Tx) -> Json:
-            made = members.create_member(tx, name=name or email, email=email, role=role, ids=new_id, now=runtime.clock.now())
-            return _linked(runtime, tx, made)
+            member = members.create_member(tx, name=name or email, email=email, role=role, ids=new_id, now=runtime.clock.now())
+            return _linked(runtime, tx, member)
 
         described = write(runtime, engine, invite)
     _emit(runtime, described)
@@ -86,10 +86,10 @@ def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = No
         from crmctl.service.store import members
 
         def reset(tx: Tx) -> Json:
-            known = members.find_member_by_email(tx, email)
-            if known is None:
+            member = members.find_member_by_email(tx, email)
+            if member is None:
                 raise NotFoundError(f"there is no member {email!r}", hint="crmctl service members list")
-            return _linked(runtime, tx, known)
+            return _linked(runtime, tx, member)
 
         described = write(runtime, engine, reset)
     _emit(runtime, described)
@@ -144,11 +144,11 @@ def backup(
 
             place = RemotePlace(target)
             with tempfile.TemporaryDirectory(prefix="crmctl-backup-") as folder:
-                made = make_backup(engine, settings, Path(folder) / "backup", runtime.clock)
+                archive = make_backup(engine, settings, Path(folder) / "backup", runtime.clock)
                 place.put(Path(folder) / "backup")
         else:
-            made = make_backup(engine, settings, Path(target), runtime.clock)
-    _show(runtime, {"file": target}, made.wire())
+            archive = make_backup(engine, settings, Path(target), runtime.clock)
+    _show(runtime, {"file": target}, archive.wire())
 
 
 def restore(
@@ -196,13 +196,13 @@ def _is_remote(place: str) -> bool:
     return place.startswith("s3://")
 
 
-def _show(runtime: Runtime, about: Json, found: Json) -> None:
+def _show(runtime: Runtime, about: Json, wire: Json) -> None:
     from crmctl.values.moments import in_a_sentence
 
-    as_of = in_a_sentence(str(found["createdAt"]), runtime.clock.now())
-    size = f", {size_text(found['bytes'])}" if "bytes" in found else ""
-    text = f"{about['file']}: {found['records']:,} records, {found['files']:,} uploaded files{size}, as of {as_of}"
-    runtime.emitter.emit_result(about | found, text=text)
+    as_of = in_a_sentence(str(wire["createdAt"]), runtime.clock.now())
+    size = f", {size_text(wire['bytes'])}" if "bytes" in wire else ""
+    text = f"{about['file']}: {wire['records']:,} records, {wire['files']:,} uploaded files{size}, as of {as_of}"
+    runtime.emitter.emit_result(about | wire, text=text)
 
 
 def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, database_url: str | None) -> None:
@@ -218,14 +218,14 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         from crmctl.service.faults import NotFound
         from crmctl.service.store import objects, record_history
 
-        found = engine.read(lambda tx: objects.find_object_by_slug(tx, slug))
-        if found is None:
+        crm_object = engine.read(lambda tx: objects.find_object_by_slug(tx, slug))
+        if crm_object is None:
             raise NotFound(f"there is no object with the slug {slug!r}")
-        candidates = engine.read(lambda tx: record_history.find_candidates(tx, found["id"], moment, now=runtime.clock.now()))
+        candidates = engine.read(lambda tx: record_history.find_candidates(tx, crm_object["id"], moment, now=runtime.clock.now()))
         if candidates.ids:
             runtime.confirm(f"Take {len(candidates.ids):,} records of {slug} back to {to_wire(to_micros(moment))}")
         restored = record_history.restore(
-            candidates, lambda work: write(runtime, engine, work), found["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
+            candidates, lambda work: write(runtime, engine, work), crm_object["id"], lambda: {"ids": new_id, "now": runtime.clock.now()}
         )
     counts = {name: restored.counts[name] for name in ("created", "updated", "deleted", "unchanged")}
     summary: Json = {"dryRun": True} if runtime.dry_run else {}
@@ -266,10 +266,10 @@ def list_requests(
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import logs
 
-        found = engine.read(
+        entries = engine.read(
             lambda tx: logs.list_requests(tx, limit, key_id=key, request_id=request, status=400 if failed else None, since=moment)
         )
-    rows = [each | {"key": each["key"] and each["key"].get("name", each["key"]["id"])} for each in found]
+    rows = [entry | {"key": entry["key"] and entry["key"].get("name", entry["key"]["id"])} for entry in entries]
     runtime.emitter.emit_rows(rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
 
 
@@ -289,8 +289,8 @@ def list_audit(
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import logs
 
-        found = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
-    rows = [each | {"by": each["by"] and each["by"].get("name", each["by"]["type"])} for each in found]
+        entries = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
+    rows = [entry | {"by": entry["by"] and entry["by"].get("name", entry["by"]["type"])} for entry in entries]
     runtime.emitter.emit_rows(rows, "entries", first=("at", "by", "action", "about"))
 
 
@@ -336,8 +336,8 @@ def list_keys(runtime: Runtime, data: DataOption = None, database_url: DatabaseO
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.store import keys as store
 
-        found = engine.read(store.list_keys)
-    rows = [_describe(key) for key in found]
+        api_keys = engine.read(store.list_keys)
+    rows = [_describe(key) for key in api_keys]
     runtime.emitter.emit_rows(rows, "keys", first=("name", "scopes", "id", "expiresAt", "revokedAt"))
 
 
@@ -423,8 +423,8 @@ def dump_definitions(runtime: Runtime, data: DataOption = None, database_url: Da
         from crmctl.values import yaml_text
 
         sections = engine.read(dump_sections)
-    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
-    if asked == "yaml":
+    output_format = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else "yaml")
+    if output_format == "yaml":
         runtime.streams.write_out(yaml_text.dumps(sections))
     else:
         runtime.emitter.emit_result(sections)

@@ -208,12 +208,12 @@ def verify_delivery(
     from crmctl.models.signatures import SignatureError, read_headers, verify
 
     key = signing_secret(runtime, secret)
-    found = parse_saved_headers(read_input(runtime, headers).decode("utf-8", "replace")) if headers is not None else {}
-    given = {"webhook-id": message_id, "webhook-timestamp": timestamp, "webhook-signature": signature}
-    found |= {name: value for name, value in given.items() if value is not None}
+    saved = parse_saved_headers(read_input(runtime, headers).decode("utf-8", "replace")) if headers is not None else {}
+    values = {"webhook-id": message_id, "webhook-timestamp": timestamp, "webhook-signature": signature}
+    saved |= {name: value for name, value in values.items() if value is not None}
     body = read_input(runtime, body_file)
     try:
-        signed = read_headers(found)
+        signed = read_headers(saved)
         now = runtime.clock.now()
         verify(key, signed, body, now if tolerance is not None else _moment(signed.timestamp), tolerance if tolerance is not None else 1.0)
     except SignatureError as error:
@@ -242,11 +242,11 @@ LAST_ANSWERS = 5.0
 """Seconds to answer deliveries received before the end."""
 
 
-def signing_secret(runtime: Runtime, given: str | None, variable: str = SECRET_VARIABLE) -> str:
+def signing_secret(runtime: Runtime, option: str | None, variable: str = SECRET_VARIABLE) -> str:
     """Return the secret from --secret or the environment. Raises UsageError for a missing or malformed one."""
     from crmctl.models.signatures import SignatureError, key_of
 
-    secret = (given or runtime.environ.get(variable) or "").strip()
+    secret = (option or runtime.environ.get(variable) or "").strip()
     if not secret:
         how = f"set {variable}" + (" or pass --secret" if variable == SECRET_VARIABLE else "")
         raise UsageError("the signing secret is missing", hint=f"{how}; the portal shows it")

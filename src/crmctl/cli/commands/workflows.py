@@ -53,17 +53,17 @@ def run_workflow(
 
     if wait_timeout is not None and not (wait and 0 <= wait_timeout < 1e7):
         raise UsageError("--wait-timeout is a number of seconds from 0 on, and goes with --wait")
-    given = read_json_object(runtime, data) if data is not None else None
+    values = read_json_object(runtime, data) if data is not None else None
     if wait:
         runtime.emitter.check_fields(NOUN.runs_view)
     else:
         runtime.emitter.check_result({"message": "", "workflowId": "", "workflowName": ""})
-    found = _enabled(runtime, workflow, look=wait)
+    item = _enabled(runtime, workflow, look=wait)
     if wait:
-        run_and_wait(runtime, found, given, WAIT_SECONDS if wait_timeout is None else wait_timeout)
+        run_and_wait(runtime, item, values, WAIT_SECONDS if wait_timeout is None else wait_timeout)
     else:
-        started, _ = runtime.crm.run_workflow(found.id, given)
-        empty = {"workflowId": found.id} | ({"workflowName": found.name} if found.name else {})
+        started, _ = runtime.crm.run_workflow(item.id, values)
+        empty = {"workflowId": item.id} | ({"workflowName": item.name} if item.name else {})
         runtime.emitter.emit_result(started.wire or empty, text=started.message or "the workflow was started")
 
 
@@ -72,13 +72,13 @@ def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
     from crmctl.errors import RejectedError
     from crmctl.models.resources import Workflow
 
-    found = Workflow.parse(find_item(runtime, NOUN, text).wire)
-    if look and found.name is None:
-        found = runtime.crm.get_workflow(found.id)
-    if found.enabled is False:
-        name = found.name or found.id
+    item = Workflow.parse(find_item(runtime, NOUN, text).wire)
+    if look and item.name is None:
+        item = runtime.crm.get_workflow(item.id)
+    if item.enabled is False:
+        name = item.name or item.id
         raise RejectedError(f"the workflow {name!r} is disabled", code="workflow_disabled", hint="it can be run once it is enabled")
-    return found
+    return item
 
 
 def run_and_wait(runtime: Runtime, workflow: Workflow, data: Json | None, seconds: float) -> None:

@@ -230,7 +230,7 @@ class FilterReader:
 
     def read(self, conditions: Sequence[str | Condition]) -> RecordFilter:
         """Return one filter for all conditions. Raises UsageError for a malformed or mistaken condition, and the errors of look-ups."""
-        whole = RecordFilter()
+        record_filter = RecordFilter()
         clauses = [
             parse_clause(condition)
             if isinstance(condition, str)
@@ -238,8 +238,8 @@ class FilterReader:
             for condition in conditions
         ]
         for clause in clauses:
-            whole = whole & self.read_clause(clause)
-        return whole
+            record_filter = record_filter & self.read_clause(clause)
+        return record_filter
 
     def read_clause(self, clause: Clause) -> RecordFilter:
         """Return the filter of one condition. Raises like `read`."""

@@ -126,12 +126,12 @@ class RecordGroups:
     """Rows of a count, one for each group, the largest first."""
 
     def __init__(
-        self, context: QueryContext, object_name: str, wanted: RecordFilter, measures: Measures, attributes: dict[str, Attribute]
+        self, context: QueryContext, object_name: str, record_filter: RecordFilter, measures: Measures, attributes: dict[str, Attribute]
     ) -> None:
         """Raises UsageError for an unknown attribute and for a measure without numbers."""
         self._context = context
         self._object = object_name
-        self._wanted = wanted
+        self._wanted = record_filter
         self._measures = measures
         self._attributes = attributes
         self._by = [self._read_by(name) for name in measures.by]
@@ -280,8 +280,8 @@ class RecordGroups:
         """Return one number, or a list of one for each of several currencies."""
         codes = self.codes[slug]
         if len(codes) > 1:
-            held = ((code, group.amounts.get((slug, code or None))) for code in codes)
-            return [{"currency": code or None, "value": as_number(MEASURES[measure](amounts))} for code, amounts in held if amounts]
+            amounts_held = ((code, group.amounts.get((slug, code or None))) for code in codes)
+            return [{"currency": code or None, "value": as_number(MEASURES[measure](amounts))} for code, amounts in amounts_held if amounts]
         return as_number(MEASURES[measure](group.amounts.get((slug, codes[0] or None)) if codes else None))
 
 
@@ -289,8 +289,10 @@ def as_number(number: Decimal | None) -> int | Decimal | None:
     """Return an exact number as JSON has it."""
     if number is None:
         return None
-    whole = number.to_integral_value()
-    return int(whole) if whole == number else Decimal(plain_decimal(number.normalize(Context(prec=max(1, len(number.as_tuple().digits))))))
+    integer = number.to_integral_value()
+    return (
+        int(integer) if integer == number else Decimal(plain_decimal(number.normalize(Context(prec=max(1, len(number.as_tuple().digits))))))
+    )
 
 
 def sample(query: RecordQuery, count: int, seed: int | None) -> list[Record]:

@@ -175,15 +175,20 @@ class RecordQuery:
     """
 
     def __init__(
-        self, context: QueryContext, object_name: str, wanted: RecordFilter, order: ListOrder | None = None, purpose: str | None = None
+        self,
+        context: QueryContext,
+        object_name: str,
+        record_filter: RecordFilter,
+        order: ListOrder | None = None,
+        purpose: str | None = None,
     ) -> None:
         self.context = context
         self.object_name = object_name
-        self.wanted = wanted
+        self.wanted = record_filter
         self.order = order or ListOrder()
         self.total: int | None = None
         """Number of matching records, if known without reading all of them."""
-        self.has_body = wanted.needs_body
+        self.has_body = record_filter.needs_body
         self._purpose = purpose
         self._trust = _Trust()
         self._has_strays = False
@@ -287,9 +292,9 @@ class RecordQuery:
         sort = self.order.sort or "created_at"
         return not self.wanted.local_conditions and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
 
-    def _within(self, found: Iterator[Record]) -> Iterator[Record]:
+    def _within(self, records: Iterator[Record]) -> Iterator[Record]:
         """Drop records outside the bounds. A list sorted by the bound's time ends with the first record beyond it."""
-        for record in found:
+        for record in records:
             if all(bound.admits(record) for bound in self.wanted.bounds):
                 yield record
             elif self._is_in_order and any(self._is_beyond(bound, record) for bound in self.wanted.bounds):
@@ -436,8 +441,8 @@ class RecordQuery:
         if not requests or not (self._decides_here or self._purpose):
             return False
         if stop is not None and self.order.key is None:
-            held = merged([reader.first for reader in readers], self._list_order)
-            if sum(1 for record in self._within(held) if self._admits(record)) >= stop:
+            listed = merged([reader.first for reader in readers], self._list_order)
+            if sum(1 for record in self._within(listed) if self._admits(record)) >= stop:
                 return False
         count = sum(reader.total or 0 for reader in readers)
         many = f"{count:,} records" if count else "records"
@@ -447,10 +452,10 @@ class RecordQuery:
     def _what(self) -> str:
         return self._purpose or ("to sort them here" if self.order.key is not None else "to see which match")
 
-    def _sorted(self, found: Iterator[Record]) -> Iterator[Record]:
+    def _sorted(self, listed: Iterator[Record]) -> Iterator[Record]:
         key = self.order.key
         assert key is not None
-        records = list(found)
+        records = list(listed)
         self.order.prepare(records)
         pairs = [(key(record), record) for record in records]
         self.total = len(pairs)

@@ -195,9 +195,9 @@ class _Step:
     def expand(self, data: Sequence[Json]) -> None:
         ids = list(dict.fromkeys(record_id for values in data for record_id in reference_ids(values.get(self.slug))))
         self._related.read(ids)
-        there = [record for record_id in ids if (record := self._related[record_id]) is not None]
-        wires = self._deeper.expand([record.wire for record in there])
-        by_id = {record.id.lower(): wire for record, wire in zip(there, wires, strict=True)}
+        records = [record for record_id in ids if (record := self._related[record_id]) is not None]
+        wires = self._deeper.expand([record.wire for record in records])
+        by_id = {record.id.lower(): wire for record, wire in zip(records, wires, strict=True)}
         for values in data:
             value = values.get(self.slug)
             if value not in (None, "", []):
@@ -205,10 +205,10 @@ class _Step:
                 values[self.slug] = objects if isinstance(value, list) else next(iter(objects), None)
 
     def _object(self, record_id: str, wire: Wire | None) -> Json:
-        held = wire or {}
-        inner = held.get("data") or {}
-        asked = {head: held.get(head) if head in OF_EVERY_RECORD else inner.get(head) for head in self._heads}
-        return {**asked, "id": record_id}
+        fields = wire or {}
+        inner = fields.get("data") or {}
+        values = {head: fields.get(head) if head in OF_EVERY_RECORD else inner.get(head) for head in self._heads}
+        return {**values, "id": record_id}
 
 
 def label_of(record: Record, attributes: Iterable[Attribute]) -> str:
@@ -228,9 +228,9 @@ MOST_CHECKED = 5
 """Most ids that crmctl looks up."""
 
 
-def dangling_ids(context: QueryContext, object_name: str, wanted: RecordFilter) -> Iterator[tuple[str, str]]:
+def dangling_ids(context: QueryContext, object_name: str, record_filter: RecordFilter) -> Iterator[tuple[str, str]]:
     """Yield slug and id of every reference in the filter that names no record."""
-    conditions = [*wanted.conditions, *(condition for choice in wanted.choices for condition in choice.conditions)]
+    conditions = [*record_filter.conditions, *(condition for choice in record_filter.choices for condition in choice.conditions)]
     equal = [condition for condition in conditions if condition.operator is Operator.EQUALS and is_uuid(condition.value)]
     if not equal:
         return

@@ -131,14 +131,14 @@ class SharedBudget(Budget):
         if is_news:
             self._note(f"rate limit: waiting {until - now:.0f} s until {clock_time(self._clock.now(), until - now)}")
 
-    def _check_patience(self, needed: float, patience: float, left: float) -> None:
+    def _check_patience(self, needed: float, patience: float, seconds: float) -> None:
         if needed <= patience:
             return
         raise RateLimitedError(
-            f"the rate limit leaves no request before {clock_time(self._clock.now(), left)}, which is longer than --max-wait",
+            f"the rate limit leaves no request before {clock_time(self._clock.now(), seconds)}, which is longer than --max-wait",
             hint="--max-wait SECONDS waits longer",
             retryable=True,
-            retry_after=left,
+            retry_after=seconds,
         )
 
     def _use(self, work: Callable[[Ledger], T]) -> T:

@@ -288,12 +288,12 @@ def learn(learned: Learned, exchange: Exchange) -> Learned:
 
 def _block(learned: Learned, exchange: Exchange) -> Learned:
     """Stop all requests until the service's moment, then let one go first. Forget that the window slides."""
-    asked = retry_after(exchange.headers, exchange.wall)
-    wait = asked if asked is not None else 1.0
+    seconds = retry_after(exchange.headers, exchange.wall)
+    wait = seconds if seconds is not None else 1.0
     again = learned.probing > 0 and exchange.sent >= learned.blocked_until
     spent = not (_number(exchange.headers.get("x-ratelimit-remaining")) or 0) > 0
     # With requests left, another limit than this window refused: its end does not matter.
-    if spent and learned.edge < NEVER and (asked is None or again or not learned.drops):
+    if spent and learned.edge < NEVER and (seconds is None or again or not learned.drops):
         wait = max(wait, learned.edge - exchange.done)
     until = max(learned.blocked_until, exchange.done + wait)
     return replace(learned, drops=0, gone=NEVER, blocked_until=until, probing=learned.probing + 1 if again else 1, even_from=until)
@@ -324,10 +324,10 @@ def _read(learned: Learned, exchange: Exchange) -> Learned:
     return replace(learned, remaining=requests, asked=exchange.sent, heard=exchange.done, foreign=foreign)
 
 
-def _learn_drops(learned: Learned, exchange: Exchange, left: int, used: int) -> Learned:
+def _learn_drops(learned: Learned, exchange: Exchange, requests: int, used: int) -> Learned:
     """Recognise a sliding window: some requests have left it and some have not. It is no longer than the age of the youngest that left."""
     is_later = exchange.status != 429 and learned.remaining >= 0 and exchange.sent >= learned.heard
-    youngest = exchange.sent_before(used) if is_later and left >= learned.remaining and used > exchange.since else None
+    youngest = exchange.sent_before(used) if is_later and requests >= learned.remaining and used > exchange.since else None
     if youngest is None:
         return learned
     return replace(learned, drops=learned.drops + 1, gone=min(learned.gone, exchange.done - youngest))

@@ -170,13 +170,13 @@ def _place_files(source: Path, target: Path) -> list[Path]:
     Raises UsageError if there are files that the backup does not have.
     """
     members = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
-    there = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
-    if there - members:
+    existing = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    if existing - members:
         raise UsageError(f"there are uploaded files in {target} that are not in the backup", hint="--data DIR, where there is none yet")
-    for path in sorted(members - there):
+    for path in sorted(members - existing):
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).replace(target / path)
-    return [target / path for path in sorted(members - there)]
+    return [target / path for path in sorted(members - existing)]
 
 
 def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock) -> Backup:

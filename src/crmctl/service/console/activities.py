@@ -60,10 +60,10 @@ def _linked(tx: Tx, visit: Visit) -> list[dict[str, str]]:
     name = visit.text("record")
     if not name:
         return []
-    known = next((known for known in visit.objects if known["slug"] == visit.text("object")), None)
-    if known is None:
+    crm_object = next((crm_object for crm_object in visit.objects if crm_object["slug"] == visit.text("object")), None)
+    if crm_object is None:
         raise NotFound("there is no such object")
-    return [{"objectId": known["id"], "recordId": records.id_called(tx, known["id"], name)}]
+    return [{"objectId": crm_object["id"], "recordId": records.id_called(tx, crm_object["id"], name)}]
 
 
 def _links(tx: Tx, visit: Visit, shown: Sequence[Json]) -> dict[str, Links]:

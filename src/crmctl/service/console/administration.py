@@ -152,9 +152,9 @@ def revoke_key(tx: Tx, visit: Visit, key: Json) -> None:
 
 def sessions(tx: Tx, visit: Visit, member_id: str | None) -> list[Json]:
     """Return the open sessions of one member, or of all. Each says which page its button leads back to."""
-    found = members.list_sessions(tx, member_id, now=visit.now())
+    sessions_shown = members.list_sessions(tx, member_id, now=visit.now())
     origin = "own" if member_id else "all"
-    return [session | {"isOwn": session["id"] == visit.session.id, "from": origin} for session in found]
+    return [session | {"isOwn": session["id"] == visit.session.id, "from": origin} for session in sessions_shown]
 
 
 def end_session(tx: Tx, visit: Visit, session: Json) -> Outcome:
@@ -252,26 +252,34 @@ def add_pages(pages: Pages) -> None:
             "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
             "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
             "totals": [
-                (known, records.count_records(tx, known["id"]), _count(tx, known, "created_at", Operator.GREATER_THAN_OR_EQUAL, week_ago))
-                for known in visit.objects[:MOST_OBJECTS]
+                (
+                    crm_object,
+                    records.count_records(tx, crm_object["id"]),
+                    _count(tx, crm_object, "created_at", Operator.GREATER_THAN_OR_EQUAL, week_ago),
+                )
+                for crm_object in visit.objects[:MOST_OBJECTS]
             ],
-            "stages": [stage for known in visit.objects if known["slug"] == "deals" for stage in _stages(tx, known)],
+            "stages": [stage for crm_object in visit.objects if crm_object["slug"] == "deals" for stage in _stages(tx, crm_object)],
         }
         return ConsolePage("overview.html", values)
 
 
-def _count(tx: Tx, known: Mapping[str, Any], slug: str, operator: Operator, value: str) -> str:
+def _count(tx: Tx, crm_object: Mapping[str, Any], slug: str, operator: Operator, value: str) -> str:
     """Return how many records meet the condition, as far as they were counted."""
-    part = records.list_part(tx, known["id"], [Condition(slug, operator, value)], Paging(limit=0))
+    part = records.list_part(tx, crm_object["id"], [Condition(slug, operator, value)], Paging(limit=0))
     return counted_up_to(part.total + part.is_more, part.total)
 
 
-def _stages(tx: Tx, known: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _stages(tx: Tx, crm_object: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return each stage of deals with its colour and number of deals."""
-    found = [each for each in objects.list_attributes(tx, known["id"]) if each["slug"] == "stage" and each["type"] == AttributeType.SELECT]
-    options = found[0]["config"]["options"] if found else ()
-    colours = colours_of(options, option_colours(tx).get(found[0]["id"], {}) if found else {})
-    return [(option, colours[option], _count(tx, known, "stage", Operator.EQUALS, option)) for option in options]
+    stage_attributes = [
+        attribute
+        for attribute in objects.list_attributes(tx, crm_object["id"])
+        if attribute["slug"] == "stage" and attribute["type"] == AttributeType.SELECT
+    ]
+    options = stage_attributes[0]["config"]["options"] if stage_attributes else ()
+    colours = colours_of(options, option_colours(tx).get(stage_attributes[0]["id"], {}) if stage_attributes else {})
+    return [(option, colours[option], _count(tx, crm_object, "stage", Operator.EQUALS, option)) for option in options]
 
 
 def _broken(tx: Tx) -> list[Json]:
@@ -304,7 +312,7 @@ def add_health(pages: Pages) -> None:
     def show_health(tx: Tx, visit: Visit) -> ConsolePage:
         counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in webhooks.list_endpoints(tx)]
         backup = _backup_file(visit)
-        made = backup.stat() if backup.is_file() else None
+        status = backup.stat() if backup.is_file() else None
         values = {
             "facts": {
                 "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
@@ -313,7 +321,7 @@ def add_health(pages: Pages) -> None:
                 "Deliveries failed": f"{sum(count[webhooks.FAILED] for count in counts):,}",
             },
             "slow": logs.slowest(tx, visit.now() - DAY, MOST_SLOW),
-            "backup": {"at": to_wire(to_micros(made.st_mtime)), "size": made.st_size} if made else None,
+            "backup": {"at": to_wire(to_micros(status.st_mtime)), "size": status.st_size} if status else None,
         }
         return ConsolePage("health.html", values)
 

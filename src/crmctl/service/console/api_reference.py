@@ -96,7 +96,7 @@ def _call(document: Document, address: str, line: tuple[str, str], operation: Ma
         "path": path,
         "summary": operation["summary"],
         "scope": operation["x-required-scope"],
-        "parameters": [_parameter(each) for each in operation.get("parameters", [])],
+        "parameters": [_parameter(parameter) for parameter in operation.get("parameters", [])],
         "body": _fields(document, body) if body else [],
         "answer": _fields(document, _schema_in(operation["responses"][good])),
         "status": good,
@@ -130,21 +130,21 @@ def _fields(document: Document, schema: Mapping[str, Any], depth: int = 0) -> li
     schema = _resolved(document, schema)
     if schema.get("type") == "array":
         return _fields(document, schema["items"], depth)
-    found: list[Row] = []
+    rows: list[Row] = []
     for name, part in schema.get("properties", {}).items():
         inner = _resolved(document, part)
         required = name in schema.get("required", ())
-        found.append((name, _type(inner), part.get("description", inner.get("description", "")), required, depth))
+        rows.append((name, _type(inner), part.get("description", inner.get("description", "")), required, depth))
         if depth < 3:
-            found += _fields(document, inner, depth + 1)
-    return found
+            rows += _fields(document, inner, depth + 1)
+    return rows
 
 
 def _type(schema: Mapping[str, Any]) -> str:
     if "const" in schema:
         return f"“{schema['const']}”"
     if "enum" in schema:
-        return " | ".join(str(each) for each in schema["enum"][:20])
+        return " | ".join(str(value) for value in schema["enum"][:20])
     kind = schema.get("type", "any")
     return f"{kind} ({schema['format']})" if "format" in schema else str(kind)
 

@@ -76,7 +76,7 @@ def value_cell(attribute: Mapping[str, Any], value: Any, chosen: Mapping[str, st
     if kind in _OPTIONS and value:
         colours = colours_of((attribute.get("config") or {}).get("options", ()), chosen)
         elements = value if isinstance(value, list) else [value]
-        chips = tuple((value_text(kind, each), colours.get(_plain(each), COLOURS[0])) for each in elements)
+        chips = tuple((value_text(kind, element), colours.get(_plain(element), COLOURS[0])) for element in elements)
         return ListCell(value_text(kind, value), "chips", chips=chips)
     if kind == AttributeType.DATE and isinstance(value, str) and is_wire_time(value):
         return ListCell(value, "time")

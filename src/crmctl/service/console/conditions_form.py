@@ -112,10 +112,10 @@ def ungrouped(text: str) -> str:
 
 def money_of(text: str) -> tuple[str, str]:
     """Return amount and currency of `1,000 EUR`, `EUR 1000` and `€1,000`; other texts unchanged, with an empty currency."""
-    found = _MONEY.fullmatch(text.strip())
-    marks = [mark for mark in (found[1], found[3]) if mark] if found else []
+    match = _MONEY.fullmatch(text.strip())
+    marks = [mark for mark in (match[1], match[3]) if mark] if match else []
     code = {symbol: code for code, symbol in SYMBOLS.items()}.get(marks[0], marks[0].upper()) if len(marks) == 1 else ""
-    return (found[2], code) if found and re.fullmatch("[A-Z]{3}", code) else (text, "")
+    return (match[2], code) if match and re.fullmatch("[A-Z]{3}", code) else (text, "")
 
 
 def stored_value(attribute: Mapping[str, Any] | None, value: str) -> str:
@@ -130,8 +130,8 @@ def stored_value(attribute: Mapping[str, Any] | None, value: str) -> str:
 
 def rows_of(fields: Mapping[str, Sequence[str]]) -> Rows:
     """Return the rows of a form or an address that name an attribute."""
-    given = (fields.get(name, []) for name in ("where", "op", "value"))
-    return tuple((slug, name, value) for slug, name, value in zip(*given, strict=False) if slug)
+    columns = (fields.get(name, []) for name in ("where", "op", "value"))
+    return tuple((slug, name, value) for slug, name, value in zip(*columns, strict=False) if slug)
 
 
 def refuse_unfinished(rows: Rows) -> None:
@@ -146,16 +146,16 @@ def needs_no_value(name: str) -> bool:
     return name in VALUELESS or name in PERIODS
 
 
-def with_targets(visit: Visit, found: Sequence[Json]) -> list[Json]:
+def with_targets(visit: Visit, attributes: Sequence[Json]) -> list[Json]:
     """Return the attributes, each with the slug of the object it refers to as `target`; a script looks up its records."""
     slugs = visit.slugs
-    return [attribute | {"target": slugs.get((attribute["config"] or {}).get("allowed_object_id", ""))} for attribute in found]
+    return [attribute | {"target": slugs.get((attribute["config"] or {}).get("allowed_object_id", ""))} for attribute in attributes]
 
 
 def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
     """Return the rows of a form as entries of a definition, values as the attributes of the form's object store them."""
     about = objects.find_object_by_slug(tx, visit.text("object"))
-    by_slug = {each["slug"]: each for each in objects.list_attributes(tx, about["id"])} if about else {}
+    by_slug = {attribute["slug"]: attribute for attribute in objects.list_attributes(tx, about["id"])} if about else {}
     return [
         {"attributeSlug": slug, "operator": name, "value": "true" if needs_no_value(name) else stored_value(by_slug.get(slug), value)}
         for slug, name, value in rows_of(visit.form)
@@ -163,7 +163,7 @@ def definitions_of(tx: Tx, visit: Visit) -> list[Json]:
 
 
 def rows_from(definitions: Sequence[Mapping[str, Any]]) -> Rows:
-    texts = (tuple(str(each.get(part, "")) for part in ("attributeSlug", "operator", "value")) for each in definitions)
+    texts = (tuple(str(definition.get(part, "")) for part in ("attributeSlug", "operator", "value")) for definition in definitions)
     return tuple((slug, name, "" if needs_no_value(name) else value) for slug, name, value in texts)
 
 
@@ -180,17 +180,17 @@ def definition_values(tx: Tx, visit: Visit, entry: Json, conditions: str) -> Jso
     }
 
 
-def in_words(definitions: Sequence[Mapping[str, Any]], known: Mapping[str, tuple[str, str]]) -> list[str]:
+def in_words(definitions: Sequence[Mapping[str, Any]], names: Mapping[str, tuple[str, str]]) -> list[str]:
     """Return each condition as a sentence: `Status is new`. `known` are names and types by slug."""
-    return [condition_text(each, known) for each in rows_from(definitions)]
+    return [condition_text(row, names) for row in rows_from(definitions)]
 
 
-def condition_text(condition: tuple[str, str, str], known: Mapping[str, tuple[str, str]]) -> str:
+def condition_text(condition: tuple[str, str, str], names: Mapping[str, tuple[str, str]]) -> str:
     slug, operator, value = condition
-    name, kind = known.get(slug, (slug, None))
+    name, kind = names.get(slug, (slug, None))
     return f"{name} {phrase(operator, kind)} {day(value) if kind == AttributeType.DATE and is_wire_time(value) else value}".rstrip()
 
 
 def operators_in_words(message: str) -> str:
     """Return a message of the store as forms word it: `'score' (is greater than)` instead of `'score' with greaterThan`."""
-    return re.sub(r"(?<=') with (\w+)", lambda found: f" ({phrase(found[1], '')})" if found[1] in PHRASES else found[0], message)
+    return re.sub(r"(?<=') with (\w+)", lambda match: f" ({phrase(match[1], '')})" if match[1] in PHRASES else match[0], message)

@@ -258,17 +258,20 @@ def add_noun(pages: Pages, noun: ConsoleNoun) -> None:
 
 
 def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
-    chosen = {each.name: visit.query.get(each.name, "").strip()[:LONGEST_FILTER] for each in noun.filters}
+    chosen = {list_filter.name: visit.query.get(list_filter.name, "").strip()[:LONGEST_FILTER] for list_filter in noun.filters}
     query = {name: text for name, text in chosen.items() if text}
     part = visit.part(lambda limit, offset: _listed(tx, visit, noun, NounQuery(limit, offset, chosen)), noun.per_page or 10_000)
     values = {
         **part,
         "noun": noun,
         "rows": table_rows(visit, noun, part["rows"]),
-        "filters": [(each, dict(each.options(tx)) if each.options else None, chosen[each.name]) for each in noun.filters],
+        "filters": [
+            (list_filter, dict(list_filter.options(tx)) if list_filter.options else None, chosen[list_filter.name])
+            for list_filter in noun.filters
+        ],
         "query": f"{urlencode(query)}&" if query else "",
         "trail_parts": noun.trail(tx, visit) if noun.trail else (),
-        "buttons": [each for each in noun.links if visit.may(each[2])],
+        "buttons": [link for link in noun.links if visit.may(link[2])],
     }
     return ConsolePage("list.html", values)
 
@@ -381,7 +384,9 @@ def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[
     rows = []
     for thing in things:
         actions = [noun.action(name) for name in noun.row_actions]
-        rows.append((thing, [column.cell(thing) for column in noun.columns], [each for each in actions if each.is_offered(visit, thing)]))
+        rows.append(
+            (thing, [column.cell(thing) for column in noun.columns], [action for action in actions if action.is_offered(visit, thing)])
+        )
     return rows
 
 

@@ -106,7 +106,7 @@ ACTIVITIES = ConsoleNoun(
                 "Object",
                 "select",
                 on="new",
-                options=lambda visit: {known["slug"]: (known["pluralName"], "") for known in visit.objects},
+                options=lambda visit: {crm_object["slug"]: (crm_object["pluralName"], "") for crm_object in visit.objects},
             ),
             NounField("record", "Record", on="new", hint="The name of the record this is about."),
         ),
@@ -311,11 +311,13 @@ OBJECTS = ConsoleNoun(
     singular="object",
     group="Administration",
     columns=(
-        NounColumn("Name", lambda known: ListCell(known["pluralName"], note=known["description"] or "")),
+        NounColumn("Name", lambda crm_object: ListCell(crm_object["pluralName"], note=crm_object["description"] or "")),
         NounColumn("Slug", "slug", "code"),
         NounColumn("Type", "type"),
         NounColumn("State", _active, "badge"),
-        NounColumn("Records", lambda known: ListCell(f"{known['total']:,}", path=f"/records/{known['slug']}"), kind="number"),
+        NounColumn(
+            "Records", lambda crm_object: ListCell(f"{crm_object['total']:,}", path=f"/records/{crm_object['slug']}"), kind="number"
+        ),
     ),
     list=objects.list_page,
     empty="No objects yet.",
@@ -323,7 +325,7 @@ OBJECTS = ConsoleNoun(
     state=_active,
     show=objects.page_values,
     children=ATTRIBUTES,
-    name=lambda known: str(known["pluralName"]),
+    name=lambda crm_object: str(crm_object["pluralName"]),
     form=NounForm(
         fields=(
             NounField("plural", "Plural name", is_required=True, placeholder="Projects"),
@@ -331,7 +333,7 @@ OBJECTS = ConsoleNoun(
             SLUG,
             DESCRIPTION,
         ),
-        stored=lambda known: {"plural": known["pluralName"], "description": known["description"]},
+        stored=lambda crm_object: {"plural": crm_object["pluralName"], "description": crm_object["description"]},
         create=objects.create,
         change=objects.change,
         new_title="New object",
@@ -339,12 +341,12 @@ OBJECTS = ConsoleNoun(
         edit_path="/edit",
     ),
     actions=(
-        switch_action("active", objects.switch, "object-active", is_offered=lambda _visit, known: not objects.is_standard(known)),
+        switch_action("active", objects.switch, "object-active", is_offered=lambda _visit, crm_object: not objects.is_standard(crm_object)),
         deletion_action(
             "object",
             objects.deletion_text,
-            lambda tx, _visit, known: object_store.delete_object(tx, known["id"]),
-            is_offered=lambda _visit, known: not objects.is_standard(known),
+            lambda tx, _visit, crm_object: object_store.delete_object(tx, crm_object["id"]),
+            is_offered=lambda _visit, crm_object: not objects.is_standard(crm_object),
         ),
     ),
 )

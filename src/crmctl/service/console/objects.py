@@ -41,20 +41,23 @@ IRREVERSIBLE = "This cannot be undone; to hide it and keep the values, deactivat
 
 
 def list_page(tx: Tx, _visit: Visit, _asked: NounQuery) -> list[Json]:
-    return [known | {"total": records.count_records(tx, known["id"])} for known in objects.list_objects(tx, include_inactive=True)]
+    return [
+        crm_object | {"total": records.count_records(tx, crm_object["id"])}
+        for crm_object in objects.list_objects(tx, include_inactive=True)
+    ]
 
 
-def is_standard(known: Json) -> bool:
-    return bool(known["type"] == STANDARD)
+def is_standard(crm_object: Json) -> bool:
+    return bool(crm_object["type"] == STANDARD)
 
 
 def target_options(visit: Visit) -> dict[str, tuple[str, str]]:
-    return {"": ("–", "")} | {known["id"]: (known["pluralName"], "") for known in visit.objects}
+    return {"": ("–", "")} | {crm_object["id"]: (crm_object["pluralName"], "") for crm_object in visit.objects}
 
 
-def page_values(tx: Tx, visit: Visit, known: Json) -> Json:
-    standard = is_standard(known)
-    total = records.count_records(tx, known["id"])
+def page_values(tx: Tx, visit: Visit, crm_object: Json) -> Json:
+    standard = is_standard(crm_object)
+    total = records.count_records(tx, crm_object["id"])
     return {"total": total, "is_standard": standard, "may_edit": visit.may_administer and not standard}
 
 
@@ -64,24 +67,24 @@ def create(tx: Tx, visit: Visit) -> Outcome:
     return Redirect(f"/objects/{objects.create_object(tx, new, **visit.stamp())['id']}", "object-created")
 
 
-def change(tx: Tx, visit: Visit, known: Json) -> Outcome:
+def change(tx: Tx, visit: Visit, crm_object: Json) -> Outcome:
     changes = {"pluralName": visit.text("plural"), "description": visit.text("description")}
-    objects.update_object(tx, known["id"], changes, now=visit.now())
-    return Redirect(f"/objects/{known['id']}", "saved")
+    objects.update_object(tx, crm_object["id"], changes, now=visit.now())
+    return Redirect(f"/objects/{crm_object['id']}", "saved")
 
 
-def switch(tx: Tx, visit: Visit, known: Json, is_on: bool) -> None:
-    objects.update_object(tx, known["id"], {"isActive": is_on}, now=visit.now())
+def switch(tx: Tx, visit: Visit, crm_object: Json, is_on: bool) -> None:
+    objects.update_object(tx, crm_object["id"], {"isActive": is_on}, now=visit.now())
 
 
 def switch_attribute(tx: Tx, visit: Visit, attribute: Json, is_on: bool) -> None:
     objects.set_attribute_active(tx, visit.id("objectId"), attribute["id"], is_on, now=visit.now())
 
 
-def deletion_text(tx: Tx, known: Json) -> str:
-    if is_standard(known):
-        raise Forbidden(f"{known['pluralName']} is a standard object and cannot be deleted")
-    total, fields = records.count_records(tx, known["id"]), len(known["attributes"])
+def deletion_text(tx: Tx, crm_object: Json) -> str:
+    if is_standard(crm_object):
+        raise Forbidden(f"{crm_object['pluralName']} is a standard object and cannot be deleted")
+    total, fields = records.count_records(tx, crm_object["id"]), len(crm_object["attributes"])
     if not total and not fields:
         return f"It has neither records nor attributes. {IRREVERSIBLE}"
     return f"This also deletes {counted(total, 'record')} and {counted(fields, 'attribute')}, without an event for each. {IRREVERSIBLE}"
@@ -89,7 +92,7 @@ def deletion_text(tx: Tx, known: Json) -> str:
 
 def described_attributes(tx: Tx, object_id: str) -> list[Json]:
     """Return the attributes of an object, each with its type and rules in words as `kind`."""
-    names = {known["id"]: known["pluralName"] for known in objects.list_objects(tx, include_inactive=True)}
+    names = {crm_object["id"]: crm_object["pluralName"] for crm_object in objects.list_objects(tx, include_inactive=True)}
     return [attribute | {"kind": _kind(attribute, names)} for attribute in objects.list_attributes(tx, object_id, include_inactive=True)]
 
 
@@ -101,15 +104,15 @@ def _kind(attribute: Json, names: dict[str, str]) -> str:
 
 
 def attribute_facts(tx: Tx, visit: Visit, attribute: Json) -> list[tuple[str, ListCell]]:
-    [described] = [each for each in described_attributes(tx, visit.id("objectId")) if each["id"] == attribute["id"]]
+    [described] = [listed for listed in described_attributes(tx, visit.id("objectId")) if listed["id"] == attribute["id"]]
     facts = [("Slug", ListCell(attribute["slug"], "code")), ("Type", ListCell(described["kind"]))]
     options = options_of(attribute)
     return [*facts, ("Options", ListCell(", ".join(options), "lines"))] if options and not visit.may_administer else facts
 
 
 def trail(tx: Tx, visit: Visit) -> Sequence[tuple[str, str]]:
-    known = objects.get_object(tx, visit.id("objectId"))
-    return [("/objects", "Objects"), (f"/objects/{known['id']}", known["pluralName"])]
+    crm_object = objects.get_object(tx, visit.id("objectId"))
+    return [("/objects", "Objects"), (f"/objects/{crm_object['id']}", crm_object["pluralName"])]
 
 
 def create_attribute(tx: Tx, visit: Visit) -> Outcome:

@@ -56,7 +56,9 @@ class NavigationLink:
 def navigation_for(visit: Visit, links: Sequence[NavigationLink]) -> list[tuple[str, list[NavigationLink]]]:
     if visit.area != CONSOLE:
         return [("", [NavigationLink("", "/webhooks", "Endpoints")])]
-    records = [NavigationLink("Records", f"/records/{known['slug']}", known["pluralName"]) for known in visit.objects[:MOST_OBJECTS]]
+    records = [
+        NavigationLink("Records", f"/records/{crm_object['slug']}", crm_object["pluralName"]) for crm_object in visit.objects[:MOST_OBJECTS]
+    ]
     if len(visit.objects) > MOST_OBJECTS:
         records.append(NavigationLink("Records", "/objects", f"All {len(visit.objects)} objects"))
     groups = [("", [NavigationLink("", "", "Overview")]), ("Records", records)]
@@ -161,8 +163,8 @@ class Pages:
                 try:
                     is_form = route.method == "POST"
                     raw = await read_body(request, route.form_limit, context.settings.body_timeout) if is_form else b""
-                    who = request.cookies.get(self._cookie_name) or _address(request)
-                    async with self._places(route).place(who, PAGE_SECONDS):
+                    client = request.cookies.get(self._cookie_name) or _address(request)
+                    async with self._places(route).place(client, PAGE_SECONDS):
                         return await context.work.run(lambda: self._answer(request, route, handler, raw))
                 except Fault as error:
                     return self._failure(error)
@@ -225,14 +227,14 @@ class Pages:
         """Return the visit of a signed-in visitor, or of a visitor whose temporary session only serves the sign-in form."""
         token = request.cookies.get(self._cookie_name, "")
         session = find_session(tx, self.area, token, now=self.context.clock.now()) if token else None
-        known = objects.list_objects(tx) if session and self.area == CONSOLE else []
+        crm_objects = objects.list_objects(tx) if session and self.area == CONSOLE else []
         if session is None:
             session = ConsoleSession(request.cookies.get(self._entry_name) or new_token())
         agent = request.headers.get("user-agent", "")
         chosen = preferences.get_settings(tx)
         zone = preferences.zone_of(request.cookies.get(ZONE_COOKIE, "")) or preferences.zone_of(chosen["timeZone"]) or UTC
         place = request.url.path.partition(f"/{self.area}")[2].rstrip("/")
-        about = (known, _address(request), agent, form.files, zone, chosen["currency"], place)
+        about = (crm_objects, _address(request), agent, form.files, zone, chosen["currency"], place)
         return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
 
     def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:

@@ -47,20 +47,20 @@ def add_pages(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM, back=_ask_again)
     def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
-        known = object_of(tx, visit)
-        selected = _selected(tx, visit, known)
+        crm_object = object_of(tx, visit)
+        selected = _selected(tx, visit, crm_object)
         if visit.text("step") != "apply":
-            return _ask(tx, visit, known, selected)
+            return _ask(tx, visit, crm_object, selected)
         if visit.text("do") == "merge":
-            return merge_selected(tx, visit, known, selected)
-        return (_delete if visit.text("do") == "delete" else _change)(tx, visit, known, selected)
+            return merge_selected(tx, visit, crm_object, selected)
+        return (_delete if visit.text("do") == "delete" else _change)(tx, visit, crm_object, selected)
 
     @pages.get("/records/{slug}/deleted", needs=MemberRole.MEMBER, is_slow=True)
     def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
-        known = object_of(tx, visit)
-        part = visit.part(lambda limit, offset: deleted_records(tx, known["id"], limit, offset), MOST_SHOWN)
-        rows = list(zip(part["rows"], labels_of_records(tx, known, part["rows"]), strict=True))
-        return ConsolePage("deleted.html", part | {"object": known, "rows": rows, "actor_name": actor_name})
+        crm_object = object_of(tx, visit)
+        part = visit.part(lambda limit, offset: deleted_records(tx, crm_object["id"], limit, offset), MOST_SHOWN)
+        rows = list(zip(part["rows"], labels_of_records(tx, crm_object, part["rows"]), strict=True))
+        return ConsolePage("deleted.html", part | {"object": crm_object, "rows": rows, "actor_name": actor_name})
 
     pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)(_restore_deleted)
     pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)(_changed_page)
@@ -69,12 +69,17 @@ def add_pages(pages: Pages) -> None:
 
 def _undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     """Restore the records as they were before this moment; after a merge also those that referred to merged records."""
-    known, stamp, at = object_of(tx, visit), visit.stamp(), visit.text("at")
+    crm_object, stamp, at = object_of(tx, visit), visit.stamp(), visit.text("at")
     failed: dict[str, str] = {}
     left_out: set[str] = set()
-    own = _changes(tx, visit, known, at)
-    others = {each["id"]: changed_at(tx, each["id"], int(at), None if visit.may_administer else visit.actor) for each in visit.objects}
-    for object_id, changes in ({known["id"]: own} | {each: others[each] for each in others if each != known["id"]}).items():
+    own = _changes(tx, visit, crm_object, at)
+    others = {
+        listed_object["id"]: changed_at(tx, listed_object["id"], int(at), None if visit.may_administer else visit.actor)
+        for listed_object in visit.objects
+    }
+    for object_id, changes in (
+        {crm_object["id"]: own} | {object_id: others[object_id] for object_id in others if object_id != crm_object["id"]}
+    ).items():
         failed |= dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
         # Backwards: a merged record gets its unique values back from the survivor.
         restored = [record_id for record_id, _, is_newest in reversed(changes) if is_newest]
@@ -82,33 +87,33 @@ def _undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         done = restore_batch(tx, object_id, restored, before, **stamp)
         failed |= done.failed
         left_out |= done.left_out
-    deleted, changed = ([record_id for record_id, kind, _ in own if kind == each] for each in (DELETED, UPDATED))
-    unlink_activities(tx, known, deleted, changed, int(at), stamp)
+    deleted, changed = ([record_id for record_id, kind, _ in own if kind == change_kind] for change_kind in (DELETED, UPDATED))
+    unlink_activities(tx, crm_object, deleted, changed, int(at), stamp)
     if not failed and not left_out:
-        return Redirect(f"/records/{known['slug']}", "records-restored")
+        return Redirect(f"/records/{crm_object['slug']}", "records-restored")
     return _changed_page(tx, visit, failed, left_out)
 
 
 def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
-    known, record_id = object_of(tx, visit), visit.text("id")
-    change = next(iter(read_history(tx, known["id"], record_id, 1).changes), None)
+    crm_object, record_id = object_of(tx, visit), visit.text("id")
+    change = next(iter(read_history(tx, crm_object["id"], record_id, 1).changes), None)
     if change is None or change["type"] != DELETED:
         raise NotFound("this record is not deleted any more")
     moment = Candidates(micros_of(parse_instant(change["at"])) - 1, (), frozenset())
-    done = restore_batch(tx, known["id"], [record_id], moment, **visit.stamp())
+    done = restore_batch(tx, crm_object["id"], [record_id], moment, **visit.stamp())
     if done.failed:
         raise Conflict(f"the record cannot be restored: {done.failed[record_id]}")
-    return Redirect(f"/records/{known['slug']}/{record_id}", "record-restored")
+    return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-restored")
 
 
-def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
+def _selected(tx: Tx, visit: Visit, crm_object: Json) -> list[Json]:
     """Return the ticked records, or all of the list. Raises BadRequest for none and for too many."""
     if visit.text("everything"):
-        conditions, wheres = matches_of(tx, visit, question_of(visit.form, known), known)
-        selected, total = records.list_records(tx, known["id"], conditions, Paging(limit=MOST_SELECTED), wheres)
+        conditions, wheres = matches_of(tx, visit, question_of(visit.form, crm_object), crm_object)
+        selected, total = records.list_records(tx, crm_object["id"], conditions, Paging(limit=MOST_SELECTED), wheres)
     else:
         ids = [text.partition(":")[0] for text in visit.chosen("id")]
-        selected, total = records.get_records(tx, known["id"], ids[:MOST_SELECTED]), len(ids)
+        selected, total = records.get_records(tx, crm_object["id"], ids[:MOST_SELECTED]), len(ids)
     if total > MOST_SELECTED:
         problem = f"at most {MOST_SELECTED:,} records can be changed at once, not {total:,}"
         raise BadRequest(f"{problem}; filter them, or use crmctl bulk update", {"field": "id"})
@@ -117,18 +122,20 @@ def _selected(tx: Tx, visit: Visit, known: Json) -> list[Json]:
     return selected
 
 
-def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage | Download:
+def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> ConsolePage | Download:
     """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
-        return _page(tx, visit, known, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
+        return _page(
+            tx, visit, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until}
+        )
     if visit.text("do") == "merge":
-        return merge_form(tx, visit, known, selected)
+        return merge_form(tx, visit, crm_object, selected)
     if visit.text("do") == "csv":
         ids = tuple(record["id"] for record in selected)
         chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
-        return csv_of(tx, visit, known, question_of(visit.form, known), [], [chosen])
-    attribute, data, filled, problem = _typed_change(tx, visit, known)
+        return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), [], [chosen])
+    attribute, data, filled, problem = _typed_change(tx, visit, crm_object)
     values = {
         "title": f"Change {attribute['name']} of {counted(len(selected), 'record')}",
         "attribute": attribute,
@@ -137,56 +144,64 @@ def _ask(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Console
         "how": visit.text("how"),
     }
     if problem or visit.error or not visit.text("step"):
-        return _page(tx, visit, known, selected, values | {"step": "form"} | ({"error": problem} if problem else {}))
-    wanted = _wanted(visit, selected, attribute["slug"], data)
-    changing = [record for record in selected if record["id"] in wanted]
-    after = [{"data": {attribute["slug"]: wanted[record["id"]]}} for record in changing[:MOST_SHOWN]]
+        return _page(tx, visit, crm_object, selected, values | {"step": "form"} | ({"error": problem} if problem else {}))
+    new_values = _wanted(visit, selected, attribute["slug"], data)
+    changing = [record for record in selected if record["id"] in new_values]
+    after = [{"data": {attribute["slug"]: new_values[record["id"]]}} for record in changing[:MOST_SHOWN]]
     cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
     more = {"step": "preview", "changing": len(changing), "cells": list(zip(*cells, strict=True))}
-    return _page(tx, visit, known, changing, values | more)
+    return _page(tx, visit, crm_object, changing, values | more)
 
 
 def _ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
     """Return the refused form, or the list if the selection itself was refused."""
-    known = object_of(tx, visit)
-    return _ask(tx, visit, known, _selected(tx, visit, known)) if visit.text("step") else list_page(tx, replace(visit, queries=visit.form))
+    crm_object = object_of(tx, visit)
+    return (
+        _ask(tx, visit, crm_object, _selected(tx, visit, crm_object))
+        if visit.text("step")
+        else list_page(tx, replace(visit, queries=visit.form))
+    )
 
 
-def _delete(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
+def _delete(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
     fresh = [record["id"] for record in selected if is_as_seen(visit, record)]
     stamp = visit.stamp()
-    records.bulk_delete(tx, known["id"], fresh, **stamp)
-    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
+    records.bulk_delete(tx, crm_object["id"], fresh, **stamp)
+    return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
 
 
-def _typed_change(tx: Tx, visit: Visit, known: Json) -> tuple[Json, Json, list[FormField], str | None]:
+def _typed_change(tx: Tx, visit: Visit, crm_object: Json) -> tuple[Json, Json, list[FormField], str | None]:
     """Return the chosen attribute, its data and form as typed, and a problem. Raises BadRequest for an attribute that cannot be chosen."""
-    found = [each for each in form_attributes(visit, known) if each["slug"] == visit.text("attribute") and is_changeable(each)]
-    if not found:
+    matching = [
+        attribute
+        for attribute in form_attributes(visit, crm_object)
+        if attribute["slug"] == visit.text("attribute") and is_changeable(attribute)
+    ]
+    if not matching:
         raise BadRequest("choose the attribute to change", {"field": "attribute"})
-    blank = fields_for(found, {}, {})
-    return found[0], *read_form(tx, found, {}, (blank, submitted(blank, visit.form)))
+    blank = fields_for(matching, {}, {})
+    return matching[0], *read_form(tx, matching, {}, (blank, submitted(blank, visit.form)))
 
 
 def _wanted(visit: Visit, selected: Sequence[Json], slug: str, data: Json) -> Json:
     """Return the new values by record, of those that the change gives another value."""
-    wanted = {record["id"]: _new_value(record["data"].get(slug), data.get(slug), visit.text("how")) for record in selected}
-    return {record["id"]: wanted[record["id"]] for record in selected if wanted[record["id"]] != record["data"].get(slug)}
+    new_values = {record["id"]: _new_value(record["data"].get(slug), data.get(slug), visit.text("how")) for record in selected}
+    return {record["id"]: new_values[record["id"]] for record in selected if new_values[record["id"]] != record["data"].get(slug)}
 
 
-def _change(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
+def _change(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
     """Write the change of the preview, except in records that changed since. Raises BadRequest if one record refuses its value."""
-    attribute, data, _, problem = _typed_change(tx, visit, known)
+    attribute, data, _, problem = _typed_change(tx, visit, crm_object)
     if problem:
         raise BadRequest(problem)
-    wanted = _wanted(visit, selected, attribute["slug"], data)
-    fresh = [record for record in selected if record["id"] in wanted and is_as_seen(visit, record)]
+    new_values = _wanted(visit, selected, attribute["slug"], data)
+    fresh = [record for record in selected if record["id"] in new_values and is_as_seen(visit, record)]
     stamp = visit.stamp()
-    items = [{"id": record["id"], "data": {attribute["slug"]: wanted[record["id"]]}} for record in fresh]
-    if failed := records.bulk_write(tx, known["id"], "upsert", items, **stamp)["failed"]:
-        [label] = labels_of_records(tx, known, [fresh[failed[0]["index"]]])
+    items = [{"id": record["id"], "data": {attribute["slug"]: new_values[record["id"]]}} for record in fresh]
+    if failed := records.bulk_write(tx, crm_object["id"], "upsert", items, **stamp)["failed"]:
+        [label] = labels_of_records(tx, crm_object, [fresh[failed[0]["index"]]])
         raise BadRequest(f"nothing was changed: {label}: {failed[0]['error']}")
-    return after_change(known, stamp["now"], "records-changed" if len(fresh) == len(wanted) else "records-skipped")
+    return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(new_values) else "records-skipped")
 
 
 def _new_value(old: Any, new: Any, how: str) -> Any:
@@ -198,23 +213,23 @@ def _new_value(old: Any, new: Any, how: str) -> Any:
     return items or None
 
 
-def _page(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json], values: Mapping[str, Any]) -> ConsolePage:
+def _page(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json], values: Mapping[str, Any]) -> ConsolePage:
     field: FormField | None = values.get("field")
     shown: Json = {
-        "object": known,
+        "object": crm_object,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
         "labels": list(
-            zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, known, selected[:MOST_SHOWN]), strict=True)
+            zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, crm_object, selected[:MOST_SHOWN]), strict=True)
         ),
         "targets": {field.slug: visit.slugs.get(field.target_id, "")} if field else {},
     }
     return ConsolePage("selected.html", {**shown, **values})
 
 
-def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str, bool]]:
+def _changes(tx: Tx, visit: Visit, crm_object: Json, at: str) -> list[tuple[str, str, bool]]:
     """Return the records the visitor changed at this moment; of administrators all. Raises NotFound."""
     is_moment = at.isascii() and at.isdigit() and len(at) < 18
-    changes = changed_at(tx, known["id"], int(at), None if visit.may_administer else visit.actor) if is_moment else []
+    changes = changed_at(tx, crm_object["id"], int(at), None if visit.may_administer else visit.actor) if is_moment else []
     if not changes:
         raise NotFound("no changes of yours at that moment are known")
     return changes
@@ -222,13 +237,15 @@ def _changes(tx: Tx, visit: Visit, known: Json, at: str) -> list[tuple[str, str,
 
 def _changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
     """Return the page of a change; after an undo with `kept`, the reason for each record left alone, and the attributes `left_out`."""
-    known, at = object_of(tx, visit), visit.text("at") or visit.query.get("at", "")
-    changes = _changes(tx, visit, known, at)
-    there = records.get_records(tx, known["id"], list(dict.fromkeys([each[0] for each in changes[:MOST_SHOWN]] + list(kept or ()))))
-    labels = dict(zip([record["id"] for record in there], labels_of_records(tx, known, there), strict=True))
+    crm_object, at = object_of(tx, visit), visit.text("at") or visit.query.get("at", "")
+    changes = _changes(tx, visit, crm_object, at)
+    existing = records.get_records(
+        tx, crm_object["id"], list(dict.fromkeys([change[0] for change in changes[:MOST_SHOWN]] + list(kept or ())))
+    )
+    labels = dict(zip([record["id"] for record in existing], labels_of_records(tx, crm_object, existing), strict=True))
     kinds = {kind for _, kind, _ in changes}
     values = {
-        "object": known,
+        "object": crm_object,
         "at": at,
         "moment": to_wire(int(at)),
         "count": len(changes),
@@ -247,32 +264,32 @@ MOST_MERGED, MOST_MOVED = 5, 1000
 ALL = "all"
 
 
-def merge_selected(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> Redirect:
+def merge_selected(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
     """Merge the records as the form says. Raises Conflict if someone saved one of them meanwhile, and BadRequest."""
     for record in selected:
         if not is_as_seen(visit, record):
-            [label] = labels_of_records(tx, known, [record])
-            raise Conflict(f"{saver_of(tx, known, record)} saved {label}; check the values and merge again")
+            [label] = labels_of_records(tx, crm_object, [record])
+            raise Conflict(f"{saver_of(tx, crm_object, record)} saved {label}; check the values and merge again")
     by_id: dict[str, Json] = {record["id"]: record for record in selected}
     stamp = visit.stamp()
     survivor = by_id.get(visit.text("survivor"), selected[0])
     losers = [record_id for record_id in by_id if record_id != survivor["id"]]
     data = {
         attribute["slug"]: value
-        for attribute in known["attributes"]
+        for attribute in crm_object["attributes"]
         for value in [_chosen(visit.text(f"from:{attribute['slug']}"), attribute["slug"], survivor, by_id)]
         if differ(value, survivor["data"].get(attribute["slug"]))
     }
     try:
         # The survivor can take a unique value only after its record is gone.
-        records.bulk_delete(tx, known["id"], losers, **stamp)
+        records.bulk_delete(tx, crm_object["id"], losers, **stamp)
         if data:
-            records.update_record(tx, known["id"], survivor["id"], data, **stamp)
-        _move_references(tx, visit, known, dict.fromkeys(losers, str(survivor["id"])), stamp)
-        _link_activities(tx, known, losers, survivor["id"], stamp)
+            records.update_record(tx, crm_object["id"], survivor["id"], data, **stamp)
+        _move_references(tx, visit, crm_object, dict.fromkeys(losers, str(survivor["id"])), stamp)
+        _link_activities(tx, crm_object, losers, survivor["id"], stamp)
     except (BadRequest, Conflict) as error:
         raise BadRequest(f"nothing was merged: {error.message}") from error
-    return after_change(known, stamp["now"], "records-merged")
+    return after_change(crm_object, stamp["now"], "records-merged")
 
 
 def _chosen(choice: str, slug: str, survivor: Json, by_id: Mapping[str, Json]) -> Any:
@@ -287,11 +304,11 @@ def _joined(items: Sequence[Any]) -> list[Any]:
     return [item for place, item in enumerate(items) if item not in items[:place]]
 
 
-def _move_references(tx: Tx, visit: Visit, known: Json, survivors: Mapping[str, str], stamp: Stamp) -> None:
+def _move_references(tx: Tx, visit: Visit, crm_object: Json, survivors: Mapping[str, str], stamp: Stamp) -> None:
     """Let records that refer to a merged record refer to its survivor. Raises BadRequest for too many, or for one that refuses."""
     changes: dict[str, dict[str, Json]] = {}
-    active = {each["id"] for each in visit.objects}
-    for attribute in objects.referring_attributes(tx, known["id"]):
+    active = {listed_object["id"] for listed_object in visit.objects}
+    for attribute in objects.referring_attributes(tx, crm_object["id"]):
         owner, slug = attribute["objectId"], attribute["slug"]
         for loser in survivors if attribute["isActive"] and owner in active else ():
             rows, total = records.list_records(tx, owner, [Condition(slug, Operator.EQUALS, loser)], Paging(limit=MOST_MOVED))
@@ -308,36 +325,36 @@ def _move_references(tx: Tx, visit: Visit, known: Json, survivors: Mapping[str, 
             raise BadRequest(f"a linked record cannot be changed: {failed[0]['error']}")
 
 
-def _link_activities(tx: Tx, known: Json, losers: Sequence[str], survivor: str, stamp: Stamp) -> None:
+def _link_activities(tx: Tx, crm_object: Json, losers: Sequence[str], survivor: str, stamp: Stamp) -> None:
     """Link the activities of merged records to the survivor. Their old links stay, so that `unlink_activities` finds them."""
-    link = {"objectId": known["id"], "recordId": survivor}
+    link = {"objectId": crm_object["id"], "recordId": survivor}
     for loser in losers:
-        for activity in activities.list_activities(tx, loser, known["id"], MOST_MOVED):
+        for activity in activities.list_activities(tx, loser, crm_object["id"], MOST_MOVED):
             if link not in activity["linkedRecords"]:
                 activities.update_activity(tx, activity["id"], {"linkedRecords": [*activity["linkedRecords"], link]}, **stamp)
 
 
-def unlink_activities(tx: Tx, known: Json, deleted: Sequence[str], changed: Sequence[str], at: int, stamp: Stamp) -> None:
+def unlink_activities(tx: Tx, crm_object: Json, deleted: Sequence[str], changed: Sequence[str], at: int, stamp: Stamp) -> None:
     """Undo `_link_activities` of a merge at this moment, except for activities that someone changed since."""
-    links = [{"objectId": known["id"], "recordId": survivor} for survivor in changed]
+    links = [{"objectId": crm_object["id"], "recordId": survivor} for survivor in changed]
     for loser in deleted if links else ():
-        for activity in activities.list_activities(tx, loser, known["id"], MOST_MOVED):
+        for activity in activities.list_activities(tx, loser, crm_object["id"], MOST_MOVED):
             kept = [link for link in activity["linkedRecords"] if link not in links]
             if activity["updatedAt"] == to_wire(at) and kept != activity["linkedRecords"]:
                 activities.update_activity(tx, activity["id"], {"linkedRecords": kept}, **stamp)
 
 
-def merge_form(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> ConsolePage:
+def merge_form(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> ConsolePage:
     """Return the records side by side. Raises BadRequest for one record and for too many."""
     if not 1 < len(selected) <= MOST_MERGED:
         raise BadRequest(f"select 2 to {MOST_MERGED} records to merge", {"field": "id"})
-    found = known["attributes"]
-    records_cells = list(zip(*cells_of(tx, found, selected, visit), strict=True))
+    attributes_shown = crm_object["attributes"]
+    records_cells = list(zip(*cells_of(tx, attributes_shown, selected, visit), strict=True))
     ids = [record["id"] for record in selected]
     oldest = min(selected, key=lambda record: str(record["createdAt"]))["id"]
     survivor = visit.text("survivor") if visit.text("survivor") in ids else oldest
     rows = []
-    for attribute, cells in zip(found, records_cells, strict=True):
+    for attribute, cells in zip(attributes_shown, records_cells, strict=True):
         slug = attribute["slug"]
         values = {record["id"]: record["data"].get(slug) for record in selected}
         if any(differ(value, values[survivor]) for value in values.values()):
@@ -346,12 +363,12 @@ def merge_form(tx: Tx, visit: Visit, known: Json, selected: Sequence[Json]) -> C
             chosen = visit.text(f"from:{slug}") or (ALL if is_list else filled[0])
             rows.append((attribute, list(zip(ids, cells, strict=True)), chosen, is_list))
     activity_count = sum(
-        len(activities.list_activities(tx, record_id, known["id"], MOST_MOVED)) for record_id in ids if record_id != survivor
+        len(activities.list_activities(tx, record_id, crm_object["id"], MOST_MOVED)) for record_id in ids if record_id != survivor
     )
     values = {
-        "object": known,
+        "object": crm_object,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
-        "labels": list(zip(ids, labels_of_records(tx, known, selected), strict=True)),
+        "labels": list(zip(ids, labels_of_records(tx, crm_object, selected), strict=True)),
         "created": {record["id"]: record["createdAt"] for record in selected},
         "survivor": survivor,
         "rows": rows,

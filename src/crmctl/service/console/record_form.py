@@ -25,13 +25,18 @@ _KINDS = {AttributeType.EMAIL: "email", AttributeType.PHONE_NUMBER: "tel", Attri
 _LONG = 80
 
 
-def part_attributes(found: Sequence[Mapping[str, Any]]) -> list[Json]:
+def part_attributes(described: Sequence[Mapping[str, Any]]) -> list[Json]:
     """Return the parts of composite attributes as text attributes, `Address: City` with the slug `address.city`."""
     return [
-        {"slug": f"{each['slug']}.{part}", "name": f"{each['name']}: {part_label(part)}", "type": AttributeType.TEXT, "config": None}
-        for each in found
-        if not each["isList"]
-        for part in USUAL_PARTS.get(each["type"], ())
+        {
+            "slug": f"{attribute['slug']}.{part}",
+            "name": f"{attribute['name']}: {part_label(part)}",
+            "type": AttributeType.TEXT,
+            "config": None,
+        }
+        for attribute in described
+        if not attribute["isList"]
+        for part in USUAL_PARTS.get(attribute["type"], ())
     ]
 
 
@@ -79,7 +84,7 @@ def fields_for(attributes: Attributes, data: Mapping[str, Any], labels: Mapping[
 
 def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) -> list[FormField]:
     """Return the form as the visitor filled it in. Fields missing from the request keep their text."""
-    return [replace(field, inputs=tuple(replace(each, text=_sent(each, form)) for each in field.inputs)) for field in fields]
+    return [replace(field, inputs=tuple(replace(box, text=_sent(box, form)) for box in field.inputs)) for field in fields]
 
 
 def changes(
@@ -108,7 +113,7 @@ def changes(
 
 def fingerprints(fields: Sequence[FormField]) -> str:
     """Return a short hash of each input. The form sends them back, so that a conflict shows which inputs changed."""
-    return " ".join(_fingerprint(each) for field in fields for each in field.inputs)
+    return " ".join(_fingerprint(box) for field in fields for box in field.inputs)
 
 
 def merged(current: Sequence[FormField], filled: Sequence[FormField], base: str) -> list[FormField]:
@@ -201,14 +206,14 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else jsontext.dumps(value)).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _sent(each: Input, form: Mapping[str, Sequence[str]]) -> str:
-    values = form.get(each.name)
+def _sent(box: Input, form: Mapping[str, Sequence[str]]) -> str:
+    values = form.get(box.name)
     if not values:
-        return each.text
+        return box.text
     text = values[0].replace("\r\n", "\n").replace("\r", "\n")
     # Browsers strip line ends from one-line fields, and people do not see blanks at the ends: neither counts as a change.
-    seen = each.text if each.kind in ("textarea", "lines", "json") else each.text.replace("\n", "")
-    return each.text if text == each.text or (each.kind != "textarea" and text.strip() == seen.strip()) else text
+    seen = box.text if box.kind in ("textarea", "lines", "json") else box.text.replace("\n", "")
+    return box.text if text == box.text or (box.kind != "textarea" and text.strip() == seen.strip()) else text
 
 
 def _part(name: str) -> str:
@@ -272,5 +277,5 @@ def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], 
     return parts
 
 
-def _fingerprint(each: Input) -> str:
-    return hashlib.sha256(f"{each.name}\n{each.text}".encode(errors="replace")).hexdigest()[:12]
+def _fingerprint(box: Input) -> str:
+    return hashlib.sha256(f"{box.name}\n{box.text}".encode(errors="replace")).hexdigest()[:12]

@@ -79,8 +79,8 @@ def add_pages(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, in_transaction=False, form_limit=LARGEST + 64 * 1024, back=ask_for_file)
     def upload(visit: Visit) -> Redirect:
-        known = visit.context.engine.read(lambda tx: object_of(tx, visit))
-        return Redirect(f"/records/{known['slug']}/import/columns?file={_store(visit)}")
+        crm_object = visit.context.engine.read(lambda tx: object_of(tx, visit))
+        return Redirect(f"/records/{crm_object['slug']}/import/columns?file={_store(visit)}")
 
     choose_columns = pages.get("/records/{slug}/import/columns", needs=MemberRole.MEMBER, is_slow=True)(_columns_page)
 
@@ -88,8 +88,8 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/import/failed", needs=MemberRole.MEMBER)
     def download_failed(tx: Tx, visit: Visit) -> Download:
-        known = object_of(tx, visit)
-        return Download(_place(visit, visit.query.get("file", ""), ".failed").read_bytes(), "text/csv", f"{known['slug']}-failed.csv")
+        crm_object = object_of(tx, visit)
+        return Download(_place(visit, visit.query.get("file", ""), ".failed").read_bytes(), "text/csv", f"{crm_object['slug']}-failed.csv")
 
 
 def _check_or_import(visit: Visit) -> ConsolePage | Redirect:
@@ -204,10 +204,10 @@ def _open(path: Path) -> Source:
         return open_source(path, SourceOptions(excel_safe=path.suffix != ".xlsx"), name=f"the file{path.suffix}")
 
 
-def _targets(found: Sequence[Json]) -> dict[str, str]:
+def _targets(attributes: Sequence[Json]) -> dict[str, str]:
     """Return what a column can fill: each attribute and its parts."""
     targets: dict[str, str] = {}
-    for attribute in found:
+    for attribute in attributes:
         slug, name = attribute["slug"], attribute["name"]
         targets |= {slug: name} | {part["slug"]: part["name"] for part in part_attributes([attribute])}
         if attribute["type"] == AttributeType.CURRENCY and not attribute["isList"]:
@@ -216,18 +216,20 @@ def _targets(found: Sequence[Json]) -> dict[str, str]:
 
 
 def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
-    known, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
-    found = known["attributes"]
-    source, targets = _open(_place(visit, name)), _targets(found)
+    crm_object, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
+    own_attributes = crm_object["attributes"]
+    source, targets = _open(_place(visit, name)), _targets(own_attributes)
     rows = list(islice((row for row in _rows(source) if row.problem is None), SAMPLES))
-    names, chosen = Names([Attribute.parse(attribute) for attribute in found]), list[tuple[str, list[str], str]]()
+    names, chosen = Names([Attribute.parse(attribute) for attribute in own_attributes]), list[tuple[str, list[str], str]]()
     for place, header in enumerate(source.header):
         target = visit.text(f"column{place}") if visit.form else _proposed(header, place, names)
         is_free = target in {RECORD_ID, *targets} and target not in [taken for _, _, taken in chosen]
         chosen.append((header, [row.cells[place] for row in rows], target if is_free else ""))
-    keys = {RECORD_ID: "Id"} | {each["slug"]: each["name"] for each in found if each["isUnique"] and not each["isList"]}
+    keys = {RECORD_ID: "Id"} | {
+        attribute["slug"]: attribute["name"] for attribute in own_attributes if attribute["isUnique"] and not attribute["isList"]
+    }
     values = {
-        "object": known,
+        "object": crm_object,
         "file": name,
         "columns": chosen,
         "targets": {RECORD_ID: "Id"} | targets,
@@ -254,31 +256,34 @@ def _rows(source: Source) -> Iterator[Row]:
 
 def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
     """Write the rows of the file in this transaction. Rows fail alone. Raises BadRequest for the file or the form as a whole."""
-    known = object_of(tx, visit)
-    found = known["attributes"]
+    crm_object = object_of(tx, visit)
+    own_attributes = crm_object["attributes"]
     source, key = _open(path), visit.text("key")
     if key and key not in [visit.text(f"column{place}") for place in range(len(source.header))]:
         raise BadRequest("choose the column that identifies existing records", {"field": "key"})
     pairs = tuple(f"#{place + 1}={_target(visit, place, key)}" for place in range(len(source.header)))
     # References are looked up by name below.
-    types = [each | {"type": AttributeType.TEXT, "config": None} if reference_target(each) else each for each in found]
+    types = [
+        attribute | {"type": AttributeType.TEXT, "config": None} if reference_target(attribute) else attribute
+        for attribute in own_attributes
+    ]
     parsed = [Attribute.parse(attribute) for attribute in types]
-    newest, _ = records.list_records(tx, known["id"], [], Paging(limit=BULK_LIMIT))
+    newest, _ = records.list_records(tx, crm_object["id"], [], Paging(limit=BULK_LIMIT))
     options = ValueOptions(samples=[record["data"] for record in newest])
     mode = Mode.UPSERT if key else Mode.CREATE
     keys = (key,) if key and key != RECORD_ID else ()
     with _as_bad_request():
         builder = RowBuilder(build_mapping(source.header, parsed, MappingOptions(mode, pairs, keys=keys)), parsed, options)
-    outcome, replace_names = ImportOutcome(source.header), _reference_finder(tx, found)
+    outcome, replace_names = ImportOutcome(source.header), _reference_finder(tx, own_attributes)
     merger, rows, count = merger_of(parsed, options), _rows(source), 0
     while chunk := list(islice(rows, BULK_LIMIT)):
         count += len(chunk)
         if count > MOST_ROWS:
-            raise BadRequest(f"the file has more than {MOST_ROWS:,} rows; import it with: crmctl bulk import {known['slug']} FILE")
+            raise BadRequest(f"the file has more than {MOST_ROWS:,} rows; import it with: crmctl bulk import {crm_object['slug']} FILE")
         built = [_built(builder, row) for row in chunk]
-        owners = records.owners_of(tx, known["id"], key, [data.get(key) for data, *_ in built]) if keys else [None] * len(chunk)
+        owners = records.owners_of(tx, crm_object["id"], key, [data.get(key) for data, *_ in built]) if keys else [None] * len(chunk)
         ids = [canonical_uuid(row_id) if row_id else owner for (_, row_id, *_), owner in zip(built, owners, strict=True)]
-        present = {record["id"]: record["data"] for record in records.get_records(tx, known["id"], list(filter(None, ids)))}
+        present = {record["id"]: record["data"] for record in records.get_records(tx, crm_object["id"], list(filter(None, ids)))}
         items: list[tuple[Row, Json]] = []
         for row, (data, row_id, parts, problem), record_id in zip(chunk, built, ids, strict=True):
             try:
@@ -294,7 +299,7 @@ def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
             else:
                 items.append((row, {"data": data} | ({"id": record_id or row_id} if record_id or row_id else {})))
         if items:
-            outcome.add(items, records.bulk_write(tx, known["id"], "upsert", [item for _, item in items], **stamp))
+            outcome.add(items, records.bulk_write(tx, crm_object["id"], "upsert", [item for _, item in items], **stamp))
     return outcome
 
 
@@ -307,26 +312,26 @@ def _target(visit: Visit, place: int, key: str) -> str:
 def _built(builder: RowBuilder, row: Row) -> tuple[Json, str | None, Mapping[str, Json], str]:
     """Return data, id and changes by part of a row, and the reason why it cannot be imported, if any."""
     data, record_id, findings, _, parts = builder.build(row)
-    problems = [f"{each.column}: {each.message}" if each.column else each.message for each in findings if each.rejects]
+    problems = [f"{finding.column}: {finding.message}" if finding.column else finding.message for finding in findings if finding.rejects]
     return data, record_id, parts, "; ".join(problems)
 
 
-def _reference_finder(tx: Tx, found: Sequence[Json]) -> Callable[[Json], None]:
+def _reference_finder(tx: Tx, attributes: Sequence[Json]) -> Callable[[Json], None]:
     """Return a function that replaces names of linked records by ids. It raises RejectedError for unknown and ambiguous names."""
-    targets = {each["slug"]: target for each in found if (target := reference_target(each))}
-    known: dict[tuple[str, str], str] = {}
+    targets = {attribute["slug"]: target for attribute in attributes if (target := reference_target(attribute))}
+    ids: dict[tuple[str, str], str] = {}
 
     def replace_names(data: Json) -> None:
         for slug in data.keys() & targets.keys():
             text, target = data[slug], targets[slug]
             if not isinstance(text, str) or canonical_uuid(text):
                 continue
-            if (target, text) not in known:
+            if (target, text) not in ids:
                 matches = [match for match in records.called(tx, target, text) if match["label"].casefold() == text.strip().casefold()]
                 if len(matches) != 1:
                     problem = f"several records are called {text!r}" if matches else f"no record is called {text!r}"
                     raise RejectedError(f"{slug}: {problem}")
-                known[target, text] = matches[0]["id"]
-            data[slug] = known[target, text]
+                ids[target, text] = matches[0]["id"]
+            data[slug] = ids[target, text]
 
     return replace_names

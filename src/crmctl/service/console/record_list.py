@@ -101,15 +101,15 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/csv", is_slow=True)
     def download(tx: Tx, visit: Visit) -> Download:
-        known = object_of(tx, visit)
-        question = question_of(visit.queries, known)
-        return csv_of(tx, visit, known, question, *matches_of(tx, visit, question, known))
+        crm_object = object_of(tx, visit)
+        question = question_of(visit.queries, crm_object)
+        return csv_of(tx, visit, crm_object, question, *matches_of(tx, visit, question, crm_object))
 
     @pages.get("/records/{slug}/lookup", is_slow=True)
     def look_up(tx: Tx, visit: Visit) -> Download:
         """Answer the script of a reference field: `[{id, label, about}]`."""
-        found = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
-        return Download(jsontext.dumps(found).encode(), "application/json")
+        matches = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
+        return Download(jsontext.dumps(matches).encode(), "application/json")
 
     @pages.get("/search", is_slow=True)
     def search(tx: Tx, visit: Visit) -> ConsolePage:
@@ -118,38 +118,42 @@ def add_pages(pages: Pages) -> None:
     @pages.get("/search/lookup", is_slow=True)
     def search_while_typing(tx: Tx, visit: Visit) -> Download:
         """Answer the script of the search box: `[{path, label, about}]`."""
-        found = [
+        hits = [
             {
-                "path": f"/records/{known['slug']}/{each['id']}",
-                "label": each["label"],
-                "about": f"{known['singularName']} · {each['about']}",
+                "path": f"/records/{crm_object['slug']}/{match['id']}",
+                "label": match["label"],
+                "about": f"{crm_object['singularName']} · {match['about']}",
             }
-            for known, matches in _found(tx, visit, 3)
-            for each in matches
+            for crm_object, matches in _found(tx, visit, 3)
+            for match in matches
         ]
-        return Download(jsontext.dumps(found[:10]).encode(), "application/json")
+        return Download(jsontext.dumps(hits[:10]).encode(), "application/json")
 
 
 def _add_views(pages: Pages) -> None:
     @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
     def save_view(tx: Tx, visit: Visit) -> Redirect:
-        known, name = object_of(tx, visit), visit.text("name")
-        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), known).query()
+        crm_object, name = object_of(tx, visit), visit.text("name")
+        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), crm_object).query()
         is_shared = bool(visit.text("shared")) and visit.may_write
         # Saving under the name of a view changes that view.
-        same = [each for each in preferences.list_views(tx, known["id"], visit.actor) if each["name"] == name and may_change(visit, each)]
-        owner = next((each["owner"] for each in same if each["isShared"] and is_shared), visit.actor)
-        preferences.save_view(tx, known["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared})
-        return Redirect(f"/records/{known['slug']}?{query}", "view-saved")
+        same = [
+            view for view in preferences.list_views(tx, crm_object["id"], visit.actor) if view["name"] == name and may_change(visit, view)
+        ]
+        owner = next((view["owner"] for view in same if view["isShared"] and is_shared), visit.actor)
+        preferences.save_view(
+            tx, crm_object["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared}
+        )
+        return Redirect(f"/records/{crm_object['slug']}?{query}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
-        known = object_of(tx, visit)
-        view = preferences.get_view(tx, known["id"], visit.text("view"))
+        crm_object = object_of(tx, visit)
+        view = preferences.get_view(tx, crm_object["id"], visit.text("view"))
         if not may_change(visit, view):
             raise Forbidden("only its owner or an admin deletes a view")
-        preferences.delete_view(tx, known["id"], view["id"])
-        return Redirect(f"/records/{known['slug']}", "view-deleted")
+        preferences.delete_view(tx, crm_object["id"], view["id"])
+        return Redirect(f"/records/{crm_object['slug']}", "view-deleted")
 
 
 def _list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
@@ -158,46 +162,48 @@ def _list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
 
 def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], list[dict[str, str]]]]:
     """Return the objects with records whose names hold every word of the search, and up to `limit` of those."""
-    groups = [(known, records.find_by_label(tx, known["id"], visit.query.get("q", "")[:200], limit)) for known in visit.objects]
-    return [(known, matches) for known, matches in groups if matches]
+    groups = [
+        (crm_object, records.find_by_label(tx, crm_object["id"], visit.query.get("q", "")[:200], limit)) for crm_object in visit.objects
+    ]
+    return [(crm_object, matches) for crm_object, matches in groups if matches]
 
 
 def object_of(tx: Tx, visit: Visit) -> Json:
     """Return the object named in the path with its active `attributes`. Raises NotFound."""
-    known = objects.find_object_by_slug(tx, str(visit.path["slug"]))
-    if known is None:
+    crm_object = objects.find_object_by_slug(tx, str(visit.path["slug"]))
+    if crm_object is None:
         raise NotFound(f"there is no object {visit.path['slug']!r}")
-    return known | {"attributes": objects.list_attributes(tx, known["id"])}
+    return crm_object | {"attributes": objects.list_attributes(tx, crm_object["id"])}
 
 
 def list_page(tx: Tx, visit: Visit) -> ConsolePage:
-    known = object_of(tx, visit)
-    found = known["attributes"]
-    question, page, error = question_of(visit.queries, known), visit.number("page", 1), visit.error.message if visit.error else None
+    crm_object = object_of(tx, visit)
+    own_attributes = crm_object["attributes"]
+    question, page, error = question_of(visit.queries, crm_object), visit.number("page", 1), visit.error.message if visit.error else None
     part = PartOfList([], 0, 0, 0)
     try:
-        part = part_of(tx, visit, question, known, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
+        part = part_of(tx, visit, question, crm_object, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
         error = problem.message
-    by_slug, ticked = {attribute["slug"]: attribute for attribute in found}, _with_ticks(found)
+    by_slug, ticked = {attribute["slug"]: attribute for attribute in own_attributes}, _with_ticks(own_attributes)
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
-    listed_views = preferences.list_views(tx, known["id"], visit.actor)
-    view = next((each for each in listed_views if question_of(parse_qs(each["query"]), known) == question), None)
+    listed_views = preferences.list_views(tx, crm_object["id"], visit.actor)
+    view = next((view for view in listed_views if question_of(parse_qs(view["query"]), crm_object) == question), None)
     values = {
-        "object": known,
-        "attributes": [*with_targets(visit, found), *_TIME_ATTRIBUTES],
-        "filterable": [*with_targets(visit, found), *part_attributes(found), *_TIME_ATTRIBUTES],
+        "object": crm_object,
+        "attributes": [*with_targets(visit, own_attributes), *_TIME_ATTRIBUTES],
+        "filterable": [*with_targets(visit, own_attributes), *part_attributes(own_attributes), *_TIME_ATTRIBUTES],
         "rows_of_conditions": tuple(row for row in question.conditions if not _is_option(ticked, row)),
         "ticks": [
-            (each, [stored_value(each, row[2]) for row in question.conditions if row[0] == slug and _is_option(ticked, row)])
-            for slug, each in ticked.items()
+            (attribute, [stored_value(attribute, row[2]) for row in question.conditions if row[0] == slug and _is_option(ticked, row)])
+            for slug, attribute in ticked.items()
         ],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [
-            (each, records.version_of(each), (cells[0].text if cells else "") or label, cells)
-            for each, label, cells in zip(
-                part.records, labels_of_records(tx, known, part.records), cells_of(tx, shown, part.records, visit), strict=True
+            (record, records.version_of(record), (cells[0].text if cells else "") or label, cells)
+            for record, label, cells in zip(
+                part.records, labels_of_records(tx, crm_object, part.records), cells_of(tx, shown, part.records, visit), strict=True
             )
         ],
         "part": part,
@@ -211,15 +217,15 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "views": listed_views,
         "view": view,
         "may_delete_view": bool(view and may_change(visit, view)),
-        "changeable": list(filter(is_changeable, found)),
+        "changeable": list(filter(is_changeable, own_attributes)),
         "error": error,
     }
     return ConsolePage("records.html", values)
 
 
-def form_attributes(visit: Visit, known: Json) -> list[Json]:
+def form_attributes(visit: Visit, crm_object: Json) -> list[Json]:
     """Return the attributes of an object with the currency that their forms preselect."""
-    return [each | {"currency": visit.currency} for each in known["attributes"]]
+    return [attribute | {"currency": visit.currency} for attribute in crm_object["attributes"]]
 
 
 def may_change(visit: Visit, view: Json) -> bool:
@@ -231,13 +237,13 @@ def is_as_seen(visit: Visit, record: Json) -> bool:
     return f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")
 
 
-def after_change(known: Json, now: float, notice: str) -> Redirect:
+def after_change(crm_object: Json, now: float, notice: str) -> Redirect:
     """Go on to the page that can undo a change of this moment."""
-    return Redirect(f"/records/{known['slug']}/changed?at={to_micros(now)}", notice)
+    return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(now)}", notice)
 
 
-def labels_of_records(tx: Tx, known: Mapping[str, Any], shown: Sequence[Json]) -> list[str]:
-    naming = records.naming_attributes(load_schema(tx, known["id"]))
+def labels_of_records(tx: Tx, crm_object: Mapping[str, Any], shown: Sequence[Json]) -> list[str]:
+    naming = records.naming_attributes(load_schema(tx, crm_object["id"]))
     return [records.label_of(naming, record["id"], record["data"]) for record in shown]
 
 
@@ -246,10 +252,10 @@ def is_changeable(attribute: Mapping[str, Any]) -> bool:
     return not attribute["isUnique"] and attribute["type"] not in USUAL_PARTS
 
 
-def _with_ticks(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _with_ticks(described: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the select attributes by slug whose options can be ticked, as many as make a page of a bounded size."""
     chosen, count = dict[str, Mapping[str, Any]](), 0
-    for attribute in found:
+    for attribute in described:
         if attribute["type"] == AttributeType.SELECT and not attribute["isList"]:
             count += len(attribute["config"]["options"])
             chosen |= {attribute["slug"]: attribute} if count <= MOST_TICKS else {}
@@ -266,55 +272,59 @@ def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, An
     """Return each condition in words, with the query that drops it; the ticked options of an attribute are one condition."""
     ticked = _with_ticks(list(by_slug.values()))
     described = (*_TIME_ATTRIBUTES, *by_slug.values(), *part_attributes(list(by_slug.values())))
-    known = {each["slug"]: (each["name"], each["type"]) for each in described}
+    names_by_slug = {attribute["slug"]: (attribute["name"], attribute["type"]) for attribute in described}
     chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
     for place, row in enumerate(question.conditions):
         slug, name, value = row
-        same = [each for each in question.conditions if each[0] == slug and _is_option(ticked, each)] if _is_option(ticked, row) else []
+        same = (
+            [condition for condition in question.conditions if condition[0] == slug and _is_option(ticked, condition)]
+            if _is_option(ticked, row)
+            else []
+        )
         if same and same[0] is not row:
             continue
-        others = tuple(each for at, each in enumerate(question.conditions) if at != place and each not in same)
-        value = " or ".join(each[2] for each in same) or value
+        others = tuple(condition for at, condition in enumerate(question.conditions) if at != place and condition not in same)
+        value = " or ".join(condition[2] for condition in same) or value
         labels = labels_in(tx, [by_slug[slug]], [{slug: value}]) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
-        chips.append((condition_text((slug, name, shown), known), replace(question, conditions=others).query()))
+        chips.append((condition_text((slug, name, shown), names_by_slug), replace(question, conditions=others).query()))
     return chips
 
 
-def part_of(tx: Tx, visit: Visit, question: ListQuestion, known: Json, page: Paging) -> PartOfList:
+def part_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json, page: Paging) -> PartOfList:
     """Return a page of the list. Raises BadRequest."""
     slug, order = question.sort.removeprefix("-"), "desc" if question.sort.startswith("-") else "asc"
-    chosen, words = matches_of(tx, visit, question, known)
+    chosen, words = matches_of(tx, visit, question, crm_object)
     if slug not in SORTS:
-        sort = records.order_by(tx, known["id"], slug)
-        return list_sorted(tx, known["id"], sort, chosen, replace(page, order=order), words)
+        sort = records.order_by(tx, crm_object["id"], slug)
+        return list_sorted(tx, crm_object["id"], sort, chosen, replace(page, order=order), words)
     page = replace(page, sort=slug, order=order)
     if not question.is_complete:
-        return records.list_part(tx, known["id"], chosen, page, words)
-    everything = records.count_records(tx, known["id"])
-    return PartOfList(*records.list_records(tx, known["id"], chosen, page, words), everything, everything)
+        return records.list_part(tx, crm_object["id"], chosen, page, words)
+    everything = records.count_records(tx, crm_object["id"])
+    return PartOfList(*records.list_records(tx, crm_object["id"], chosen, page, words), everything, everything)
 
 
-def question_of(fields: Mapping[str, list[str]], known: Json) -> ListQuestion:
+def question_of(fields: Mapping[str, list[str]], crm_object: Json) -> ListQuestion:
     """Return the question of an address or a form. Unknown columns are dropped; unknown attributes in conditions become errors later."""
-    slugs = [attribute["slug"] for attribute in known["attributes"]]
+    slugs = [attribute["slug"] for attribute in crm_object["attributes"]]
     first, sortable = (*slugs[:FIRST_COLUMNS], "created_at"), [*slugs, *TIMES]
-    asked = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in sortable]
+    columns = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in sortable]
     [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
     sort = sort if sort.removeprefix("-") in sortable else NEWEST
     ticked = (tick.partition(":") for tick in fields.get("tick", ()))
     rows = (*rows_of(fields), *((slug, str(Operator.EQUALS), option) for slug, _, option in ticked if option))
-    return ListQuestion(words.strip()[:200], rows, tuple(asked) or first, sort, first, fields.get("all", [""])[0] == "1")
+    return ListQuestion(words.strip()[:200], rows, tuple(columns) or first, sort, first, fields.get("all", [""])[0] == "1")
 
 
-def list_path(known: Json, query: str) -> str:
+def list_path(crm_object: Json, query: str) -> str:
     """Return the address of a list as the query of its page says, without anything that is no part of a list."""
     fields = parse_qs(query[:8000])
     page = [("page", text) for text in fields.get("page", [])[:1] if text.isdecimal()]
-    return f"/records/{known['slug']}?{question_of(fields, known).query(**dict(page))}".rstrip("&")
+    return f"/records/{crm_object['slug']}?{question_of(fields, crm_object).query(**dict(page))}".rstrip("&")
 
 
-def matches_of(tx: Tx, visit: Visit, question: ListQuestion, known: Json) -> tuple[list[Condition], list[Where]]:
+def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -> tuple[list[Condition], list[Where]]:
     """Return the conditions of a list, and those that only SQL has: words in names, any of several options, parts of values.
 
     Periods become days, names of linked records ids. Raises BadRequest.
@@ -322,10 +332,13 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, known: Json) -> tup
     refuse_unfinished(question.conditions)
     if len(question.conditions) > MAX_CONDITIONS:
         raise too_many_conditions(len(question.conditions))
-    object_id, found = known["id"], known["attributes"]
-    by_slug, parts = {attribute["slug"]: attribute for attribute in found}, {each["slug"] for each in part_attributes(found)}
+    object_id, own_attributes = crm_object["id"], crm_object["attributes"]
+    by_slug, parts = (
+        {attribute["slug"]: attribute for attribute in own_attributes},
+        {attribute["slug"] for attribute in part_attributes(own_attributes)},
+    )
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
-    ticked, options = _with_ticks(found), dict[str, list[str]]()
+    ticked, options = _with_ticks(own_attributes), dict[str, list[str]]()
     for slug, name, value in question.conditions:
         if _is_option(ticked, (slug, name, value)):
             options.setdefault(slug, []).append(stored_value(by_slug[slug], value))
@@ -364,25 +377,27 @@ def _is_one_amount(attribute: Mapping[str, Any]) -> bool:
 CHUNK = 1000
 
 
-def csv_of(tx: Tx, visit: Visit, known: Json, question: ListQuestion, conditions: Sequence[Condition], wheres: Sequence[Where]) -> Download:
+def csv_of(
+    tx: Tx, visit: Visit, crm_object: Json, question: ListQuestion, conditions: Sequence[Condition], wheres: Sequence[Where]
+) -> Download:
     """Return the columns of a list, in its order, for the records that meet the conditions."""
     order = Where(question.sort.removeprefix("-"))
-    order = order if order.sql in SORTS else records.order_by(tx, known["id"], order.sql)
-    sequences = all_sequences(tx, known["id"], order, question.sort.startswith("-"), conditions, wheres)
-    by_slug = {each["slug"]: each for each in known["attributes"]}
+    order = order if order.sql in SORTS else records.order_by(tx, crm_object["id"], order.sql)
+    sequences = all_sequences(tx, crm_object["id"], order, question.sort.startswith("-"), conditions, wheres)
+    by_slug = {attribute["slug"]: attribute for attribute in crm_object["attributes"]}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     times = [slug for slug in TIMES if slug in question.columns]
-    lines = _csv(visit.context, known["id"], shown, times, sequences)
-    return Download(lines, "text/csv; charset=utf-8", f"{known['slug']}.csv")
+    lines = _csv(visit.context, crm_object["id"], shown, times, sequences)
+    return Download(lines, "text/csv; charset=utf-8", f"{crm_object['slug']}.csv")
 
 
 def _csv(
     context: Context, object_id: str, shown: Sequence[Mapping[str, Any]], times: Sequence[str], sequences: Sequence[int]
 ) -> Iterator[bytes]:
     """Yield the CSV for spreadsheets: one column for each part of a value, names beside ids, formulas neutralised."""
-    parts = {each["slug"]: USUAL_PARTS.get(each["type"], ()) if not each["isList"] else () for each in shown}
-    parts |= {each["slug"]: ("amount", "currency") for each in shown if _is_one_amount(each)}
-    names = [name for each in shown for name in _columns(each, parts[each["slug"]])]
+    parts = {attribute["slug"]: USUAL_PARTS.get(attribute["type"], ()) if not attribute["isList"] else () for attribute in shown}
+    parts |= {attribute["slug"]: ("amount", "currency") for attribute in shown if _is_one_amount(attribute)}
+    names = [name for attribute in shown for name in _columns(attribute, parts[attribute["slug"]])]
     yield b"\xef\xbb\xbf" + delimited_row(["id", *names, *times]).encode()
     for start in range(0, len(sequences), CHUNK):
 
@@ -390,7 +405,9 @@ def _csv(
             rows = list(records.records_at(tx, load_schema(tx, object_id), chunk))
             labels, lines = labels_in(tx, shown, rows), []
             for row in rows:
-                cells = [cell for each in shown for cell in _cells(each, parts[each["slug"]], row.get(each["slug"]), labels)]
+                cells = [
+                    cell for attribute in shown for cell in _cells(attribute, parts[attribute["slug"]], row.get(attribute["slug"]), labels)
+                ]
                 lines.append(delimited_row([row["id"], *cells, *(row[slug] for slug in times)], excel_safe=True))
             return "".join(lines)
 

@@ -38,34 +38,38 @@ def add_pages(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/new", needs=MemberRole.MEMBER)
     def new_record(tx: Tx, visit: Visit) -> ConsolePage:
-        known = object_of(tx, visit)
+        crm_object = object_of(tx, visit)
         # The page of a record leads here with a reference to that record.
-        given = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
-        found = form_attributes(visit, known)
-        data = {each["slug"]: given[each["slug"]] for each in found if each["slug"] in given and reference_target(each)}
-        return _form(tx, visit, known, None, fields_for(found, data, labels_in(tx, found, [data])))
+        values = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
+        fields = form_attributes(visit, crm_object)
+        data = {
+            attribute["slug"]: values[attribute["slug"]]
+            for attribute in fields
+            if attribute["slug"] in values and reference_target(attribute)
+        }
+        return _form(tx, visit, crm_object, None, fields_for(fields, data, labels_in(tx, fields, [data])))
 
     @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known = object_of(tx, visit)
-        found = form_attributes(visit, known)
-        blank = fields_for(found, {}, {})
+        crm_object = object_of(tx, visit)
+        fields = form_attributes(visit, crm_object)
+        blank = fields_for(fields, {}, {})
         filled = submitted(blank, visit.form)
         # The form sends the id of the new record, so that sending it twice creates one record.
         record_id = visit.form_id()
-        if records.count_records(tx, known["id"], [Condition("id", Operator.EQUALS, record_id)]):
-            return Redirect(f"/records/{known['slug']}/{record_id}", "record-created-before")
-        data, filled, problem = read_form(tx, found, {}, (blank, filled))
+        if records.count_records(tx, crm_object["id"], [Condition("id", Operator.EQUALS, record_id)]):
+            return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created-before")
+        data, filled, problem = read_form(tx, fields, {}, (blank, filled))
         if problem is None:
             first = iter([record_id])
             try:
                 ids = visit.context.ids
-                records.create_record(tx, known["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
+                records.create_record(tx, crm_object["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
             except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(tx, known, filled, data, error)
+                filled, problem = _blamed(tx, crm_object, filled, data, error)
         if problem is not None:
-            return _form(tx, visit, known, None, filled, problem)
-        return Redirect(f"/records/{known['slug']}/{record_id}", "record-created")
+            return _form(tx, visit, crm_object, None, filled, problem)
+        return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created")
 
 
 def _add_show(pages: Pages) -> None:
@@ -73,13 +77,13 @@ def _add_show(pages: Pages) -> None:
 
     @pages.get("/records/{slug}/{recordId:uuid}/history")
     def show_history(tx: Tx, visit: Visit) -> ConsolePage:
-        (known, record), page = _opened(tx, visit), visit.number("page", 1)
-        history = read_history(tx, known["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
+        (crm_object, record), page = _opened(tx, visit), visit.number("page", 1)
+        history = read_history(tx, crm_object["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
         values = {
-            "object": known,
+            "object": crm_object,
             "record": record,
-            "label": _label(tx, known, record),
-            "changes": _changes(tx, known, history),
+            "label": _label(tx, crm_object, record),
+            "changes": _changes(tx, crm_object, history),
             "total": history.total,
             "since": history.since,
             "page": page,
@@ -89,104 +93,108 @@ def _add_show(pages: Pages) -> None:
 
     @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER, back=show_record)
     def add_activity(tx: Tx, visit: Visit) -> Redirect:
-        known, record = _opened(tx, visit)
-        activity_pages.add(tx, visit, [{"objectId": known["id"], "recordId": record["id"]}])
-        return Redirect(f"/records/{known['slug']}/{record['id']}", "activity-added")
+        crm_object, record = _opened(tx, visit)
+        activity_pages.add(tx, visit, [{"objectId": crm_object["id"], "recordId": record["id"]}])
+        return Redirect(f"/records/{crm_object['slug']}/{record['id']}", "activity-added")
 
 
 def _add_edit(pages: Pages) -> None:
     @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
     def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
-        known, record = _opened(tx, visit)
-        found, stored = _stored(tx, visit, known, record)
+        crm_object, record = _opened(tx, visit)
+        fields, stored = _stored(tx, visit, crm_object, record)
         only = visit.query.get("only")
         if not visit.query.get("back"):
-            return _form(tx, visit, known, record, [field for field in stored if only in (None, field.slug)])
-        data = record["data"] | _before(tx, known, record, visit.query["back"])
-        return _form(tx, visit, known, record, fields_for(found, data, labels_in(tx, found, [data])), base=stored)
+            return _form(tx, visit, crm_object, record, [field for field in stored if only in (None, field.slug)])
+        data = record["data"] | _before(tx, crm_object, record, visit.query["back"])
+        return _form(tx, visit, crm_object, record, fields_for(fields, data, labels_in(tx, fields, [data])), base=stored)
 
     @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
     def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        known, record = _opened(tx, visit)
-        found, stored = _stored(tx, visit, known, record)
+        crm_object, record = _opened(tx, visit)
+        fields, stored = _stored(tx, visit, crm_object, record)
         version, only = visit.text("version"), visit.text("only")
         if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
             version = records.version_of(record)  # someone else changed other attributes, which this form does not write
         if version != records.version_of(record):
             return _conflict(tx, visit)
-        data, filled, problem = read_form(tx, found, record["data"], (stored, submitted(stored, visit.form)))
+        data, filled, problem = read_form(tx, fields, record["data"], (stored, submitted(stored, visit.form)))
         if problem is None and data:
             try:
-                records.update_record(tx, known["id"], record["id"], data, [version], **visit.stamp())
+                records.update_record(tx, crm_object["id"], record["id"], data, [version], **visit.stamp())
             except PreconditionFailed:
                 return _conflict(tx, visit)
             except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(tx, known, filled, data, error)
+                filled, problem = _blamed(tx, crm_object, filled, data, error)
         if problem is not None:
-            return _form(tx, visit, known, record, filled, problem, base=stored)
-        path = list_path(known, visit.raw("list")) if only else f"/records/{known['slug']}/{record['id']}"
+            return _form(tx, visit, crm_object, record, filled, problem, base=stored)
+        path = list_path(crm_object, visit.raw("list")) if only else f"/records/{crm_object['slug']}/{record['id']}"
         return Redirect(path, "saved" if data else "nothing-changed")
 
     confirm_delete = pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)(_ask_to_delete)
 
     @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER, back=confirm_delete)
     def delete_record(tx: Tx, visit: Visit) -> Redirect:
-        (known, record), stamp = _opened(tx, visit), visit.stamp()
+        (crm_object, record), stamp = _opened(tx, visit), visit.stamp()
         try:
-            records.delete_record(tx, known["id"], record["id"], [visit.text("version") or records.ANY_VERSION], **stamp)
+            records.delete_record(tx, crm_object["id"], record["id"], [visit.text("version") or records.ANY_VERSION], **stamp)
         except PreconditionFailed as error:
-            raise Conflict(f"{saver_of(tx, known, record)} saved this record meanwhile") from error
-        return Redirect(f"/records/{known['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
+            raise Conflict(f"{saver_of(tx, crm_object, record)} saved this record meanwhile") from error
+        return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
 
 
-def _before(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
+def _before(tx: Tx, crm_object: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
     """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
-    history = read_history(tx, str(known["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
-    change = next((each for each in history.changes if each["at"] == at and each["type"] == RECORD_UPDATED), None)
+    history = read_history(tx, str(crm_object["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
+    change = next(
+        (past_change for past_change in history.changes if past_change["at"] == at and past_change["type"] == RECORD_UPDATED), None
+    )
     if change is None:
         raise NotFound("no change of this record at that moment is known any more")
-    return {each["attributeSlug"]: each["old"] for each in change["changes"]}
+    return {part["attributeSlug"]: part["old"] for part in change["changes"]}
 
 
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     """Return the form with the visitor's changes merged into the values someone else saved."""
-    known, record = _opened(tx, visit)
-    _, stored = _stored(tx, visit, known, record)
+    crm_object, record = _opened(tx, visit)
+    _, stored = _stored(tx, visit, crm_object, record)
     fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
-    said = f"{saver_of(tx, known, record)} saved this record; your changes are kept below, check them and save again"
-    return _form(tx, visit, known, record, fields, said, stored, HTTPStatus.CONFLICT)
+    message = f"{saver_of(tx, crm_object, record)} saved this record; your changes are kept below, check them and save again"
+    return _form(tx, visit, crm_object, record, fields, message, stored, HTTPStatus.CONFLICT)
 
 
-def saver_of(tx: Tx, known: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    change = next(iter(read_history(tx, str(known["id"]), str(record["id"]), 1).changes), None)
+def saver_of(tx: Tx, crm_object: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    change = next(iter(read_history(tx, str(crm_object["id"]), str(record["id"]), 1).changes), None)
     return f"{actor_name(change['by'])} (on {moment(change['at'])})" if change else "someone else"
 
 
 def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     """Return the object and the record in the path. Raises NotFound."""
-    known = object_of(tx, visit)
-    return known, records.get_record(tx, known["id"], visit.id("recordId"))
+    crm_object = object_of(tx, visit)
+    return crm_object, records.get_record(tx, crm_object["id"], visit.id("recordId"))
 
 
-def _stored(tx: Tx, visit: Visit, known: Json, record: Json) -> tuple[list[Json], list[FormField]]:
+def _stored(tx: Tx, visit: Visit, crm_object: Json, record: Json) -> tuple[list[Json], list[FormField]]:
     """Return the attributes of a record and its form as stored."""
-    found = form_attributes(visit, known)
-    return found, fields_for(found, record["data"], labels_in(tx, found, [record["data"]]))
+    fields = form_attributes(visit, crm_object)
+    return fields, fields_for(fields, record["data"], labels_in(tx, fields, [record["data"]]))
 
 
 def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
-    known, record = _opened(tx, visit)
-    referring = _referring(tx, visit, known, record["id"])
-    refers = sum(each["total"] or 0 for each in referring)
-    lists = ", ".join(each["title"] for each in referring if each["total"] is None)
-    path = f"/records/{known['slug']}/{record['id']}"
+    crm_object, record = _opened(tx, visit)
+    referring = _referring(tx, visit, crm_object, record["id"])
+    refers = sum(group["total"] or 0 for group in referring)
+    lists = ", ".join(group["title"] for group in referring if group["total"] is None)
+    path = f"/records/{crm_object['slug']}/{record['id']}"
     text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it, and the links break. " if refers else ""
     text += f"Lists that may name it are not counted here ({lists}). " if lists else ""
     until = day(to_wire(to_micros(visit.now() + visit.context.settings.kept.history)))
     values = {
-        "title": f"Delete {_label(tx, known, record)}",
+        "title": f"Delete {_label(tx, crm_object, record)}",
         "text": f"{text}Activities keep naming it. You can undo this until {until}, on the next page or under Deleted.",
-        "linked": [(f"/records/{each['object']['slug']}/{record_id}", name) for each in referring for record_id, name in each["records"]],
+        "linked": [
+            (f"/records/{group['object']['slug']}/{record_id}", name) for group in referring for record_id, name in group["records"]
+        ],
         "linked_count": refers,
         "action": f"{path}/delete",
         "version": records.version_of(record),
@@ -197,12 +205,12 @@ def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
 
 
 def read_form(
-    tx: Tx, found: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
+    tx: Tx, attributes: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
 ) -> tuple[Json, list[FormField], str | None]:
     """Return the data to write, the form with its problems, and an error message or None. `forms`: as stored, as filled in."""
     stored, filled = forms
-    written, problems = changes(found, data, stored, filled)
-    for place, attribute in enumerate(found):
+    written, problems = changes(attributes, data, stored, filled)
+    for place, attribute in enumerate(attributes):
         slug, target = attribute["slug"], reference_target(attribute)
         if target is None or not isinstance(written.get(slug), str) or canonical_uuid(written[slug]):
             continue
@@ -220,16 +228,16 @@ def read_form(
     return {}, marked, _not_saved(len(problems))
 
 
-def _blamed(tx: Tx, known: Json, filled: list[FormField], data: Json, error: Fault) -> tuple[list[FormField], str]:
+def _blamed(tx: Tx, crm_object: Json, filled: list[FormField], data: Json, error: Fault) -> tuple[list[FormField], str]:
     """Return the form with the store's complaint at each attribute, and a link to the record that has a unique value already."""
     details = error.details or {}
     problems = dict(details.get("fields", {})) or ({str(details["slug"]): error.message} if "slug" in details else {})
     others: dict[str, tuple[str, str]] = {}
     for slug in problems if isinstance(error, Conflict) else ():
         if isinstance(data.get(slug), str):
-            rows, _ = records.list_records(tx, known["id"], [Condition(slug, Operator.EQUALS, data[slug])], Paging(limit=1))
+            rows, _ = records.list_records(tx, crm_object["id"], [Condition(slug, Operator.EQUALS, data[slug])], Paging(limit=1))
             if rows:
-                others[slug] = (f"/records/{known['slug']}/{rows[0]['id']}", _label(tx, known, rows[0]))
+                others[slug] = (f"/records/{crm_object['slug']}/{rows[0]['id']}", _label(tx, crm_object, rows[0]))
     fields = [replace(field, problem=problems.get(field.slug, ""), other=others.get(field.slug)) for field in filled]
     return fields, _not_saved(len(problems)) if problems else error.message
 
@@ -241,7 +249,7 @@ def _not_saved(count: int) -> str:
 def _form(
     tx: Tx,
     visit: Visit,
-    known: Mapping[str, Any],
+    crm_object: Mapping[str, Any],
     record: Json | None,
     fields: Sequence[FormField],
     error: str | None = None,
@@ -250,9 +258,9 @@ def _form(
 ) -> ConsolePage:
     """Return the page of the form. `base` is the form as stored, by default `fields`."""
     values = {
-        "object": known,
+        "object": crm_object,
         "record": record,
-        "label": _label(tx, known, record) if record else "",
+        "label": _label(tx, crm_object, record) if record else "",
         "fields": fields,
         "targets": {field.slug: visit.slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),
@@ -267,20 +275,22 @@ def _form(
 
 
 def _record(tx: Tx, visit: Visit) -> ConsolePage:
-    known, record = _opened(tx, visit)
-    found = objects.list_attributes(tx, known["id"], include_inactive=True)
-    shown = [each for each in found if each["isActive"] or each["slug"] in record["data"]]
+    crm_object, record = _opened(tx, visit)
+    own_attributes = objects.list_attributes(tx, crm_object["id"], include_inactive=True)
+    shown = [attribute for attribute in own_attributes if attribute["isActive"] or attribute["slug"] in record["data"]]
     [cells] = cells_of(tx, shown, [record], visit)
-    history = read_history(tx, known["id"], record["id"], MOST_CHANGES)
-    shown_activities = activities.list_activities(tx, record["id"], known["id"], MOST_ACTIVITIES + 1)
-    events: list[tuple[str, Json | None, Json | None]] = [(each["activityDate"], each, None) for each in shown_activities[:MOST_ACTIVITIES]]
-    events += [(each["at"], None, each) for each in _changes(tx, known, history)]
+    history = read_history(tx, crm_object["id"], record["id"], MOST_CHANGES)
+    shown_activities = activities.list_activities(tx, record["id"], crm_object["id"], MOST_ACTIVITIES + 1)
+    events: list[tuple[str, Json | None, Json | None]] = [
+        (activity["activityDate"], activity, None) for activity in shown_activities[:MOST_ACTIVITIES]
+    ]
+    events += [(change["at"], None, change) for change in _changes(tx, crm_object, history)]
     values = {
-        "object": known,
+        "object": crm_object,
         "record": record,
-        "label": _label(tx, known, record),
+        "label": _label(tx, crm_object, record),
         "facts": list(zip(shown, cells, strict=True)),
-        "referring": _referring(tx, visit, known, record["id"]),
+        "referring": _referring(tx, visit, crm_object, record["id"]),
         "events": sorted(events, key=lambda event: event[0], reverse=True),
         "more_activities": len(shown_activities) > MOST_ACTIVITIES,
         "most_activities": MOST_ACTIVITIES,
@@ -290,10 +300,10 @@ def _record(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("record.html", values)
 
 
-def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
+def _changes(tx: Tx, crm_object: Mapping[str, Any], history: History) -> list[Json]:
     """Return changes with their actor, time, and the old and new text of each attribute."""
-    kinds = {each["slug"]: each for each in objects.list_attributes(tx, str(known["id"]), include_inactive=True)}
-    shown = [{each["attributeSlug"]: each[value] for each in change["changes"]} for change in history.changes for value in ("old", "new")]
+    kinds = {attribute["slug"]: attribute for attribute in objects.list_attributes(tx, str(crm_object["id"]), include_inactive=True)}
+    shown = [{part["attributeSlug"]: part[value] for part in change["changes"]} for change in history.changes for value in ("old", "new")]
     labels = labels_in(tx, list(kinds.values()), shown)
 
     def text(slug: str, value: Any) -> str:
@@ -305,20 +315,20 @@ def _changes(tx: Tx, known: Mapping[str, Any], history: History) -> list[Json]:
             "what": change["type"].partition(".")[2],
             "by": actor_name(change["by"]),
             "values": [
-                (kinds[slug]["name"] if slug in kinds else slug, text(slug, each["old"]), text(slug, each["new"]))
-                for each in change["changes"]
-                for slug in [each["attributeSlug"]]
+                (kinds[slug]["name"] if slug in kinds else slug, text(slug, part["old"]), text(slug, part["new"]))
+                for part in change["changes"]
+                for slug in [part["attributeSlug"]]
             ],
         }
         for change in history.changes
     ]
 
 
-def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -> list[Json]:
+def _referring(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], record_id: str) -> list[Json]:
     """Return, for each attribute that may link here, how many records link and some of them. Lists of references are not counted."""
-    slugs = {each["id"]: each for each in visit.objects}
+    slugs = {listed_object["id"]: listed_object for listed_object in visit.objects}
     result = []
-    for attribute in objects.referring_attributes(tx, str(known["id"])):
+    for attribute in objects.referring_attributes(tx, str(crm_object["id"])):
         owner = slugs.get(attribute["objectId"])
         if owner is None or not attribute["isActive"]:
             continue
@@ -334,5 +344,5 @@ def _referring(tx: Tx, visit: Visit, known: Mapping[str, Any], record_id: str) -
     return result
 
 
-def _label(tx: Tx, known: Mapping[str, Any], record: Json) -> str:
-    return labels_of_records(tx, known, [record])[0]
+def _label(tx: Tx, crm_object: Mapping[str, Any], record: Json) -> str:
+    return labels_of_records(tx, crm_object, [record])[0]

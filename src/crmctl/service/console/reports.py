@@ -149,15 +149,17 @@ def add_pages(pages: Pages) -> None:
 
 def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[Json]:
     """Return each column as an attribute with a readable name; `slug` is the column's name."""
-    found = objects.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
-    by_slug = {attribute["slug"]: attribute for attribute in found}
+    described = objects.list_attributes(tx, report["object"]["id"], include_inactive=True) if report["object"] else []
+    by_slug = {attribute["slug"]: attribute for attribute in described}
     own = {"type": AttributeType.REFERENCE, "config": {"allowed_object_id": report["object"]["id"]}} if report["object"] else {}
     return [_column(name, by_slug) | (own if name == "id" else {}) for name in names]
 
 
 def columns_measured(measures: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the column names that results use for the measures of a definition."""
-    return [f"{each['function']}_{each['attribute']}" if each.get("attribute") else str(each["function"]) for each in measures]
+    return [
+        f"{measure['function']}_{measure['attribute']}" if measure.get("attribute") else str(measure["function"]) for measure in measures
+    ]
 
 
 def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
@@ -181,14 +183,14 @@ def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
 
 def _chart(report: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> Chart | None:
     """Return a chart of the first figure of a report by groups, over time only if there is one currency."""
-    asked = report["definition"]
-    if "groupBy" not in asked or len(columns) < 2:
+    definition = report["definition"]
+    if "groupBy" not in definition or len(columns) < 2:
         return None
     group, money = columns[0], columns[1]["slug"] if columns[1]["slug"].startswith(CURRENCY) else ""
     figure = columns[2 if money else 1]
     if not is_numeric(figure["type"]) or reference_target(group):
         return None
-    title = f"{figure['name']} by {group['name']}{_period_text(asked)}"
+    title = f"{figure['name']} by {group['name']}{_period_text(definition)}"
     has_several = bool(money) and len({result.get(money) for result in results}) > 1
     is_time = group["type"] == AttributeType.DATE and not has_several
     groups: list[tuple[str, Any, str]] = []
@@ -213,25 +215,25 @@ def page_values(tx: Tx, visit: Visit, report: Json) -> Json:
 
 
 def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    asked, known = report["definition"], report["object"]
+    definition, crm_object = report["definition"], report["object"]
 
     def titles(names: Sequence[str]) -> list[str]:
         return [str(column["name"]) for column in columns_of(tx, report, names)]
 
-    asks = [("Object", [known["pluralName"] if known else "deleted"])]
-    if asked.get("filters"):
-        slugs = [each["attributeSlug"] for each in asked["filters"]]
+    asks = [("Object", [crm_object["pluralName"] if crm_object else "deleted"])]
+    if definition.get("filters"):
+        slugs = [condition["attributeSlug"] for condition in definition["filters"]]
         known_columns = {column["slug"]: (column["name"], column["type"]) for column in columns_of(tx, report, slugs)}
-        asks.append(("Which records", in_words(asked["filters"], known_columns)))
-    if asked.get("groupBy"):
-        asks.append(("Grouped by", [titles([asked["groupBy"]])[0] + _period_text(asked)]))
-    if asked.get("groupBy") or asked.get("measures"):
-        asks.append(("Figures", titles(columns_measured(asked.get("measures", [])) or ["count"])))
+        asks.append(("Which records", in_words(definition["filters"], known_columns)))
+    if definition.get("groupBy"):
+        asks.append(("Grouped by", [titles([definition["groupBy"]])[0] + _period_text(definition)]))
+    if definition.get("groupBy") or definition.get("measures"):
+        asks.append(("Figures", titles(columns_measured(definition.get("measures", [])) or ["count"])))
     else:
-        asks.append(("Columns", titles(asked.get("columns") or []) or ["every attribute"]))
-    if sort := asked.get("sort"):
+        asks.append(("Columns", titles(definition.get("columns") or []) or ["every attribute"]))
+    if sort := definition.get("sort"):
         asks.append(("Order", [f"{titles([sort['field']])[0]}, {'descending' if sort.get('order') == 'desc' else 'ascending'}"]))
-    return [*asks, ("At most", [f"{asked['limit']:,} results"])] if asked.get("limit") else asks
+    return [*asks, ("At most", [f"{definition['limit']:,} results"])] if definition.get("limit") else asks
 
 
 FUNCTIONS = {"count": "Number of records", "sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum"}
@@ -246,7 +248,7 @@ def save(tx: Tx, visit: Visit, report: Json | None = None) -> Outcome:
     if report:
         reports.rename_report(tx, report["id"], definition.name)
     store_report(tx, definition, visit.session.member_id, **visit.stamp())
-    report_id = next(each["id"] for each in reports.list_reports(tx) if each["name"] == definition.name)
+    report_id = next(report["id"] for report in reports.list_reports(tx) if report["name"] == definition.name)
     return Redirect(f"/reports/{report_id}", "saved" if report else "report-created")
 
 
@@ -297,7 +299,7 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
     slug = visit.query.get("object") or entry.get("object") or (visit.objects[0]["slug"] if visit.objects else "")
     entry = {"name": "", **entry, "object": slug}
     values = definition_values(tx, visit, entry, "filters")
-    measures = [(each["function"], each.get("attribute", "")) for each in entry.get("measures", [])]
+    measures = [(measure["function"], measure.get("attribute", "")) for measure in entry.get("measures", [])]
     return values | {
         "entry": {"columns": [], "groupBy": "", "groupPeriod": "", "sort": None, "limit": "", **entry},
         "functions": FUNCTIONS,
@@ -306,7 +308,7 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
         "is_grouped": bool(entry.get("groupBy") or entry.get("measures")),
         "sortable": [
             *FIELDS_OF_EVERY_RECORD[1:],
-            *(each["slug"] for each in values["attributes"]),
+            *(attribute["slug"] for attribute in values["attributes"]),
             *columns_measured(entry.get("measures", [])),
         ],
     }

@@ -158,7 +158,7 @@ class Visit:
 
     @property
     def slugs(self) -> dict[str, str]:
-        return {known["id"]: known["slug"] for known in self.objects}
+        return {crm_object["id"]: crm_object["slug"] for crm_object in self.objects}
 
     @property
     def query(self) -> Mapping[str, str]:

@@ -64,9 +64,9 @@ def switch_on(tx: Tx, visit: Visit, workflow: Json, is_on: bool) -> None:
 
 def _names(tx: Tx, workflow: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return name and type of the attributes its conditions may name."""
-    known = workflow["object"] and workflow["object"].get("id")
-    found = objects.list_attributes(tx, known, include_inactive=True) if known else []
-    return {"title": ("Title", "text")} | {each["slug"]: (each["name"], each["type"]) for each in found}
+    object_id = workflow["object"] and workflow["object"].get("id")
+    described = objects.list_attributes(tx, object_id, include_inactive=True) if object_id else []
+    return {"title": ("Title", "text")} | {attribute["slug"]: (attribute["name"], attribute["type"]) for attribute in described}
 
 
 def _run_data(text: str) -> Json | None:
@@ -92,7 +92,7 @@ def save(tx: Tx, visit: Visit, workflow: Json | None = None) -> Outcome:
         store_workflow(tx, definition, visit.session.member_id, **visit.stamp())
     except BadRequest as error:
         raise BadRequest(error.message if visit.text("as") == "yaml" else in_form_words(error.message), error.details) from error
-    workflow_id = next(each["id"] for each in workflows.list_workflows(tx) if each["name"] == definition.name)
+    workflow_id = next(other["id"] for other in workflows.list_workflows(tx) if other["name"] == definition.name)
     return Redirect(f"/workflows/{workflow_id}", "saved" if workflow else "workflow-created")
 
 
@@ -185,7 +185,7 @@ class ActionBlock:
     @property
     def filled(self) -> list[FormField]:
         data = _data(self.kept)
-        return [field for field in self.values if field.slug in data or any(each.text for each in field.inputs)]
+        return [field for field in self.values if field.slug in data or any(box.text for box in field.inputs)]
 
     @property
     def blank(self) -> list[FormField]:
@@ -196,8 +196,8 @@ class ActionBlock:
 def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionBlock]:
     """Return the blocks of a definition; `about` is the slug of the workflow's object."""
     return [
-        _block(tx, ActionBlock(number, each, str(each.get("type")), str(each.get("object") or ""), _texts(each)), about)
-        for number, each in enumerate(actions, 1)
+        _block(tx, ActionBlock(number, action, str(action.get("type")), str(action.get("object") or ""), _texts(action)), about)
+        for number, action in enumerate(actions, 1)
     ]
 
 
@@ -212,16 +212,16 @@ def pressed(tx: Tx, visit: Visit) -> Json | None:
         return None
     about = visit.text("object")
     blocks = typed_blocks(tx, visit, about)
-    what, _, number = visit.raw("do").partition(" ")
+    action, _, number = visit.raw("do").partition(" ")
     place = next((place for place, block in enumerate(blocks) if str(block.number) == number), None)
-    if what == "remove" and place is not None:
+    if action == "remove" and place is not None:
         return {"blocks": blocks[:place] + blocks[place + 1 :], "focus": "removed"}
-    if what == "up" and place:
+    if action == "up" and place:
         moved = [*blocks[: place - 1], blocks[place], blocks[place - 1], *blocks[place + 1 :]]
         return {"blocks": moved, "focus": f"action-{number}"}
     kind = visit.text("new-type")
     if kind not in TYPES:
-        return {"blocks": blocks, "focus": f"action-{number}" if number else "shown"} if what else None
+        return {"blocks": blocks, "focus": f"action-{number}" if number else "shown"} if action else None
     fresh = 1 + max((block.number for block in blocks), default=0)
     slug = (about or (visit.objects[0]["slug"] if visit.objects else "")) if kind == "createRecord" else ""
     blocks.append(_block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about))
@@ -246,21 +246,21 @@ def in_form_words(message: str) -> str:
 
 def attributes_of(tx: Tx, slug: str) -> list[Json]:
     """Return the attributes of the object with this slug, inactive ones too; none if it does not exist."""
-    known = objects.find_object_by_slug(tx, slug)
-    return objects.list_attributes(tx, known["id"], include_inactive=True) if known else []
+    crm_object = objects.find_object_by_slug(tx, slug)
+    return objects.list_attributes(tx, crm_object["id"], include_inactive=True) if crm_object else []
 
 
 def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
-    said = f"a{number}:"
+    prefix = f"a{number}:"
     try:
-        kept = jsontext.loads(visit.raw(f"{said}kept"))
+        kept = jsontext.loads(visit.raw(f"{prefix}kept"))
     except ValueError:
         kept = {}
-    kept, kind = kept if isinstance(kept, dict) else {}, visit.text(f"{said}type")
-    texts = {name: visit.raw(said + name).replace("\r\n", "\n") for name, *_ in PLAIN.get(kind, ()) if said + name in visit.form}
-    if kind == "callUrl" and said + "url" in visit.form:
-        texts["repeat"] = visit.text(f"{said}repeat")
-    block = ActionBlock(number, kept, kind, visit.text(f"{said}object"), texts)
+    kept, kind = kept if isinstance(kept, dict) else {}, visit.text(f"{prefix}type")
+    texts = {name: visit.raw(prefix + name).replace("\r\n", "\n") for name, *_ in PLAIN.get(kind, ()) if prefix + name in visit.form}
+    if kind == "callUrl" and prefix + "url" in visit.form:
+        texts["repeat"] = visit.text(f"{prefix}repeat")
+    block = ActionBlock(number, kept, kind, visit.text(f"{prefix}object"), texts)
     return _block(tx, block, about, visit)
 
 
@@ -269,20 +269,20 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     if block.type not in WITH_DATA:
         return block
     data = _data(block.kept)
-    found = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
-    known = [each for each in found if each["isActive"] or each["slug"] in data]
-    known += [_unknown(slug) for slug in data if slug not in [each["slug"] for each in found]]
-    stored = fields_for(known, data, labels_in(tx, known, [data]))
-    said = f"a{block.number}:"
-    form = {name.removeprefix(said): values for name, values in visit.form.items() if name.startswith(said)} if visit else {}
-    return replace(block, known=known, stored=stored, values=[_free(field) for field in submitted(stored, form)])
+    described = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
+    shown = [attribute for attribute in described if attribute["isActive"] or attribute["slug"] in data]
+    shown += [_unknown(slug) for slug in data if slug not in [attribute["slug"] for attribute in described]]
+    stored = fields_for(shown, data, labels_in(tx, shown, [data]))
+    prefix = f"a{block.number}:"
+    form = {name.removeprefix(prefix): values for name, values in visit.form.items() if name.startswith(prefix)} if visit else {}
+    return replace(block, known=shown, stored=stored, values=[_free(field) for field in submitted(stored, form)])
 
 
 def _free(field: FormField) -> FormField:
     """Return the field with text inputs that propose its choices, because any value may be a template."""
     own = ("reference", "pick", "lines", "json", "textarea")
-    inputs = ((each, ("true", "false") if each.kind == "truth" else each.options) for each in field.inputs)
-    return replace(field, inputs=tuple(each if each.kind in own else replace(each, kind="text", options=some) for each, some in inputs))
+    inputs = ((box, ("true", "false") if box.kind == "truth" else box.options) for box in field.inputs)
+    return replace(field, inputs=tuple(box if box.kind in own else replace(box, kind="text", options=some) for box, some in inputs))
 
 
 def _unknown(slug: str) -> Json:
@@ -385,7 +385,7 @@ Fact = tuple[str, ListCell]
 
 def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
     """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
-    names = {each["slug"]: each["pluralName"] for each in visit.objects}
+    names = {crm_object["slug"]: crm_object["pluralName"] for crm_object in visit.objects}
     words = []
     for block in blocks_for(tx, actions, about):
         slug = (block.object or about) if block.type in WITH_DATA else ""

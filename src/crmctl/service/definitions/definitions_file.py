@@ -83,9 +83,9 @@ def parse_sections(sections: Json) -> Document:
     """Check the sections of a definitions file. Raises BadRequest with the path of a wrong field."""
     document = check_shape(Document, sections)
     _refuse_repeats("members", [fold(member.email) for member in document.members])
-    _refuse_repeats("objects", [each.slug for each in document.objects])
-    _refuse_repeats("reports", [each.name for each in document.reports])
-    _refuse_repeats("workflows", [each.name for each in document.workflows])
+    _refuse_repeats("objects", [crm_object.slug for crm_object in document.objects])
+    _refuse_repeats("reports", [report.name for report in document.reports])
+    _refuse_repeats("workflows", [workflow.name for workflow in document.workflows])
     return document
 
 
@@ -181,10 +181,10 @@ def delete_entries(tx: Tx, names: Mapping[str, Sequence[str]], *, now: float) ->
         ("workflows", workflows.list_workflows, "name", workflows.delete_workflow),
         ("webhooks", webhooks.list_endpoints, "url", webhooks.delete_endpoint),
     ):
-        wanted = list(names.get(section, ()))
+        entries = list(names.get(section, ()))
         for entry in list_entries(tx):
-            if entry[key] in wanted:
-                wanted.remove(entry[key])  # of several endpoints with one URL, the oldest
+            if entry[key] in entries:
+                entries.remove(entry[key])  # of several endpoints with one URL, the oldest
                 delete(tx, entry["id"])
                 count += 1
     addresses = {fold(address) for address in names.get("members", ())}
@@ -221,9 +221,9 @@ class _Loading:
             self._count("workflow", workflow.name, store_workflow, self.tx, workflow, **self.stamp)
         endpoints = webhooks.list_endpoints(self.tx)
         for webhook in document.webhooks:
-            known = next((each for each in endpoints if each["url"] == webhook.url), None)
-            endpoints = [each for each in endpoints if each is not known]
-            self._count("webhook", webhook.url, self._webhook, webhook, known)
+            endpoint = next((entry for entry in endpoints if entry["url"] == webhook.url), None)
+            endpoints = [entry for entry in endpoints if entry is not endpoint]
+            self._count("webhook", webhook.url, self._webhook, webhook, endpoint)
         return self.counts
 
     def _count(self, kind: str, name: str, load: Callable[..., str], *about: Any, **stamp: Any) -> None:
@@ -250,12 +250,12 @@ class _Loading:
 
     def _webhook(self, definition: WebhookDefinition, existing: Json | None) -> str:
         read_target(definition.url)
-        wanted: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}
+        values: Json = {"description": definition.description, "eventTypes": definition.event_types, "enabled": definition.enabled}
         endpoint = existing or webhooks.create_endpoint(
             self.tx, url=definition.url, description=definition.description, event_types=definition.event_types, **self.stamp
         )
-        if wanted != {field: endpoint[field] for field in wanted}:
-            webhooks.update_endpoint(self.tx, endpoint["id"], wanted, now=self.now)
+        if values != {field: endpoint[field] for field in values}:
+            webhooks.update_endpoint(self.tx, endpoint["id"], values, now=self.now)
         elif existing:
             return "unchanged"
         return "updated" if existing else "created"
@@ -269,8 +269,8 @@ class _Loading:
             return "created"
         if definition.singular_name is not None and definition.singular_name != crm_object["singularName"]:
             raise Conflict(f"singularName is {crm_object['singularName']!r} and cannot be changed")
-        said = {"pluralName": definition.plural_name, "description": definition.description}
-        changes = {field: value for field, value in said.items() if value is not None and value != crm_object[field]}
+        values = {"pluralName": definition.plural_name, "description": definition.description}
+        changes = {field: value for field, value in values.items() if value is not None and value != crm_object[field]}
         if not changes:
             return "unchanged"
         objects.update_object(self.tx, crm_object["id"], changes, now=self.now)
@@ -282,8 +282,8 @@ class _Loading:
         flags, config = (definition.is_required, definition.is_unique, definition.is_list), self._config(definition)
         if existing is None:
             new = objects.NewAttribute(name, definition.type, definition.slug, *flags, config)
-            made = objects.create_attribute(self.tx, object_id, new, **self.stamp)
-            objects.set_attribute_active(self.tx, object_id, made["id"], is_active, now=self.now)
+            attribute = objects.create_attribute(self.tx, object_id, new, **self.stamp)
+            objects.set_attribute_active(self.tx, object_id, attribute["id"], is_active, now=self.now)
             return "created"
         for field, value in {"type": definition.type, **dict(zip(_FLAGS, flags, strict=True)), "config": config}.items():
             if value != existing[field]:
@@ -336,7 +336,11 @@ def _reports(tx: Tx, slugs: dict[str, str]) -> list[Json]:
 
 def _workflows(tx: Tx, slugs: dict[str, str]) -> list[Json]:
     ids, loadable = [workflow["id"] for workflow in workflows.list_workflows(tx)], (None, *slugs)
-    return [workflow_entry(workflows.get_workflow(tx, each)) for each in ids if workflows.load_workflow(tx, each).object_id in loadable]
+    return [
+        workflow_entry(workflows.get_workflow(tx, workflow_id))
+        for workflow_id in ids
+        if workflows.load_workflow(tx, workflow_id).object_id in loadable
+    ]
 
 
 def _member(member: Json) -> Json:

@@ -55,8 +55,8 @@ def routes(context: Context) -> list[NamedRoute]:
 
 def _declared(request: Request) -> int:
     """Return the declared length, 0 without one. The reading of the body refuses a malformed one."""
-    said = request.headers.get("content-length", "")
-    return int(said) if re.fullmatch("[0-9]{1,15}", said) else 0
+    length = request.headers.get("content-length", "")
+    return int(length) if re.fullmatch("[0-9]{1,15}", length) else 0
 
 
 def _content_type(request: Request) -> str:

@@ -389,10 +389,10 @@ class FairLimiter:
     async def _enter(self, share: _Share, seconds: float) -> None:
         waits = share.turns.locked() or self._places.locked()
         try:
-            async with asyncio.timeout(seconds if waits else None), contextlib.AsyncExitStack() as held:
-                await held.enter_async_context(share.turns)
+            async with asyncio.timeout(seconds if waits else None), contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(share.turns)
                 await self._places.acquire()
-                held.pop_all()
+                stack.pop_all()
         except TimeoutError:
             raise Busy("the service is busy, and there was no turn in time; nothing was done, try again") from None
 

@@ -273,8 +273,8 @@ def _field(name: str, kind: str) -> Json:
         return _list(_field("", kind[5:-1]))
     if kind == "str":
         return next((form for end, form in _FORMATS.items() if name.endswith(end)), _TEXT)
-    known = {"int": _WHOLE, "bool": _FLAG, "Json": _DOCUMENT}
-    return known.get(kind) or resource(getattr(resources, kind))
+    shapes = {"int": _WHOLE, "bool": _FLAG, "Json": _DOCUMENT}
+    return shapes.get(kind) or resource(getattr(resources, kind))
 
 
 def _list(item: Json) -> Json:

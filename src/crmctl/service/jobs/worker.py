@@ -200,14 +200,14 @@ class RequestLogWriter(PeriodicJob):
 
     def work(self) -> None:
         with self._lock:
-            held, self._held = self._held, []
-        if not held:
+            entries, self._held = self._held, []
+        if not entries:
             return
         try:
-            self._context.engine.write(lambda tx: logs.append(tx, held))
+            self._context.engine.write(lambda tx: logs.append(tx, entries))
         except BaseException:
             with self._lock:
-                self._held = (held + self._held)[:MOST_WAITING]
+                self._held = (entries + self._held)[:MOST_WAITING]
             raise
 
 

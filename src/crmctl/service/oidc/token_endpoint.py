@@ -203,17 +203,17 @@ class IssuerKeys:
     def find(self, issuer: str, key_id: str) -> Json:
         with self._lock:
             at, keys = self._kept.get(issuer, (-KEPT_SECONDS, []))
-            found = [key for key in keys if key.get("kid") == key_id]
+            matches = [key for key in keys if key.get("kid") == key_id]
             age = self._monotonic() - at
-            if age >= KEPT_SECONDS or (not found and age >= AGAIN_SECONDS):
+            if age >= KEPT_SECONDS or (not matches and age >= AGAIN_SECONDS):
                 # Noted before the reading, so that an issuer that does not answer is not asked again at once.
                 self._kept[issuer] = (self._monotonic(), [] if age >= KEPT_SECONDS else keys)
                 keys = self._fetch(issuer)
                 self._kept[issuer] = (self._monotonic(), keys)
-                found = [key for key in keys if key.get("kid") == key_id]
-        if len(found) != 1:
+                matches = [key for key in keys if key.get("kid") == key_id]
+        if len(matches) != 1:
             raise TokenRefused("the issuer has no key with this id")
-        return found[0]
+        return matches[0]
 
     def _fetch(self, issuer: str) -> list[Json]:
         from crmctl.service.outbound.guard import CallFailedError

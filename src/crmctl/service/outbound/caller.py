@@ -72,10 +72,10 @@ class _Backend(httpcore.SyncBackend):
 
 
 def _left(deadline: float, late: type[Exception]) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds_left = deadline - time.monotonic()
+    if seconds_left <= 0:
         raise late
-    return left
+    return seconds_left
 
 
 KEPT_BODY = 16 * 1024

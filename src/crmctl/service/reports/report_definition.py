@@ -77,9 +77,9 @@ class ReportDefinition(Body):
 
     def question(self) -> Json:
         """Return the definition in canonical form, without its name, description and object."""
-        asked = self.model_dump(by_alias=True, exclude_none=True, exclude={"name", "object", "description"})
-        asked["filters"] = [condition.to_search() for condition in read_conditions(self.filters)]
-        return {field: value for field, value in asked.items() if value or field == "columns"}
+        question = self.model_dump(by_alias=True, exclude_none=True, exclude={"name", "object", "description"})
+        question["filters"] = [condition.to_search() for condition in read_conditions(self.filters)]
+        return {field: value for field, value in question.items() if value or field == "columns"}
 
 
 @dataclass(frozen=True)

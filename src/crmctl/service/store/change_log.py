@@ -184,4 +184,6 @@ def check(tx: Tx, attributes: Mapping[str, StoredAttribute], conditions: Sequenc
 def hold(tx: Tx, attributes: Mapping[str, StoredAttribute], conditions: Sequence[Condition], data: Mapping[str, Any]) -> bool:
     """Whether all conditions hold for the data. Raises BadRequest if they cannot be evaluated any more."""
     check(tx, attributes, conditions)
-    return all(value_test(attributes[each.slug], each.operator, each.value)(data.get(each.slug)) for each in conditions)
+    return all(
+        value_test(attributes[condition.slug], condition.operator, condition.value)(data.get(condition.slug)) for condition in conditions
+    )

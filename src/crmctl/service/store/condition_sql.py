@@ -39,7 +39,7 @@ def too_many_conditions(count: int) -> BadRequest:
 
 def read_conditions(definitions: Iterable[ConditionDefinition]) -> list[Condition]:
     """Raises BadRequest for an unknown operator."""
-    return [read_condition(each.attribute_slug, each.operator, each.value) for each in definitions]
+    return [read_condition(definition.attribute_slug, definition.operator, definition.value) for definition in definitions]
 
 
 def read_condition(slug: str, operator: str, value: Any) -> Condition:
@@ -195,8 +195,8 @@ def holds_words(columns: Sequence[str], text: str, dialect: SqliteDialect) -> li
         ]
         matches, size = "{0} GLOB ?", "length(CAST({0} AS BLOB))"
     # Few texts have accents, and a pattern takes many times as long as a word.
-    one = f"{{holds}} OR (length({{0}}) <> {size} AND {matches})"
-    either = " OR ".join(one.format(column, holds=holds_text(column, dialect.engine)) for column in columns) or "1 = 0"
+    pattern = f"{{holds}} OR (length({{0}}) <> {size} AND {matches})"
+    either = " OR ".join(pattern.format(column, holds=holds_text(column, dialect.engine)) for column in columns) or "1 = 0"
     return [Where(f"({either})", pair * len(columns)) for pair in words[:MAX_WORDS]]
 
 

@@ -36,17 +36,17 @@ def workflow(workflow_id: str) -> str:
 
 def described(tx: Tx, actors: Iterable[str | None]) -> dict[str | None, Json | None]:
     """Return each actor as `{type, id, name}`, the last two if known; None for the service itself."""
-    known: dict[str | None, Json | None] = {None: None}
+    names: dict[str | None, Json | None] = {None: None}
     by_type: dict[str, set[str]] = {}
     for actor in actors:
         if actor is not None:
             kind, _, known_id = actor.partition(":")
-            known[actor] = {"type": kind} | ({"id": known_id} if known_id else {})
+            names[actor] = {"type": kind} | ({"id": known_id} if known_id else {})
             by_type.setdefault(kind, set()).add(known_id)
-    for kind, found in by_type.items():
-        for known_id, name in all_in(tx, _NAMES[kind], found) if kind in _NAMES else ():
-            known[f"{kind}:{known_id}"] = {"type": kind, "id": known_id, "name": name}
-    return known
+    for kind, details in by_type.items():
+        for known_id, name in all_in(tx, _NAMES[kind], details) if kind in _NAMES else ():
+            names[f"{kind}:{known_id}"] = {"type": kind, "id": known_id, "name": name}
+    return names
 
 
 def note(tx: Tx, action: str, subject: str, about: Mapping[str, Any] | None = None, *, now: float | None = None) -> None:
@@ -129,8 +129,8 @@ def list_requests(
     """Return requests, newest first, as `{at, requestId, key, method, path, status, ms, address}`: of a key, with an id, with a status from
     `status` on, since a Unix time."""
     at = None if since is None else to_micros(since)
-    asked = {"key_id = ?": key_id, "request_id = ?": request_id, "status >= ?": status, "at >= ?": at}
-    values = {condition: value for condition, value in asked.items() if value is not None}
+    filters = {"key_id = ?": key_id, "request_id = ?": request_id, "status >= ?": status, "at >= ?": at}
+    values = {condition: value for condition, value in filters.items() if value is not None}
     conditions = list(values)
     if status is not None and status >= 400:
         # Verbatim, because the engine recognises the index by this text.

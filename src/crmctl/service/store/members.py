@@ -357,7 +357,7 @@ def initialise(tx: Tx, ids: Ids, now: float) -> Json | None:
     if get_organisation(tx) is not None:
         return None
     tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), "My organization", to_micros(now)))
-    made = create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
+    owner = create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
     # All objects first, so that references may point to any of them.
     object_ids = {slug: create_object(tx, new, ids=ids, now=now)["id"] for slug, (new, _) in STANDARD_OBJECTS.items()}
     for slug, (_, fields) in STANDARD_OBJECTS.items():
@@ -366,4 +366,4 @@ def initialise(tx: Tx, ids: Ids, now: float) -> Json | None:
                 new = replace(new, config={"allowed_object_id": object_ids[new.config["allowed_object"]]})
             create_attribute(tx, object_ids[slug], new, ids=ids, now=now)
     organisation = get_organisation(tx)
-    return None if organisation is None else organisation | {"owner": made}
+    return None if organisation is None else organisation | {"owner": owner}

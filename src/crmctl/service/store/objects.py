@@ -118,8 +118,14 @@ def delete_object(tx: Tx, object_id: str) -> None:
     referring = [attribute for attribute in referring_attributes(tx, crm_object["id"]) if attribute["objectId"] != crm_object["id"]]
     if referring:
         raise Conflict(
-            "other objects refer to this one; delete these reference attributes first: " + ", ".join(each["slug"] for each in referring),
-            {"attributes": [{"objectId": each["objectId"], "attributeId": each["id"], "slug": each["slug"]} for each in referring]},
+            "other objects refer to this one; delete these reference attributes first: "
+            + ", ".join(attribute["slug"] for attribute in referring),
+            {
+                "attributes": [
+                    {"objectId": attribute["objectId"], "attributeId": attribute["id"], "slug": attribute["slug"]}
+                    for attribute in referring
+                ]
+            },
         )
     _begin_object_removal(tx, schema)
     for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):

@@ -303,15 +303,17 @@ class PostgresEngine:
         raise AssertionError("unreachable")
 
     def _attempt(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None) -> T:
-        left = None if end is None else max(0.001, end - time.monotonic())
-        connection = self._pool.getconn(None if left is None else min(left, self._pool_seconds))
+        seconds_left = None if end is None else max(0.001, end - time.monotonic())
+        connection = self._pool.getconn(None if seconds_left is None else min(seconds_left, self._pool_seconds))
         xid: str | None = None
         try:
             with connection.pipeline() as pipeline:
                 for statement in begin:
                     connection.execute(statement)
-                if left is not None:
-                    connection.execute(_LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (left, min(left, _LOCK_SECONDS))])
+                if seconds_left is not None:
+                    connection.execute(
+                        _LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (seconds_left, min(seconds_left, _LOCK_SECONDS))]
+                    )
                 numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None
                 result = fn(PostgresTx(connection, pipeline, end, by))
                 if numbered is not None:

@@ -68,15 +68,15 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
         raise NotFound(f"there is no record with the id {record_id}, and none is known to have been")
     names = logs.described(tx, (change.actor for change in changes[offset : offset + limit]))
     data: Data | None = None if row is None else schema.values_in(row[0])
-    found = []
+    recorded = []
     for place, change in enumerate(changes[: offset + limit]):
         before = change.undone(data).data
         if place >= offset:
             about = {"at": to_wire(change.at), "type": change.type, "by": names[change.actor]}
-            found.append(about | {"changes": _differences(before, data)})
+            recorded.append(about | {"changes": _differences(before, data)})
         data = before
     is_whole = bool(changes) and changes[-1].type == change_log.CREATED and changes[-1].before is None
-    return History(found, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
+    return History(recorded, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
 
 
 def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple[str, str, bool]]:
@@ -123,7 +123,7 @@ def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int
     for subject, sequence, at, kind, before in all_in(tx, sql, ids):
         by_record.setdefault(subject, []).append((sequence, _Change(at, kind, None, before)))
     for record_id in ids:
-        changes = sorted(by_record.get(record_id, ()), key=lambda each: each[0])
+        changes = sorted(by_record.get(record_id, ()), key=lambda entry: entry[0])
         first = next((place for place, (_, change) in enumerate(changes) if change.at > moment), len(changes))
         past = Past(now.get(record_id))
         for _, change in reversed(changes[first:]):
@@ -151,11 +151,11 @@ def _changes(tx: Tx, schema: Schema, record_id: str, created_at: int | None) -> 
         created_at = next(
             (jsontext.loads(change.before)["createdAt"] for change in changes if change.type == change_log.DELETED and change.before), None
         )
-    made = tx.one(
+    creation = tx.one(
         "SELECT at, type, actor, before FROM change_log WHERE at = ? AND subject = ? AND object_number = ? AND before IS NULL AND at >= ?",
         (created_at, record_id, schema.number, since),
     )
-    return changes if made is None else [*changes, _Change(*made)]
+    return changes if creation is None else [*changes, _Change(*creation)]
 
 
 def _differences(before: Data | None, after: Data | None) -> list[Json]:
@@ -209,25 +209,25 @@ def restore(
 ) -> RestoreOutcome:
     """Restore the candidates; `transact` runs a function in a transaction. Failed ones are tried again while some succeed: another record
     may have to give up a value first."""
-    whole, waiting = RestoreOutcome(), candidates.ids
+    outcome, waiting = RestoreOutcome(), candidates.ids
     while waiting:
-        whole.failed = {}
+        outcome.failed = {}
         for start in range(0, len(waiting), MAX_IN):
             batch = waiting[start : start + MAX_IN]
             part = transact(lambda tx, batch=batch: restore_batch(tx, object_id, batch, candidates, **stamp()))  # type: ignore[misc]
-            whole.counts += part.counts
-            whole.failed |= part.failed
-            whole.left_out |= part.left_out
-        waiting = list(whole.failed) if len(whole.failed) < len(waiting) else []
-    return whole
+            outcome.counts += part.counts
+            outcome.failed |= part.failed
+            outcome.left_out |= part.left_out
+        waiting = list(outcome.failed) if len(outcome.failed) < len(waiting) else []
+    return outcome
 
 
 def restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
     schema = load_schema(tx, object_id, tx.dialect.share_object)
     writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
     present = dict(writing.load(batch))
-    was_there = [each for each in batch if each not in candidates.new]
-    pasts = dict(past_of(tx, was_there, {each: present[each].data for each in present}, candidates.moment))
+    was_there = [record_id for record_id in batch if record_id not in candidates.new]
+    pasts = dict(past_of(tx, was_there, {record_id: present[record_id].data for record_id in present}, candidates.moment))
     targets = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
     writing.prepare([change for record_id, change in targets.items()])
     for record_id in batch:

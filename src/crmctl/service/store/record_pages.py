@@ -104,8 +104,8 @@ def list_records(
     """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
     BadRequest naming a wrong slug or operator."""
     search = _prepare(tx, load_schema(tx, object_id), conditions, words)
-    if _are_few(tx, search, page) and (found := _few(tx, search, page)):
-        return found
+    if _are_few(tx, search, page) and (page_found := _few(tx, search, page)):
+        return page_found
     search = _counted(tx, search)
     window, is_backwards = page.nearest(search.total)
     records = _page(tx, search, window) if window.limit else []
@@ -124,7 +124,7 @@ def list_part(
     if is_answered and not (wheres[0].index or wheres[0].opposite):
         is_answered = _are_few(tx, _prepare(tx, schema, conditions), page)
     bound = LOOKED * (_COVERED if is_answered else _SHORT)
-    if not wheres or everything <= bound or any(_is_narrow(tx, schema, each) for each in wheres):
+    if not wheres or everything <= bound or any(_is_narrow(tx, schema, where) for where in wheres):
         return PartOfList(*list_records(tx, object_id, conditions, page, words), everything, everything)
     where, most = combine(wheres), max(MOST, page.offset + page.limit)
     source, within = _first_ones(tx, schema, page)

@@ -44,7 +44,11 @@ def index_name(table: str, column: str) -> str:
 def existing_ids(tx: Tx, object_id: str | None, record_ids: Iterable[str]) -> set[str] | None:
     """Return which of the ids are records of the object, None if there is no such object."""
     row = tx.one("SELECT number FROM crm_object WHERE id = ?", (object_id,))
-    return None if row is None else {found for (found,) in all_in(tx, f"SELECT id FROM {table_name(row[0])} WHERE id IN {{}}", record_ids)}
+    return (
+        None
+        if row is None
+        else {record_id for (record_id,) in all_in(tx, f"SELECT id FROM {table_name(row[0])} WHERE id IN {{}}", record_ids)}
+    )
 
 
 def record_wire(object_id: str, record_id: str, data: Json, created_at: int, updated_at: int) -> Json:

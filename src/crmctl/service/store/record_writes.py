@@ -161,8 +161,8 @@ class Writing:
         for attribute in self._schema.attributes.values():
             if attribute.type == AttributeType.REFERENCE:
                 keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
-                there = record_tables.existing_ids(self._tx, attribute.target_id, keys) if keys else None
-                self._targets[attribute.slug] = there or set()
+                existing = record_tables.existing_ids(self._tx, attribute.target_id, keys) if keys else None
+                self._targets[attribute.slug] = existing or set()
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
         """Return the existing records of these canonical ids by id, locked for this transaction."""
@@ -195,13 +195,13 @@ class Writing:
         """Make a record hold exactly this again, even if new values are checked more strictly; recreate a missing one. Raises BadRequest or
         Conflict, and then has done nothing."""
         record_id = change.record_id or self._ids()
-        there = self._records.get(record_id)
-        record = there or StoredRecord(record_id, created_at, self._at, {}, {}, is_new=True)
+        current = self._records.get(record_id)
+        record = current or StoredRecord(record_id, created_at, self._at, {}, {}, is_new=True)
         cleared = dict.fromkeys(slug for slug in record.data if slug not in change.data)
-        whole = RecordChange(record_id, cleared | change.data, dict.fromkeys(cleared, EMPTY) | change.projections)
-        before = change_log.overwritten(record.data, whole.data) if there else "{}"
-        self._take(whole, record)
-        self._note(change_log.UPDATED if there else change_log.CREATED, record, before)
+        restored = RecordChange(record_id, cleared | change.data, dict.fromkeys(cleared, EMPTY) | change.projections)
+        before = change_log.overwritten(record.data, restored.data) if current else "{}"
+        self._take(restored, record)
+        self._note(change_log.UPDATED if current else change_log.CREATED, record, before)
         return record
 
     def _take(self, change: RecordChange, record: StoredRecord) -> None:
@@ -244,11 +244,11 @@ class Writing:
             tx.execute_many("UPDATE record_total SET total = total + ? WHERE object_id = ?", [(growth, schema.object_id)])
 
     def _check_references(self, change: RecordChange, record: StoredRecord) -> None:
-        for slug, known in self._targets.items():
+        for slug, target_ids in self._targets.items():
             projection = change.projections.get(slug)
-            if projection is not None and not known.issuperset(projection.keys):
+            if projection is not None and not target_ids.issuperset(projection.keys):
                 held = {str(target).lower() for target in _held(record, slug)}  # a repeated value may point at a deleted record
-                missing = [key for key in projection.keys if key not in known and key not in held]
+                missing = [key for key in projection.keys if key not in target_ids and key not in held]
                 if missing:
                     raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 

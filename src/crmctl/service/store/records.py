@@ -58,8 +58,8 @@ def owners_of(tx: Tx, object_id: str, slug: str, values: Sequence[Any]) -> list[
         except Invalid:
             keys.append(())
     sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
-    owners: dict[str, str] = dict(all_in(tx, sql, {key for each in keys for key in each}, [attribute.number]))
-    return [next((owners[key] for key in each if key in owners), None) for each in keys]
+    owners: dict[str, str] = dict(all_in(tx, sql, {key for record_keys in keys for key in record_keys}, [attribute.number]))
+    return [next((owners[key] for key in record_keys if key in owners), None) for record_keys in keys]
 
 
 def version_of(record: Mapping[str, Any]) -> str:
@@ -264,7 +264,7 @@ def find_by_label(tx: Tx, object_id: str, text: str, limit: int = 8) -> list[dic
         return []
     holds, labels = combine(words), dict[str, str]()
     starts = dict.fromkeys([fold(text.strip()), *fold(text).split()[: len(words)]])
-    for column, start in product([record_tables.column(each) for each in naming if each.is_indexed], starts):
+    for column, start in product([record_tables.column(attribute) for attribute in naming if attribute.is_indexed], starts):
         if len(labels) < limit:
             part = f"(SELECT * FROM {schema.table} WHERE {column} >= ? AND {column} < ? ORDER BY {column} LIMIT ?) AS part"
             sql = f"SELECT id, data FROM {part} WHERE {holds.sql} LIMIT ?"
@@ -313,7 +313,7 @@ def order_by(tx: Tx, object_id: str, slug: str) -> Where:
         return Where(f"CASE {column} {places} END", attribute.options)
     if attribute.type == AttributeType.REFERENCE and attribute.target_id:
         target = load_schema(tx, attribute.target_id)
-        names = [record_tables.column(each) for each in naming_attributes(target)]
+        names = [record_tables.column(attribute) for attribute in naming_attributes(target)]
         return Where(f"(SELECT {names[0]} FROM {target.table} AS named WHERE named.id = {column})" if names else column)
     if attribute.type == AttributeType.CURRENCY:
         currency = tx.dialect.member(tx.dialect.member(f"{schema.table}.data", slug), "currency")

@@ -87,8 +87,8 @@ def save_report(tx: Tx, name: str, columns: Json, created_by: str | None = None,
         changed = logs.differences(dict(zip(names, existing, strict=True)), dict(zip(names, values.values(), strict=True)))
         logs.note(tx, "report.updated", name, changed, now=stamp["now"])
         return "updated"
-    made = {"id": stamp["ids"](), "name": name, "creator": jsontext.dumps(author(tx, created_by)), "created_at": at, "updated_at": at}
-    insert(tx, "report", made | values)
+    created = {"id": stamp["ids"](), "name": name, "creator": jsontext.dumps(author(tx, created_by)), "created_at": at, "updated_at": at}
+    insert(tx, "report", created | values)
     logs.note(tx, "report.created", name, now=stamp["now"])
     return "created"
 

@@ -156,9 +156,9 @@ def replay(tx: Tx, delivery_id: str, **stamp: Unpack[Stamp]) -> tuple[str, bool]
     instead. Raises NotFound."""
     delivery = get_delivery(tx, delivery_id)
     endpoint, event = delivery["endpointId"], delivery["eventId"]
-    made = _replay(tx, endpoint, [(endpoint, event, delivery["eventType"])], **stamp)
-    if made:
-        return made[0], True
+    replayed = _replay(tx, endpoint, [(endpoint, event, delivery["eventType"])], **stamp)
+    if replayed:
+        return replayed[0], True
     waiting = "event_id = ? AND endpoint_id = ? AND state = 'pending' ORDER BY number"
     return str(required(tx.one(f"SELECT id FROM webhook_delivery WHERE {waiting} LIMIT 1", (event, endpoint)))[0]), False
 
@@ -440,15 +440,15 @@ def settle(tx: Tx, tries: Sequence[Attempt], ids: Ids) -> None:
     """Store tries and their consequences: success, another try, or failure. An endpoint that has failed for days is disabled; its
     deliveries wait until it is enabled again or their window ends."""
     # In one order, so that two processes do not wait for each other.
-    tries = sorted(tries, key=lambda each: (each.due.endpoint, each.ended_at, each.due.delivery))
+    tries = sorted(tries, key=lambda attempt: (attempt.due.endpoint, attempt.ended_at, attempt.due.delivery))
     _insert_attempts(tx, tries)
     # A try leaves a time for the next one or a final state, so that the other column is 0.
     ended: dict[str, Sequence[int | str]] = {
-        "delivery_id": [each.due.delivery for each in tries],
-        "attempt": [each.due.attempt for each in tries],
-        "state": [SUCCEEDED if each.succeeded else FAILED if each.again is None else PENDING for each in tries],
-        "again": [0 if each.again is None else to_micros(each.again) for each in tries],
-        "settled": [each.ended_at if each.again is None else 0 for each in tries],
+        "delivery_id": [attempt.due.delivery for attempt in tries],
+        "attempt": [attempt.due.attempt for attempt in tries],
+        "state": [SUCCEEDED if attempt.succeeded else FAILED if attempt.again is None else PENDING for attempt in tries],
+        "again": [0 if attempt.again is None else to_micros(attempt.again) for attempt in tries],
+        "settled": [attempt.ended_at if attempt.again is None else 0 for attempt in tries],
     }
     table, values = table_of("ended", ended)
     tx.execute(
@@ -457,23 +457,23 @@ def settle(tx: Tx, tries: Sequence[Attempt], ids: Ids) -> None:
         "WHERE webhook_delivery.id = ended.delivery_id AND webhook_delivery.attempts = ended.attempt",
         values,
     )
-    for each, following in zip(tries, [*tries[1:], None], strict=True):
+    for attempt, following in zip(tries, [*tries[1:], None], strict=True):
         # Of successes in a row, the last one says everything.
-        if following is None or each.well_at is None or each.well_at != following.well_at:
-            _note_health(tx, each, ids)
+        if following is None or attempt.well_at is None or attempt.well_at != following.well_at:
+            _note_health(tx, attempt, ids)
 
 
 def _insert_attempts(tx: Tx, tries: Sequence[Attempt]) -> None:
     columns: dict[str, list[Any]] = {
-        "delivery_id": [each.due.delivery for each in tries],
-        "attempt": [each.due.attempt for each in tries],
-        "at": [to_micros(each.at) for each in tries],
-        "millis": [round(each.seconds * 1000) for each in tries],
-        "status": [each.status for each in tries],
-        "error": [each.error for each in tries],
-        "request_headers": [jsontext.dumps(dict(each.request_headers)) for each in tries],
-        "response_headers": [jsontext.dumps(dict(each.response_headers)) for each in tries],
-        "response_body": [each.response_body.replace("\x00", "�") for each in tries],
+        "delivery_id": [attempt.due.delivery for attempt in tries],
+        "attempt": [attempt.due.attempt for attempt in tries],
+        "at": [to_micros(attempt.at) for attempt in tries],
+        "millis": [round(attempt.seconds * 1000) for attempt in tries],
+        "status": [attempt.status for attempt in tries],
+        "error": [attempt.error for attempt in tries],
+        "request_headers": [jsontext.dumps(dict(attempt.request_headers)) for attempt in tries],
+        "response_headers": [jsontext.dumps(dict(attempt.response_headers)) for attempt in tries],
+        "response_body": [attempt.response_body.replace("\x00", "�") for attempt in tries],
     }
     filled = {name: values for name, values in columns.items() if values.count(None) < len(values)}
     table, values = table_of("tried", filled)

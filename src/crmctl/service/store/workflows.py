@@ -118,8 +118,8 @@ def save_workflow(tx: Tx, name: str, columns: Json, due_at: float | None, create
     if existing is None or any(existing[part] != values[part] for part in ("cron", "timezone", "enabled")):
         changed["next_due_at"] = to_micros(due_at) if due_at is not None and columns["enabled"] else None
     if existing is None:
-        made = {"id": stamp["ids"](), "created_by": jsontext.dumps(author(tx, created_by)), "created_at": changed["updated_at"]}
-        insert(tx, "workflow", made | {"name": name} | changed)
+        created = {"id": stamp["ids"](), "created_by": jsontext.dumps(author(tx, created_by)), "created_at": changed["updated_at"]}
+        insert(tx, "workflow", created | {"name": name} | changed)
     else:
         update(tx, "workflow", changed, "name = ?", name)
     done = "created" if existing is None else "updated"

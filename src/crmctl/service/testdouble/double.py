@@ -338,8 +338,8 @@ class TestDouble:
         async def restore(_: Request) -> Json:
             state = self._states.get(name)
             if state is None or not name:
-                known = ", ".join(sorted(filter(None, self._states))) or "none"
-                raise NotFound(f"there is no snapshot {name!r}; saved: {known}")
+                names = ", ".join(sorted(filter(None, self._states))) or "none"
+                raise NotFound(f"there is no snapshot {name!r}; saved: {names}")
             async with self._settled():
                 await asyncio.to_thread(self._restore, state)
             return {"restored": name}
@@ -438,10 +438,10 @@ class _Answer:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives the body first, and then waits for the client to disconnect."""
-    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return given.pop() if given else await receive()
+        return messages.pop() if messages else await receive()
 
     return replay
 

@@ -66,14 +66,14 @@ class Runs(ClaimingJob[Claimed]):
         filled = render(dict(action), scope, f"actions[{run.step}]")
 
         def change(tx: Tx) -> Claimed:
-            now, made = self._context.clock.now(), list[str]()
+            now, changes = self._context.clock.now(), list[str]()
 
             def make() -> str:
-                made.append(self._context.ids())
-                return made[-1]
+                changes.append(self._context.ids())
+                return changes[-1]
 
             result = PERFORM[action["type"]](tx, filled, scope, {"ids": make, "now": now})
-            workflows.note_origin(tx, run, made)
+            workflows.note_origin(tx, run, changes)
             return workflows.advance_run(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
 
         return self._context.engine.write(change, by=logs.workflow(run.workflow_id))
