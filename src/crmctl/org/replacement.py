@@ -20,7 +20,7 @@ NEW, OLD = "new", "old"
 
 
 def sibling(folder: Path) -> Path:
-    """Return the place of the new content: beside the folder, but inside of one with a file system of its own."""
+    """Return the place of the new content: beside the folder, or inside a folder that is a mount point."""
     folder = folder.resolve()
     name = f".{folder.name}.crmctl"
     return folder / name if is_mounted(folder) else folder.with_name(name)
