@@ -89,8 +89,10 @@ OVER_STORED_KEYS = ("CRMCTL_API_KEY", "key_command", "oidc")
 """Sources of keys that crmctl prefers to the one that `auth login` stores."""
 
 
-def refusal(answer: Answer, *, retry_after: float | None = None, until: str | None = None, key_source: str = "") -> CrmctlError:
-    """Return the error for an answer outside 2xx, with the service's message, code and details."""
+def refusal(
+    answer: Answer, *, retry_after: float | None = None, until: str | None = None, key_source: str = "", not_followed: str = ""
+) -> CrmctlError:
+    """Return the error for an answer outside 2xx, with the service's message, code and details; `not_followed` is why a redirect ended."""
     code, message, details = explanation(answer)
     status = answer.status
     facts: Json = {"code": code, "status": status, "details": details}
@@ -114,7 +116,7 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
         hint = "--max-wait SECONDS waits longer"
         return RateLimitedError((message or "too many requests") + wait, hint=hint, retryable=True, retry_after=retry_after, **facts)
     if 300 <= status < 400:
-        return _redirected(answer)
+        return _redirected(answer, not_followed)
     if 400 <= status < 500:
         return RejectedError(
             message or f"the service refused the request (status {status}){_shown(answer)}", retryable=status == 408, **facts
@@ -124,13 +126,16 @@ def refusal(answer: Answer, *, retry_after: float | None = None, until: str | No
     return ServiceError(message, retryable=retryable, retry_after=retry_after, outcome_unknown=answer.wrote, **facts)
 
 
-def _redirected(answer: Answer) -> ServiceError:
-    target = answer.headers.get("location", "").partition("?")[0] or "nowhere"
+def _redirected(answer: Answer, not_followed: str) -> ServiceError:
+    target = answer.headers.get("location", "").partition("?")[0]
+    text, hint = f"points to {target}; {not_followed}", "if that is where the service lives now, use it as the base URL"
+    if not target:
+        text, hint = "names no other address", "this may be the answer of a proxy or cache: check the base URL"
     return ServiceError(
-        f"the service answers {answer.status} and points to {target}; the API key is not sent there",
+        f"the service answers {answer.status} and {text}",
         code="redirected",
         status=answer.status,
-        hint="if that is where the service lives now, use it as the base URL",
+        hint=hint,
         # 301, 307 and 308 ask for the same request elsewhere; 302 and 303 may also answer a finished write.
         outcome_unknown=answer.wrote and answer.status in (302, 303),
     )

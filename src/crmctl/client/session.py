@@ -397,18 +397,22 @@ class Session:
         """Follow redirects of a GET within the origin; no others, so that the key stays with the service."""
         request, hops = call.request, 0
         while request.method == "GET" and response.status in (301, 302, 303, 307, 308) and hops < _MAX_REDIRECTS:
-            try:
-                target = urljoin(request.url, response.headers.get("location", "")).partition("#")[0]
-                is_elsewhere = not _ABSOLUTE.match(target) or origin_of(target) != self.origin
-            except ValueError:
-                break
-            if target == request.url or is_elsewhere:
+            target = self._own_target(request.url, response.headers)
+            if target in (None, request.url):
                 break
             hops += 1
             self._debug(f"< {response.status}, on to {urlsplit(target).path}")
             request = Request("GET", target, request.headers, None, request.timeout)
             response = self._send(request)
         return response
+
+    def _own_target(self, url: str, headers: Mapping[str, str]) -> str | None:
+        """Return the address that a redirect names, None outside the origin."""
+        try:
+            target = urljoin(url, headers.get("location", "")).partition("#")[0]
+            return target if _ABSOLUTE.match(target) and origin_of(target) == self.origin else None
+        except ValueError:
+            return None
 
     def _send(self, request: Request) -> Response:
         self._sent.append(None)
@@ -417,7 +421,13 @@ class Session:
     def _refusal(self, answer: Answer, call: _Call) -> CrmctlError:
         wait = retry_after(answer.headers, self.clock.now())
         until = clock_time(self.clock.now(), wait) if wait is not None else None
-        return self._final(refusal(answer, retry_after=wait, until=until, key_source=self._keys.source), call)
+        not_followed = "the API key is not sent there"
+        if self._own_target(call.request.url, answer.headers) is not None:
+            is_get = call.request.method == "GET"
+            limit = f"at most {_MAX_REDIRECTS} redirects" if is_get else f"no redirect of a {call.request.method}"
+            not_followed = f"crmctl follows {limit}"
+        error = refusal(answer, retry_after=wait, until=until, key_source=self._keys.source, not_followed=not_followed)
+        return self._final(error, call)
 
     def _final(self, error: CrmctlError, call: _Call) -> CrmctlError:
         """Complete an error for the caller: an unrepeatable request with an unknown outcome must not be retried blindly."""
