@@ -246,6 +246,8 @@ def test_an_unreadable_ca_bundle_is_a_configuration_error(tmp_path: Path, conten
     error = failure(HttpTransport(ca_bundle=path), f"{scheme}://127.0.0.1:1/x")
     assert isinstance(error, ConfigError)
     assert str(path) in error.message
+    by_variable = failure(HttpTransport(environ={"SSL_CERT_FILE": str(path)}), "https://127.0.0.1:1/x")
+    assert by_variable.hint == "SSL_CERT_FILE takes a PEM file or a directory"
 
 
 def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

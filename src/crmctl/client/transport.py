@@ -29,9 +29,10 @@ def trust(ca_bundle: str | os.PathLike[str] | None, environ: Mapping[str, str]) 
     an unreadable bundle."""
     import ssl
 
-    bundle = ca_bundle or next((environ[name] for name in VARIABLES if environ.get(name)), None)
-    if bundle:
-        return _trust_only(Path(bundle))
+    sources = [("--ca-bundle", ca_bundle), *((name, environ.get(name)) for name in VARIABLES)]
+    for source, bundle in sources:
+        if bundle:
+            return _trust_only(Path(bundle), source)
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if not context.get_ca_certs() and not paths.cafile and not paths.capath:
@@ -41,7 +42,7 @@ def trust(ca_bundle: str | os.PathLike[str] | None, environ: Mapping[str, str]) 
     return context
 
 
-def _trust_only(path: Path) -> ssl.SSLContext:
+def _trust_only(path: Path, source: str) -> ssl.SSLContext:
     import ssl
 
     try:
