@@ -139,9 +139,15 @@ def read(pieces: list[bytes], encoding: str = "", bound: int = MIB) -> bytes:
     return read_body(pieces, {"content-encoding": encoding}, bound, 200)
 
 
+def members(body: bytes) -> bytes:
+    """Return a body in two members of gzip and a padding."""
+    middle = len(body) // 2
+    return gzip.compress(body[:middle]) + gzip.compress(body[middle:]) + bytes(3)
+
+
 @pytest.mark.parametrize(
     ("encoding", "pack"),
-    [("", bytes), ("identity", bytes), ("GZIP", gzip.compress)],
+    [("", bytes), ("identity", bytes), ("GZIP", gzip.compress), ("gzip", members)],
 )
 def test_every_accepted_encoding_is_read_in_pieces_of_any_size(encoding: str, pack: Callable[[bytes], bytes]) -> None:
     for body in (b"", b"{}", bytes(range(256)) * 3000, b" " * MIB):
@@ -155,7 +161,14 @@ def test_every_accepted_encoding_is_read_in_pieces_of_any_size(encoding: str, pa
 
 
 @pytest.mark.parametrize(
-    ("encoding", "body"), [("br", b"x"), ("gzip", b"not"), ("gzip", gzip.compress(b"abc" * 99, mtime=0)[:-9]), ("deflate", b"\xff")]
+    ("encoding", "body"),
+    [
+        ("br", b"x"),
+        ("gzip", b"not"),
+        ("gzip", gzip.compress(b"abc" * 99, mtime=0)[:-9]),
+        ("gzip", gzip.compress(b"{}") + gzip.compress(b"{}")[:-9]),
+        ("deflate", b"\xff"),
+    ],
 )
 def test_a_body_that_cannot_be_decompressed_is_an_error_of_the_service(encoding: str, body: bytes) -> None:
     with pytest.raises(ServiceError) as caught:

@@ -53,7 +53,7 @@ def _trust_only(path: Path, source: str) -> ssl.SSLContext:
         raise ConfigError(
             f"cannot read the CA bundle {path}: {reason(error)}",
             code="ca_bundle",
-            hint="--ca-bundle takes a PEM file or a directory",
+            hint=f"{source} takes a PEM file or a directory",
         ) from error
 
 
@@ -63,6 +63,9 @@ MAX_ANSWER_MB = 128
 VARIABLE = "CRMCTL_MAX_ANSWER_MB"
 
 _PIECE = 256 * 1024
+
+_MEMBER = b"\x1f"
+"""The first byte of a gzip member."""
 
 
 def answer_bound(environ: Mapping[str, str]) -> int:
@@ -99,14 +102,18 @@ def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, stat
 
 
 def _unpacked(raw: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompress gzip in pieces of bounded size. Raises zlib.error."""
+    """Decompress the members of gzip in pieces of bounded size; ignore what follows them. Raises zlib.error."""
     inflater, is_empty = zlib.decompressobj(31), True
     for piece in raw:
         rest, is_empty = piece, is_empty and not piece
-        while rest and not inflater.eof:
+        while rest:
+            if inflater.eof:
+                if not rest.startswith(_MEMBER):
+                    return
+                inflater = zlib.decompressobj(31)
             if out := inflater.decompress(rest, _PIECE):
                 yield out
-            rest = inflater.unconsumed_tail
+            rest = inflater.unconsumed_tail or inflater.unused_data
     yield inflater.flush()
     if not inflater.eof and not is_empty:
         raise zlib.error("incomplete")
