@@ -51,6 +51,7 @@ def test_its_key_is_used_and_shown_nowhere(service: RunningService) -> None:
         ("print('crs_secret'); print('crs_secret')", "printed 2 lines"),
         ("print('crs_secret crs_secret')", "printed what cannot be a key"),
         ("pass", "printed nothing"),
+        ("while True: print('crs_secret' * 1000)", "printed more than 64 KB"),
     ],
 )
 def test_a_command_that_fails_has_one_error_without_its_output(service: RunningService, text: str, said: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -163,32 +163,48 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
 
 COMMAND_SECONDS = 10.0
 
+MOST_PRINTED = 64 * 1024
+"""Most bytes that a command may print; a key has fewer."""
+
 
 def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str:
     """Return the one line that a command prints. Its output never appears in an error. Raises DeniedError."""
     import subprocess
 
-    hint = "run it yourself: it must print the key alone, in one line, within 10 seconds"
+    def failed(problem: str) -> DeniedError:
+        hint = "run it yourself: it must print the key alone, in one line, within 10 seconds"
+        return DeniedError(f"key_command {command[0]} {problem}", hint=hint, code="key_command_failed")
+
+    problems: list[str] = []
+
+    def end(problem: str) -> None:
+        problems.append(problem)
+        with suppress(ProcessLookupError):  # its children as well: they may hold the pipe open
+            os.killpg(process.pid, signal.SIGKILL) if POSIX else process.kill()
+
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     try:
         process = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
     except OSError as error:
-        raise DeniedError(f"key_command {command[0]} cannot be run: {reason(error)}", hint=hint, code="key_command_failed") from error
-    try:
-        printed, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        # Its children as well: they may hold the pipe open.
-        os.killpg(process.pid, signal.SIGKILL) if POSIX else process.kill()
-        process.communicate()
-        message = f"key_command {command[0]} did not end within {seconds:g} seconds"
-        raise DeniedError(message, hint=hint, code="key_command_failed") from None
+        raise failed(f"cannot be run: {reason(error)}") from error
+    deadline = threading.Timer(seconds, end, [f"did not end within {seconds:g} seconds"])
+    deadline.daemon = True
+    deadline.start()
+    with process:
+        printed = process.stdout.read(MOST_PRINTED + 1)
+        if len(printed) > MOST_PRINTED:
+            end(f"printed more than {MOST_PRINTED >> 10} KB")
+        process.wait()
+    deadline.cancel()
+    if problems:
+        raise failed(problems[0])
     if process.returncode:
-        message = f"key_command {command[0]} ended with exit code {process.returncode}"
-        raise DeniedError(message, hint=hint, code="key_command_failed")
+        raise failed(f"ended with exit code {process.returncode}")
     lines = printed.decode("utf-8", "replace").strip().splitlines()
     if len(lines) != 1 or not _HEADER_SAFE.fullmatch(lines[0].strip()):
-        problem = "printed nothing" if not lines else f"printed {len(lines)} lines" if len(lines) > 1 else "printed what cannot be a key"
-        raise DeniedError(f"key_command {command[0]} {problem}", hint=hint, code="key_command_failed")
+        raise failed(
+            "printed nothing" if not lines else f"printed {len(lines)} lines" if len(lines) > 1 else "printed what cannot be a key"
+        )
     return str(lines[0].strip())
 
 
