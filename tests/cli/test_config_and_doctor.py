@@ -41,7 +41,11 @@ def test_a_typing_mistake_makes_no_profile() -> None:
     run_crmctl("config", "set", "base_url", "https://crm.example.com", "--profile", "work").ok()
     file = Path(os.environ["CRMCTL_CONFIG_DIR"]) / "config.toml"
     before = file.read_bytes()
-    slips = (["set", "protected", "true", "--profile", "wrok"], ["unset", "protected", "--profile", "wrok"])
+    slips = (
+        ["set", "protected", "true", "--profile", "wrok"],
+        ["unset", "protected", "--profile", "wrok"],
+        ["set", "default_profile", "wrok"],
+    )
     for arguments, env in (*((slip, None) for slip in slips), (["set", "timeout", "5"], {"CRMCTL_PROFILE": "wrok"})):
         refused = run_crmctl("config", *arguments, env=env).exits(2).error()
         assert (refused["code"], refused["message"].split(" (")[0]) == ("unknown_profile", "there is no profile 'wrok'")

@@ -66,6 +66,8 @@ def set_setting(
 
     folded = key.replace("-", "_")
     profile = None if everywhere or folded in TOP_LEVEL_ONLY else _profile_of(runtime, may_be_new=folded == "base_url")
+    if folded == "default_profile":
+        _check_profile(runtime, value, "default_profile")
     file = runtime.settings.file.set_value(folded, value, profile)
     stored = (file.profiles[profile] if profile else file.top)[folded]
     runtime.done({"key": folded, "value": stored, "profile": profile}, f"{folded} is now {_shown(stored)} {_place(profile)}")
@@ -84,16 +86,22 @@ def unset_setting(runtime: Runtime, key: KeyArgument, everywhere: GlobalOption =
 
 def _profile_of(runtime: Runtime, *, may_be_new: bool = False) -> str:
     """Return the current profile. Raises ConfigError for an unknown one, which may be misspelt."""
+    profile = runtime.settings.profile
+    if not may_be_new:
+        _check_profile(runtime, profile.value, profile.source)
+    return profile.value
+
+
+def _check_profile(runtime: Runtime, name: str, source: str) -> None:
     from crmctl.config.settings import DEFAULT_PROFILE
 
-    profile, profiles = runtime.settings.profile, sorted(runtime.settings.file.profiles)
-    if may_be_new or not profiles or profile.value in (*profiles, DEFAULT_PROFILE):
-        return profile.value
-    raise ConfigError(
-        f"there is no profile {profile.value!r} ({profile.source})",
-        hint=f"known profiles: {', '.join(profiles)}; crmctl config set base_url URL --profile {profile.value} makes it",
-        code="unknown_profile",
-    )
+    profiles = sorted(runtime.settings.file.profiles)
+    if profiles and name not in (*profiles, DEFAULT_PROFILE):
+        raise ConfigError(
+            f"there is no profile {name!r} ({source})",
+            hint=f"known profiles: {', '.join(profiles)}; crmctl config set base_url URL --profile {name} makes it",
+            code="unknown_profile",
+        )
 
 
 def _place(profile: str | None) -> str:
