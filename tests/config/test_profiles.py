@@ -70,6 +70,7 @@ def test_a_linked_file_stays_a_link(file: Path, tmp_path: Path) -> None:
         ('[profiles.a]\nbase_ulr = "https://x"\n', "unknown key 'base_ulr' at [profiles.a]"),
         ('[profiles.a]\ndefault_profile = "a"\n', "unknown key 'default_profile'"),
         ('[profiles.a]\ntimeout = "soon"\n', "timeout at [profiles.a] must be a number of seconds above 0, not 'soon'"),
+        ("timeout = 2020-01-01\n", "timeout at the top level must be a number of seconds above 0, not 2020-01-01"),
         ('[profiles."a b"]\n', "profile name 'a b' must be letters"),
         ("profiles = 3\n", "profiles must be tables"),
         ("output = [1]\n", "output at the top level must be one of table"),

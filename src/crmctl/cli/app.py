@@ -105,6 +105,8 @@ class _OnDemand(RuntimeParam):
         for text in value if isinstance(value, list | tuple) else [value]:
             if isinstance(text, str) and not _is_text(text) and not _names_file(text, param.metavar or ""):
                 raise click.exceptions.BadParameter(f"text in UTF-8 is expected, not {text!r}", ctx=ctx, param=param)
+            if self.annotation in (int, float) and "_" in str(text):  # Python's grouping of digits
+                raise click.exceptions.BadParameter(f"a number of digits is expected, not {text!r}", ctx=ctx, param=param)
         try:
             return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
         except click.exceptions.BadParameter as error:

@@ -271,6 +271,9 @@ class Runtime:
         from crmctl.output.emitter import Emitter
 
         fields = self.flags.get("fields")
+        names = [name.strip() for name in fields.split(",") if name.strip()] if fields else None
+        if names == []:
+            raise UsageError(f"--fields {fields!r} names no field", hint="--fields id,name")
         try:
             form, pager = self.output_format, self.settings.pager.value
         except ConfigError:  # local commands work with broken settings
@@ -278,7 +281,7 @@ class Runtime:
         return Emitter(
             self.streams,
             form,
-            fields=[name.strip() for name in fields.split(",") if name.strip()] if fields else None,
+            fields=names,
             query=self.flags.get("query"),
             excel_safe=self.excel_safe,
             pager=pager,

@@ -121,6 +121,8 @@ def read_json_object(runtime: Runtime, argument: str) -> Json:
     from crmctl.models import jsontext
     from crmctl.values.composites import check_fields
 
+    if argument == "@":
+        raise UsageError("--data @ names no file", hint="--data @FILE reads a file, --data - reads stdin")
     source = "stdin" if argument == "-" else argument[1:] if argument.startswith("@") else "--data"
     try:
         text = read_input(runtime, argument if argument == "-" else argument[1:]) if source != "--data" else argument

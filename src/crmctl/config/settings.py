@@ -47,7 +47,7 @@ _LONGEST = 1e9
 
 def _seconds(value: Any, *, zero: bool) -> float:
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or "_" in str(value):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
@@ -290,7 +290,7 @@ def _check(parse: Callable[[Any], Any], value: Any, where: str) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise _Misfit(f"{where} {error}, not {value!r}") from error
+        raise _Misfit(f"{where} {error}, not {repr(value) if isinstance(value, str) else value}") from error
 
 
 def _checked_values(values: dict[str, Any], profile: str | None) -> dict[str, Any]:
