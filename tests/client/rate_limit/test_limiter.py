@@ -188,6 +188,17 @@ def test_patience_ends_at_once_and_says_until_when(path: Path, budget_on: Open) 
     assert len(notes) == 1
 
 
+def test_a_request_to_wait_for_days_is_kept_and_names_its_file(path: Path, budget_on: Open) -> None:
+    clock = FakeClock()
+    budget = budget_on(clock)
+    budget.answered(budget.acquire(0), 429, headers(0, **{"retry-after": "864000"}))
+    with pytest.raises(RateLimitedError, match="the service asked for no request before") as caught:
+        budget_on(clock).acquire(300)
+    assert str(path) in (caught.value.hint or "")
+    path.unlink()
+    assert budget_on(clock).acquire(0)
+
+
 @pytest.mark.parametrize(("never_sent", "is_given_back"), [(True, True), (False, False)])
 def test_only_a_request_that_never_left_is_given_back(path: Path, never_sent: bool, is_given_back: bool) -> None:
     """The service may have counted a request that got no answer, however it was lost."""

@@ -132,11 +132,17 @@ class SharedBudget(Budget):
             self._note(f"rate limit: waiting {until - now:.0f} s until {clock_time(self._clock.now(), until - now)}")
 
     def _check_patience(self, needed: float, patience: float, seconds: float) -> None:
+        from crmctl.client.rate_limit.model import LONGEST_WINDOW
+
         if needed <= patience:
             return
+        message, hint = "the rate limit leaves no request before", "--max-wait SECONDS waits longer"
+        if seconds > LONGEST_WINDOW:  # no limit of requests lasts so long: a Retry-After asked for it
+            message = "the service asked for no request before"
+            hint += f"; if that was a mistake, delete {self._path}, and crmctl asks the service again"
         raise RateLimitedError(
-            f"the rate limit leaves no request before {clock_time(self._clock.now(), seconds)}, which is longer than --max-wait",
-            hint="--max-wait SECONDS waits longer",
+            f"{message} {clock_time(self._clock.now(), seconds)}, which is longer than --max-wait",
+            hint=hint,
             retryable=True,
             retry_after=seconds,
         )
