@@ -101,6 +101,7 @@ QUESTIONS: dict[tuple[str, ...], Callable[[Record], bool]] = {
     ("company.domain=nobody.com",): lambda one: False,
     ("created_at<2y",): lambda one: created(one) < at("2y"),  # type: ignore[operator]
     ("createdAt>=2020-01-01", "createdAt<2021-01-01"): lambda one: at("2020-01-01") <= created(one) < at("2021-01-01"),  # type: ignore[operator]
+    ("createdAt>=2020-01-01", "createdAt<2100-01-01"): lambda one: created(one) >= at("2020-01-01"),  # type: ignore[operator]
     ("created_at<90y",): lambda one: False,
     ("created_at>today",): lambda one: created(one) > at("today"),  # type: ignore[operator]
     ("created_at<5y", "status in won,lost"): lambda one: created(one) < at("5y") and one.data["status"] in ("won", "lost"),  # type: ignore[operator]

@@ -79,6 +79,8 @@ def test_a_filter_that_is_not_heeded_changes_and_deletes_nothing_else(deaf: Runn
     for words in (("list",), ("count",)):
         assert said in run_here("records", *words, "people", "--filter", "status=new").ok().err
     assert said not in run_here("records", "list", "people").ok().err
+    newest = run_here("records", "count", "people", "--filter", "status=contacted").ok()
+    assert "answered with" in newest.err, "the newest record alone is no evidence"
     updated = run_here("bulk", "update", "people", "--filter", "status=new", "--set", "score=5", "--yes").ok()
     assert (updated.json()["updated"], said in updated.err) == (1, True)
     assert left(deaf) == {"customer": None, "new": 5, "contacted": None}

@@ -28,6 +28,7 @@ from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.conditions import Test, elements_of, text_of, value_test
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold
+from crmctl.values.moments import MICROS
 from crmctl.values.operators import Operator
 
 TEXTS = (AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT)
@@ -261,16 +262,18 @@ class RecordQuery:
         if record_filter.bounds and not record_filter.local_conditions and not record_filter.choices and not record_filter.prefilters:
             return self._count_within()
         if record_filter.is_plain and not self.has_body:
-            total = self._page(record_filter.conditions, ListOrder(), 1, 0).total
-            if total is not None and total != 1:  # some services count the items of the page
+            # A page of records shows whether the service ignores the filter.
+            size = PAGE_LIMIT if record_filter.conditions else 1
+            total = self._page(record_filter.conditions, ListOrder(), size, 0).total
+            if total is not None and total != size:  # some services count the items of the page
                 return total
             in_order = ListOrder(None, "asc")
             return sum(len(page.items) for page in iterate(lambda *place: self._page(record_filter.conditions, in_order, *place)))
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
         if not self._decides_here and not record_filter.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
-            totals = [self._page(conditions, ListOrder(), 1, 0).total for conditions in self._combinations(_Trust())]
-            if None not in totals:
+            totals = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0).total for conditions in self._combinations(_Trust())]
+            if not {None, PAGE_LIMIT} & {*totals}:
                 return sum(total or 0 for total in totals)
         return sum(1 for _ in self.records())
 
@@ -423,12 +426,14 @@ class RecordQuery:
         bounds = record_filter.bounds
         try:
             conditions = self._combinations(_Trust())[0]
-            ends = {bound.name: ("desc" if bound.below is not None else "asc") for bound in bounds}
-            pages = [self._page(conditions, ListOrder(name, order), 1, 0) for name, order in ends.items()]
+            now = self.context.now * MICROS  # no record is newer
+            ends = [(bound.name, "asc") for bound in bounds if bound.least is not None]
+            ends += [(bound.name, "desc") for bound in bounds if bound.below is not None and (bound.least is None or bound.below <= now)]
+            pages = [self._page(conditions, ListOrder(*end), 1, 0) for end in ends]
             records = [record for page in pages for record in page.items]
             heeded = all(bound.admits(record) for bound in bounds for record in records)
             both = any(bound.least is not None and bound.below is not None for bound in bounds)
-            if heeded and pages[0].total is not None and (records or (not both and len(bounds) == 1 and not self._extreme(bounds[0]))):
+            if heeded and pages[0].total not in (None, 1) and (records or (not both and len(bounds) == 1 and not self._extreme(bounds[0]))):
                 return pages[0].total
         except RejectedError as error:
             if error.status is None:
