@@ -116,6 +116,14 @@ def test_changes_older_than_the_mirrors_history_are_refused(crm: RunningService,
     assert run_crmctl("mirror", "changes", "people", "--since", token).exits(11).error()["code"] == "too_old"
 
 
+def test_changes_of_an_unproven_mirror_get_a_warning(mirrored: list[str]) -> None:
+    with closing(sqlite3.connect(run_crmctl("mirror", "path").ok().json()["path"])) as db, db:
+        db.execute("UPDATE _sync SET _state = json_set(_state, '$.proven', json('false'), '$.proof', 'not proven: 121 are counted')")
+    said = run_crmctl("mirror", "changes", "--no-sync").ok()
+    assert len(said.lines()) == len(mirrored) + 1
+    assert "people: not proven: 121 are counted; changes may be missing" in said.err
+
+
 @pytest.mark.parametrize("number", ["9", "999999", "9" * 30])
 def test_a_token_that_the_mirror_has_not_given_out_yet_is_refused(mirrored: list[str], number: str) -> None:
     assert mirrored
@@ -127,6 +135,9 @@ def test_files(crm: RunningService, mirrored: list[str]) -> None:
     done = run_crmctl("mirror", "changes", "-O", "people.jsonl").ok().json()
     lines = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]
     assert (len(lines), lines[-1]["token"]) == (121, done["token"])
+    for name in ("people.csv", "people.json"):
+        refused = run_crmctl("mirror", "changes", "-O", name).exits(2).error()
+        assert (refused["hint"], Path(name).exists()) == ("-O changes.jsonl or -O changes.parquet", False)
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
 

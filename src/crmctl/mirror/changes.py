@@ -81,15 +81,21 @@ def forget_log(file: MirrorFile, state: SyncState) -> None:
             file.db.execute(f"DROP TRIGGER IF EXISTS {quoted(f'_log_{state.table_name}_{op}')}")
 
 
+def emitted_states(file: MirrorFile, name: str | None) -> list[SyncState]:
+    """Return the states of one object or of all. Raises NotFoundError for an unknown object."""
+    states = [state for state in file.states() if state.object_id != ACTIVITIES and name in (None, state.slug, state.object_id)]
+    if name is not None and not states:
+        raise NotFoundError(f"the mirror has no object {name!r}", hint="crmctl mirror status shows its objects")
+    return states
+
+
 def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: Clock, survivors: Mapping[str, str]) -> Iterator[Json]:
     """Yield the changes of one object or of all, and at last `{"token"}`. Without `since`, yield every record as an insert.
 
     `survivors` maps the ids of merged records to their survivors. Raises NotFoundError for an unknown object, and DifferenceError if the
     log does not reach back that far.
     """
-    states = [state for state in file.states() if state.object_id != ACTIVITIES and name in (None, state.slug, state.object_id)]
-    if name is not None and not states:
-        raise NotFoundError(f"the mirror has no object {name!r}", hint="crmctl mirror status shows its objects")
+    states = emitted_states(file, name)
     with file.snapshot():
         if file.noted(IDENTITY) is None:
             raise _forgotten("the mirror has not begun to remember changes", "crmctl mirror sync begins it")

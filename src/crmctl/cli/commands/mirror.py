@@ -190,22 +190,29 @@ def changes(
     Syncs the mirror first. The last line holds a token for the next call. The mirror remembers 30 days; exit 11 if it does not reach back
     that far. Without --since, every record is an insert.
     """
+    from crmctl.files.export_formats import SUFFIXES
     from crmctl.files.whole_files import whole_file
-    from crmctl.mirror.changes import read_changes, write_parquet
+    from crmctl.mirror.changes import emitted_states, read_changes, write_parquet
     from crmctl.mirror.sync import SyncRequest, sync_mirror
     from crmctl.models import jsontext
     from crmctl.plan.merge_records import survivors_of
 
+    form = SUFFIXES.get(Path(file or "").suffix.lower(), "jsonl")
+    if form not in ("jsonl", "parquet"):
+        raise UsageError(f"changes are written as JSON lines or Parquet, not as {form}", hint="-O changes.jsonl or -O changes.parquet")
     place = _existing(runtime)
     context = _context(runtime)
     if not no_sync:
         sync_mirror(context, SyncRequest([name] if name else []))
     with _open(place) as mirror:
+        for state in emitted_states(mirror, name):
+            if not state.proven:
+                runtime.messages.warn(f"{state.slug}: {state.proof}; changes may be missing until a sync proves it")
         reading = read_changes(mirror, name, since, runtime.clock, survivors_of(context))
         if file is None:
             for change in reading:
                 runtime.streams.write_out(jsontext.dumps(change) + "\n")
-        elif file.endswith(".parquet"):
+        elif form == "parquet":
             token = write_parquet(Path(file), reading)
             runtime.done({"file": file, "token": token}, token)
         else:
