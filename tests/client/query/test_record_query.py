@@ -79,6 +79,7 @@ def domain(record: Record) -> object:
 
 
 city, first = part("address", "city"), part("name", "first", "firstName")
+SOME = [{"amount": number, "currency": "EUR" if number >= 0 else "USD"} for number in (0, 1, 2, -3, -4)]
 QUESTIONS: dict[tuple[str, ...], Callable[[Record], bool]] = {
     ("status in won,lost",): lambda one: one.data["status"] in ("won", "lost"),
     ("status not in won,lost",): lambda one: one.data["status"] not in ("won", "lost"),
@@ -95,6 +96,9 @@ QUESTIONS: dict[tuple[str, ...], Callable[[Record], bool]] = {
     ("name.first=Ada",): lambda one: first(one) == "Ada",
     ("amount.currency=USD",): lambda one: part("amount", "currency")(one) == "USD",
     ("amount.amount>=500",): lambda one: (part("amount", "amount")(one) or 0) >= 500,  # type: ignore[operator]
+    ("amount in 0 EUR,1 EUR,2 EUR,-3 USD,-4 USD,-5 EUR,6 USD",): lambda one: one.data["amount"] in SOME,
+    ("amount not in 0 eur,1 eur,2 eur,-3 usd,-4 usd",): lambda one: one.data["amount"] not in SOME,
+    ("amount!=2 EUR",): lambda one: one.data["amount"] != {"amount": 2, "currency": "EUR"},
     ("company.domain=c3.com",): lambda one: domain(one) == "c3.com",
     ("company.domain in c0.com,c1.com",): lambda one: domain(one) in ("c0.com", "c1.com"),
     ("company.domain!=c0.com",): lambda one: domain(one) != "c0.com",

@@ -291,8 +291,9 @@ class FilterReader:
             self.context.warn(mistaken)
         if attribute is not None:
             self._check_alternatives(clause, attribute, attributes)
-            if attribute.type == AttributeType.CURRENCY and (money := _money_clauses(clause)) is not None:
-                return self._plain(money[0], attributes) & part_filter(attribute, "currency", money[1])
+            money = [match for value in values if (match := _MONEY.fullmatch(value.strip()))]
+            if attribute.type == AttributeType.CURRENCY and money and len(money) == len(values) and not clause.is_exact:
+                return self._money_filter(clause, attribute, money, attributes)
             if clause.operator.meaning.kind is Kind.EQUALITY:
                 self._check_possible(clause, attribute)
                 if attribute.type == AttributeType.REFERENCE and not clause.is_exact:
@@ -311,6 +312,25 @@ class FilterReader:
         single = attribute is not None and not attribute.is_list and attribute.type != AttributeType.LIST
         is_disjoint = single and len({fold(value) for value in values}) == len(values)
         return RecordFilter(choices=(any_of(conditions, by_slug, is_disjoint=is_disjoint),))
+
+    def _money_filter(
+        self, clause: Clause, attribute: Attribute, money: Sequence[re.Match[str]], attributes: Mapping[str, Attribute]
+    ) -> RecordFilter:
+        """Return the filter of `amount>1000 EUR`: the service compares the amount, crmctl the currency too."""
+        codes = [match["code"].upper() for match in money]
+        amounts = replace(clause, operator=clause.operator.positive, values=tuple(match["amount"] for match in money))
+        if len(money) == 1 and not clause.operator.is_negation:
+            currency = Clause(f"{clause.target}.currency", Operator.EQUALS, (codes[0],))
+            return self._plain(amounts, attributes) & part_filter(attribute, "currency", currency)
+        tests = [(value_test(attribute, amounts.operator, amount), code) for amount, code in zip(amounts.values, codes, strict=True)]
+
+        def admits(record: Record) -> bool:
+            elements = [element for element in elements_of(record.data.get(attribute.slug)) if isinstance(element, Mapping)]
+            is_one = any(test(element) and code in parts_of(attribute, element, "currency") for element in elements for test, code in tests)
+            return is_one is not clause.operator.is_negation
+
+        local = RecordFilter(local_conditions=(LocalCondition(admits),))
+        return local if clause.operator.is_negation else self._plain(amounts, attributes) & local
 
     def _check_possible(self, clause: Clause, attribute: Attribute) -> None:
         """Warn about a value that no record can have."""
@@ -388,14 +408,6 @@ class FilterReader:
             self.context.warn(f"{problem}; {form}")
         else:
             raise UsageError(problem, hint=form, code="bad_filter")
-
-
-def _money_clauses(clause: Clause) -> tuple[Clause, Clause] | None:
-    """Return `amount>1000 EUR` as a condition on the amount and one on the currency; None for other values."""
-    if clause.is_exact or clause.operator.is_negation or len(clause.values) > 1 or not (money := _MONEY.fullmatch(clause.value.strip())):
-        return None
-    currency = Clause(f"{clause.target}.currency", Operator.EQUALS, (money["code"].upper(),))
-    return replace(clause, values=(money["amount"],)), currency
 
 
 def is_textual(attribute: Attribute) -> bool:
