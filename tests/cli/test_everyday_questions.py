@@ -175,6 +175,8 @@ def test_counts_by_a_value_and_sums(service: RunningService) -> None:
 
 
 def test_groups_of_several_attributes_references_and_dates(service: RunningService) -> None:
+    by_amount = ask(service, "count", "deals", "--by", "amount", "--sort", "amount", "--limit", "1").ok().json()
+    assert by_amount[0]["amount"] == {"amount": 0, "currency": "EUR"}
     two = ask(service, "count", "people", "--by", "status", "--by", "address.city", "--min", "score", "--max", "score").ok().json()
     assert [(row["status"], row["address.city"], row["count"]) for row in two] == [
         ("new", "Rome", 80), ("contacted", "Paris", 80), ("customer", "Bonn", 80),

@@ -111,7 +111,13 @@ class _By(NamedTuple):
         if self.unit:
             elements = [period(element, UNITS[self.unit]) for element in elements]
         filled = [element for element in elements if element not in (None, "", {})]
-        return list(dict.fromkeys(jsontext.dumps(value) if isinstance(value, dict | list) else value for value in filled)) or [None]
+        return list(dict.fromkeys(_Composite(jsontext.dumps(value)) if isinstance(value, dict | list) else value for value in filled)) or [
+            None
+        ]
+
+
+class _Composite(str):
+    """A composite value as JSON text, which can be the key of a group."""
 
 
 def period(value: Any, unit: Callable[[date], str]) -> str | None:
@@ -150,8 +156,12 @@ class RecordGroups:
             raise UsageError(
                 f"--sort {sort}: a count is sorted by count or by a --by", hint=f"one of: {', '.join(['count', *self._measures.by])}"
             )
-        groups = self._counted() or self._read()
-        rows = self._as_rows(groups)
+        return [
+            {name: jsontext.loads(value) if isinstance(value, _Composite) else value for name, value in row.items()}
+            for row in self._sorted(self._as_rows(self._counted() or self._read()), name, sort)
+        ]
+
+    def _sorted(self, rows: list[Json], name: str, sort: str | None) -> list[Json]:
         by_value = sorted(rows, key=lambda row: [self._place(by, row[by.name]) for by in self._by])
         if name == "count":
             return sorted(by_value, key=lambda row: row["count"] * (1 if sort == "count" else -1))
