@@ -201,6 +201,7 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
         ("object: people, unique: [emial]", 2, "line 2: people has no attribute 'emial'"),
         ("object: people, references: [email]", 2, "line 2: email is no reference"),
         ("object: people, filter: emial=x", 2, "line 2: "),
+        ("object: people, filter: status=cutsomer", 2, "line 2: 'cutsomer' is no option of status ("),
         ("sql: SELECT x FROM nowhere", 2, "line 2: SQL: no such table: nowhere"),
         ("sql: DELETE FROM people", 2, "line 2: only SELECT is answered"),
         ("object: peple, unique: [email]", 3, "line 2: peple is not in the mirror"),

@@ -282,7 +282,7 @@ def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -
     def tell(text: str) -> None:
         context.listener.note(f"{held.check.place}: {text}")
 
-    query_context = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell)
+    query_context = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell, strict=True)
     try:
         record_filter = FilterReader(query_context, held.slug).read([rule] if isinstance(rule, str) else rule)
     except UsageError as error:
