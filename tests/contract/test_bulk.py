@@ -40,9 +40,11 @@ def test_a_hundred_records_are_created_in_order_with_one_event_each(crm: Running
 
 def test_only_bad_records_fail(crm: RunningService, people: str) -> None:
     bad = [{"data": {"email": "nobody"}}, {"data": {"email": "a@example.com"}}, "text", {}, {"data": {"email": "A@example.com"}}]
+    bad.append({"data": {}, "objectId": NIL, "email": "b@example.com"})
     answer = bulk(crm, people, bad)
     assert (answer["created"], answer["updated"]) == (1, 0)
-    assert [failure["index"] for failure in answer["failed"]] == [0, 2, 3, 4]
+    assert [failure["index"] for failure in answer["failed"]] == [0, 2, 3, 4, 5]
+    assert answer["failed"][-1]["error"] == "email is not a field that is known here"
     assert all(set(failure) == {"index", "error"} and failure["error"] for failure in answer["failed"])
     assert [record["data"] for record in everything(crm, people)] == [{"email": "a@example.com"}]
     assert len(crm.outbox()) == 1

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed
+from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
 from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records, wire_of
@@ -163,6 +163,8 @@ def _read_item(item: Any, mode: str) -> tuple[Any, str | None]:
     """Return the data and, for an update, the canonical id of one item of a bulk request."""
     if not isinstance(item, dict):
         raise BadRequest("a record must be an object with data")
+    if unknown := item.keys() - {"id", "data"}:
+        raise BadRequest(f"{shown(min(unknown))} is not a field that is known here")
     given_id = item.get("id") if mode == UPSERT else None
     if given_id is None:
         return item.get("data"), None
