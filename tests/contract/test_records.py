@@ -86,8 +86,9 @@ def test_search_and_list_give_the_same_answer(crm: RunningService, people: str) 
     assert crm.client.post(f"{people}/search", json=body).json() == listed
     for empty in (b"", b"{}"):
         assert crm.client.post(f"{people}/search", content=empty).json()["pagination"] == {"total": 3, "limit": 50, "offset": 0}
-    missing = {"filters": [{"attributeSlug": "phone", "operator": "isEmpty"}]}
-    assert crm.client.post(f"{people}/search", json=missing).json()["pagination"]["total"] == 3
+    for value in ({}, {"value": None}, {"value": True}, {"value": "true"}):
+        missing = {"filters": [{"attributeSlug": "phone", "operator": "isEmpty"} | value]}
+        assert crm.client.post(f"{people}/search", json=missing).json()["pagination"]["total"] == 3
     assert [kind for kind, _ in crm.outbox()] == ["record.created"] * 3
 
 
@@ -138,6 +139,11 @@ REFUSED = [
         "search: half a filter", "POST", f"{MANY}/search", 400, {"filters": [{"operator": "equals"}]}, field="filters[0].attributeSlug"
     ),
     Scenario("search: no value", "POST", f"{MANY}/search", 400, {"filters": [{"attributeSlug": "email", "operator": "equals"}]}),
+    Scenario(
+        *("search: null as value", "POST", f"{MANY}/search", 400),
+        {"filters": [{"attributeSlug": "email", "operator": "equals", "value": None}]},
+        field="value",
+    ),
     Scenario(
         *("search: a list as value", "POST", f"{MANY}/search", 400),
         {"filters": [{"attributeSlug": "email", "operator": "equals", "value": ["a"]}]},

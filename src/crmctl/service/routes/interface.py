@@ -25,8 +25,6 @@ from crmctl.service.store.objects import edit_options
 from crmctl.service.store.record_history import read_history
 from crmctl.service.store.tx import Tx
 from crmctl.service.workflows.run_executor import start_by_hand
-from crmctl.values.filters import Condition
-from crmctl.values.operators import VALUELESS
 
 ENDPOINTS: list[tuple[Endpoint, Handler]] = []
 """Each endpoint with the function that answers it, in the order of the OpenAPI document."""
@@ -152,15 +150,11 @@ def search_records(tx: Tx, call: Call) -> Json:
 def _page(tx: Tx, call: Call, query: Json) -> Json:
     sorting = (query.get("sort") or SORT.schema["default"], query.get("order") or ORDER.schema["default"])
     page = records.Paging(*sorting, query.get("limit", 50), query.get("offset", 0))
-    conditions = [_condition(condition) for condition in query.get("filters", ())]
+    conditions = [
+        read_condition(condition["attributeSlug"], condition["operator"], condition.get("value")) for condition in query.get("filters", ())
+    ]
     listed, total = records.list_records(tx, call.id("objectId"), conditions, page)
     return {"records": listed, "pagination": {"total": total, "limit": page.limit, "offset": page.offset}}
-
-
-def _condition(condition: Json) -> Condition:
-    """Read a condition, whose `value` may be left out for operators that take none."""
-    default = "true" if condition["operator"] in VALUELESS else None
-    return read_condition(condition["attributeSlug"], condition["operator"], condition.get("value", default))
 
 
 @endpoint("GET", RECORD, "records:read", schemas.RECORD, is_versioned=True, is_short=True)

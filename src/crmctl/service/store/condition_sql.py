@@ -16,7 +16,7 @@ from crmctl.values.attribute_types import Family, StoredAttribute
 from crmctl.values.conditions import Comparison, resolve
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold, word_patterns
-from crmctl.values.operators import OPERATORS, Kind, Operator, holds_text
+from crmctl.values.operators import OPERATORS, VALUELESS, Kind, Operator, holds_text
 from crmctl.values.value_readers import Invalid, parse_instant
 
 MAX_CONDITIONS = 100
@@ -28,7 +28,7 @@ class ConditionDefinition(Body):
 
     attribute_slug: str
     operator: str
-    value: str | bool | int | float = "true"
+    value: str | bool | int | float | None = None
 
 
 def too_many_conditions(count: int) -> BadRequest:
@@ -43,12 +43,15 @@ def read_conditions(definitions: Iterable[ConditionDefinition]) -> list[Conditio
 
 
 def read_condition(slug: str, operator: str, value: Any) -> Condition:
-    """Read one condition. `value` is text by the specification; JSON numbers and booleans count as text. Raises BadRequest."""
+    """Read one condition. `value` is text by the specification; JSON numbers and booleans count as text, and operators that take none need
+    none. Raises BadRequest."""
     if operator not in OPERATORS:
         raise BadRequest(
             f"unknown operator {shown(operator)!r} in the filter on {shown(slug)!r}; the operators are: {', '.join(OPERATORS)}",
             {"field": "operator", "slug": shown(slug), "valid": list(OPERATORS)},
         )
+    if value is None and operator in VALUELESS:
+        value = "true"
     if isinstance(value, bool | int | float | Decimal):
         value = jsontext.dumps(value)
     if not isinstance(value, str):
