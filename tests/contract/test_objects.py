@@ -93,6 +93,11 @@ REFUSED = [
     Scenario("NUL", "POST", "/objects", 400, {"pluralName": "A\0"}, field="pluralName"),
     Scenario("no name", "POST", "/objects", 400, {"slug": "x"}, field="pluralName", says=["pluralName is required"]),
     Scenario("blank name", "POST", "/objects", 400, {"pluralName": "  "}, field="pluralName"),
+    *(
+        Scenario(f"name with {control!r}", "POST", "/objects", 400, {"pluralName": f"A{control}"}, field="pluralName")
+        for control in ("\n", "\t", "\x85", "\u2028")
+    ),
+    Scenario("name changed to two lines", "PATCH", "/objects/{custom}", 400, {"pluralName": "A\nB"}, field="pluralName"),
     Scenario("wrong type", "POST", "/objects", 400, {"pluralName": 5}, field="pluralName", says=["must be a string"]),
     Scenario("name too long", "POST", "/objects", 400, {"pluralName": "x" * 201}, field="pluralName"),
     Scenario("misspelt field", "POST", "/objects", 400, {"pluralName": "A", "plurlName": "B"}, field="plurlName"),

@@ -216,6 +216,9 @@ def document_parameters(parameters: Sequence[Parameter], filters: bool = False) 
 _VISIBLE = r"^[^\x00]*[^\s\x00-\x1f\x7f-\x9f][^\x00]*$"
 """At least one visible character, and no NUL."""
 
+_ON_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+"""At least one visible character, and no control characters."""
+
 
 def _documented(**rules: Any) -> Any:
     """Return rules for the document alone: the store checks them with better messages."""
@@ -224,7 +227,8 @@ def _documented(**rules: Any) -> Any:
 
 Id = Annotated[str, _documented(format="uuid")]
 Timestamp = Annotated[str, _documented(format="date-time")]
-Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
+Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_ON_ONE_LINE)]
+Title = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
 Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
 
@@ -424,7 +428,7 @@ class MemberUpdate(Body):
 
 
 class ActivityUpdate(Body):
-    title: Name = Field(default_factory=str)
+    title: Title = Field(default_factory=str)
     summary: Description | None = None
     activity_date: Timestamp | None = None
     linked_records: Annotated[list[ActivityLink], Field(max_length=MOST_LINKS)] | None = None
@@ -432,7 +436,7 @@ class ActivityUpdate(Body):
 
 
 class ActivityCreate(ActivityUpdate):
-    title: Name
+    title: Title
 
 
 class WorkflowRunStart(Body):

@@ -11,7 +11,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import change_log
 from crmctl.service.store.members import author, organisation_id
-from crmctl.service.store.record_tables import existing_ids, invalid, require_description, require_name
+from crmctl.service.store.record_tables import existing_ids, invalid, require_description, require_title
 from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, to_micros, update
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
@@ -82,7 +82,7 @@ def delete_activity(tx: Tx, activity_id: str, **stamp: Unpack[Stamp]) -> None:
 def _checked(tx: Tx, fields: Mapping[str, Any], existing: Mapping[str, Any], now: float) -> Json:
     columns: Json = {}
     if "title" in fields:
-        columns["title"] = require_name(fields["title"], "title")
+        columns["title"] = require_title(fields["title"], "title")
     if "summary" in fields:
         columns["summary"] = require_description(fields["summary"], "summary")
     if "activityDate" in fields:

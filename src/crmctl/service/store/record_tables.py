@@ -189,12 +189,22 @@ RESERVED_SLUGS = frozenset({"id", "created_at", "updated_at"})
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 def invalid(field: str, problem: object) -> BadRequest:
     return BadRequest(f"{field} {problem}", {"field": field})
 
 
 def require_name(value: Any, field: str) -> str:
+    """Return a text on one line."""
+    text = require_title(value, field)
+    if _CONTROL.search(text):
+        raise invalid(field, "must not contain line breaks or other control characters")
+    return text
+
+
+def require_title(value: Any, field: str) -> str:
     text = _text(value, field, MAX_NAME)
     if not text.strip():
         raise invalid(field, "must not be empty")
