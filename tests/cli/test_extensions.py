@@ -42,6 +42,7 @@ def test_uploaded_files_are_listed(crm: RunningService) -> None:
     assert all(file["publicUrl"].startswith(f"{crm.base_url}/files/docs/") for file in files)
     assert len(run_crmctl("files", "list", "--limit", "1").ok().json()) == 1
     assert "notes.txt" in run_crmctl("files", "list", "-o", "table").ok().out
+    assert run_crmctl("files", "list", "-o", "ids").ok().out.split() == [file["publicUrl"] for file in files], "what files download takes"
 
 
 def test_files_are_downloaded_by_place_and_by_address(crm: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:

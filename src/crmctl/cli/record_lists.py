@@ -286,6 +286,8 @@ def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) ->
 
 
 def show_count(runtime: Runtime, asked: Asked) -> None:
+    if runtime.output_format == "ids" and not runtime.flags.get("query"):
+        raise UsageError("a count has no ids", hint="-o json, or -q count")
     reader, query = _query(runtime, asked, agreed=False)
     count = query.count()
     if not count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -145,9 +145,15 @@ class Emitter:
         return _writer(OUTPUT_FORMATS[self.format])
 
     def check_fields(self, view: View) -> None:
-        """Raise UsageError for an unknown field, for commands that must not write first."""
+        """Raise UsageError for an unknown field, and for rows without ids, for commands that must not write first."""
+        self._check_ids(view.fields)
         if self.fields is not None:
             choose_fields(self.fields, view)
+
+    def _check_ids(self, names: Collection[str]) -> None:
+        """Raise UsageError if the format is `ids` and none of these fields identifies a row."""
+        if self.format == "ids" and self._query is None and names and not self.is_after_write and not {*names} & {*formats.IDENTITIES}:
+            raise UsageError("these rows have no ids", hint=f"-q '[].{next(iter(names))}' prints another field, -o json all of them")
 
     def check_result(self, document: Mapping[str, Any]) -> None:
         """Raise UsageError for --fields or --query that does not fit the result of an action, before it; the document has its shape."""
@@ -182,6 +188,7 @@ class Emitter:
         items = listed()
         first = next(items, [])
         chosen, view = self._narrow_view(view, first[0] if first else None)
+        self._check_ids(first[0] if first else ())
         everything = chain([first] if first else [], items)
         with paged(self.streams, self.pager if count else None):
             if self._query is not None:

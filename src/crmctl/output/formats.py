@@ -124,7 +124,7 @@ class YamlDocument(FormatWriter):
 
 
 class Ids(FormatWriter):
-    """One id per line, for `xargs` and `bulk delete --ids`. Jobs, settings and profiles are named by `job`, `key` and `profile`."""
+    """One id per line, for `xargs` and `bulk delete --ids`. Jobs, settings, profiles and files are named by `IDENTITIES`."""
 
     def items(self, pages: Iterable[list[Item]], _view: View | None, how: Rendering) -> Iterator[str]:
         for page in pages:
@@ -135,9 +135,9 @@ class Ids(FormatWriter):
         return "".join(map(_id_line, value if isinstance(value, list) else [value]))
 
 
-_IDENTITIES = ("id", "job", "key", "profile")
+IDENTITIES = ("id", "job", "key", "profile", "publicUrl")
 
 
 def _id_line(item: Any) -> str:
-    name = next((item[key] for key in ("id", *item) if key in item and key in _IDENTITIES), None) if isinstance(item, Mapping) else item
+    name = next((item[key] for key in ("id", *item) if key in item and key in IDENTITIES), None) if isinstance(item, Mapping) else item
     return f"{clean(str(name))}\n" if isinstance(name, str | int) and not isinstance(name, bool) else ""

@@ -57,6 +57,8 @@ def run_workflow(
     if wait:
         runtime.emitter.check_fields(NOUN.runs_view)
     else:
+        if runtime.output_format == "ids" and not runtime.flags.get("query"):
+            raise UsageError("the answer names no run", hint="--wait shows the run, whose id -o ids prints")
         runtime.emitter.check_result({"message": "", "workflowId": "", "workflowName": ""})
     item = _enabled(runtime, workflow, look=wait)
     if wait:
