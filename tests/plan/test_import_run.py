@@ -162,6 +162,17 @@ def test_an_update_that_was_carried_out_is_not_repeated(tmp_path: Path) -> None:
         assert journal.counts()[RowState.UPDATED] == 100
 
 
+@pytest.mark.parametrize(("status", "state"), [(403, RowState.IN_DOUBT), (422, RowState.UPDATED)])
+def test_an_update_that_was_refused_after_it_was_carried_out_has_not_failed(tmp_path: Path, status: int, state: RowState) -> None:
+    server = BulkServer()
+    server.faults = {number: Fault(applies=True, status=status) for number in range(9)}
+    with closing(new_journal(tmp_path / "job", mode="upsert")) as journal:
+        ids = server.seed([{"n": 0} for _ in range(3)], lambda _: "2027-01-15T08:00:00Z")
+        run(server.crm(), journal, [dataclasses.replace(row, id=ids[row.ordinal - 1]) for row in prepared(3)])
+        assert server.values("n") == once(1, 2, 3)
+        assert journal.counts()[state] == 3
+
+
 @pytest.mark.parametrize("applies", [True, False])
 def test_an_update_whose_answer_was_lost_overwrites_no_edit(tmp_path: Path, applies: bool) -> None:
     """Another client changes row 7 before crmctl reads it back: row 7 is in doubt and named, all others exist once."""

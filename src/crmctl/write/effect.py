@@ -135,8 +135,7 @@ def compare(
         return _holds(entry, record) and (not image or not _is_as_before(entry, image, record.data))
 
     page = changed_last(reader) if len(entries) > 2 or not all(entry.ordinal in before for entry in entries) else None
-    date = micros_of_date(page.date) if page is not None else None
-    since = sent_at - CLOCK_MARGIN if date is None else sent_at + date / MICROS - now() - DATE_MARGIN
+    since = _send_time(page, sent_at, now)
     records = _each_current(reader, [str(entry.id) for entry in entries], page, lambda position, record: holds(entries[position], record))
     for entry, record in zip(entries, records, strict=True):
         image = before.get(entry.ordinal)
@@ -149,6 +148,22 @@ def compare(
         elif image is not None and Scale([entry]).compare(entry, record.data).is_strong:
             applied.add(entry.ordinal)
     return applied, repeatable
+
+
+def shows_refused(reader: Reader, entries: Sequence[Entry], sent_at: float, *, now: Callable[[], float]) -> bool:
+    """Whether one of the records changed last holds a row without `before` values, and changed since it was sent, in one request."""
+    page = changed_last(reader)
+    since, by_id = _send_time(page, sent_at, now), {str(entry.id).lower(): entry for entry in entries}
+    records = page.items if page is not None else []
+    return any(
+        (entry := by_id.get(record.id.lower())) is not None and not _is_older(record, since) and _holds(entry, record) for record in records
+    )
+
+
+def _send_time(page: Page[Record] | None, sent_at: float, now: Callable[[], float]) -> float:
+    """Return the earliest time by the service's clock at which a request may have been sent."""
+    date = micros_of_date(page.date) if page is not None else None
+    return sent_at - CLOCK_MARGIN if date is None else sent_at + date / MICROS - now() - DATE_MARGIN
 
 
 def _holds(entry: Entry, record: Record) -> bool:

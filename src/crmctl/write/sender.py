@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from crmctl.client.session import AttemptObserver
 from crmctl.clock import Clock
@@ -65,6 +65,7 @@ class Sender:
     def __init__(self, context: SendContext, in_flight: InFlight, reconciler: Reconciler, batcher: Batcher) -> None:
         self._context = context
         self._journal, self._clock = context.journal, context.clock
+        self._reader = Reader(context.service, context.journal.header.object_id)
         self._in_flight = in_flight
         self._reconciler = reconciler
         self._batcher = batcher
@@ -99,7 +100,7 @@ class Sender:
             if verdict.updated and self._journal.header.mode != "delete" and not self._took_effect(task, verdict):
                 ineffective = Verdict(BatchState.IN_DOUBT, reason=WITHOUT_EFFECT)
                 return self._settle(record, ineffective, may_split=may_split, is_acknowledged=True)
-            if task.parent is None and self._is_carried_out(task, verdict):
+            if task.parent is None and self._is_carried_out(task, verdict, record.sent_at):
                 return self._settle(record, disbelieve(verdict), may_split=may_split)
             if not verdict.questionable:
                 return self._settle(record, verdict, may_split=may_split)
@@ -132,32 +133,34 @@ class Sender:
         """Whether the records of an acknowledged update show it. Unreadable ones do not."""
         from crmctl.write.effect import took_effect, updates_to_show
 
-        reader = Reader(self._context.service, self._journal.header.object_id)
         entries = [entry for index, entry in enumerate(task.batch.entries) if entry.id is not None and index not in verdict.failures]
-        images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
         try:
-            return took_effect(reader, self._clock, updates_to_show(entries, images, self._journal.recall(AS_OF)))
+            return took_effect(self._reader, self._clock, updates_to_show(entries, self._images(entries), self._journal.recall(AS_OF)))
         except CrmctlError:
             return False
 
-    def _is_carried_out(self, task: Task, verdict: Verdict) -> bool:
-        """Whether a record shows an update that the service refused. Takes one request, none if the old values are unknown."""
-        from crmctl.write.effect import StepStanding, updates_to_show
+    def _is_carried_out(self, task: Task, verdict: Verdict, sent_at: float) -> bool:
+        """Whether a record shows an update that the service refused. Takes one request."""
+        from crmctl.write.effect import StepStanding, shows_refused, updates_to_show
 
-        entries, header = task.batch.entries, self._journal.header
+        entries = task.batch.entries
         refused = (
             verdict.fatal.status in REFUSALS if verdict.fatal is not None else verdict.state is not BatchState.IN_DOUBT and verdict.reason
         )
-        if not refused or header.mode == "delete" or any(entry.id is None for entry in entries):
+        if not refused or self._journal.header.mode == "delete" or any(entry.id is None for entry in entries):
             return False
-        images = self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
+        images = self._images(entries)
         comparable = [entry for entry in entries if entry.ordinal in images]
-        record_id, weigh = next(updates_to_show(comparable, images, self._journal.recall(AS_OF)), ("", None))
         try:
-            record = Reader(self._context.service, header.object_id).record(record_id) if weigh is not None else None
-            return weigh is not None and record is not None and weigh(record) is StepStanding.AFTER
+            if not comparable:
+                return shows_refused(self._reader, entries, sent_at, now=self._clock.now)
+            record_id, weigh = next(updates_to_show(comparable, images, self._journal.recall(AS_OF)), ("", None))
+            return weigh is not None and weigh(self._reader.record(record_id)) is StepStanding.AFTER
         except CrmctlError:
             return False
+
+    def _images(self, entries: Sequence[Entry]) -> dict[int, Any]:
+        return self._journal.kept(BEFORE, entries[0].ordinal, entries[-1].ordinal)
 
     def _settle(
         self, record: _Attempts, verdict: Verdict, *, may_split: bool, refusal: str | None = None, is_acknowledged: bool = False
