@@ -183,6 +183,17 @@ def test_a_client_that_sends_everything_first_reads_the_refusal(tmp_path: Path) 
                         assert wire.answer()[0] == 200
 
 
+@pytest.mark.parametrize(("version", "status"), [("0.9", 400), ("1.0", 200), ("1.1", 200), ("1.2", 200), ("2.0", 400)])
+def test_another_http_than_the_first_is_refused_and_its_connection_closed(small: RunningService, version: str, status: int) -> None:
+    with Wire(small.base_url, small.key) as wire:
+        wire.send(f"GET /api/v1/members HTTP/{version}\r\n{wire.headers}\r\n")
+        answered, headers, body = wire.answer()
+        assert answered == status
+        if status == 400:
+            assert (json.loads(body)["message"], headers["connection"]) == (f"this connection speaks HTTP/1.1, not HTTP/{version}", "close")
+            assert wire.is_ended()
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(small: RunningService, version: str) -> None:
     with Wire(small.base_url, small.key) as wire:

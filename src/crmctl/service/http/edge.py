@@ -205,7 +205,9 @@ def _origin_form(scope: Scope) -> Scope:
 
 
 def _check_head(scope: Scope) -> None:
-    """Raise a 400 for a request with two lengths, a 431 when its address and headers are too large."""
+    """Raise a 400 for another HTTP or for two lengths, a 431 when the address and headers are too large."""
+    if not scope["http_version"].startswith("1."):
+        raise BadRequest(f"this connection speaks HTTP/1.1, not HTTP/{scope['http_version']}", headers=CLOSE)
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     names = {name for name, _ in headers}
     if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] != "1.1"):
