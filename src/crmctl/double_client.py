@@ -27,7 +27,9 @@ class TestService:
     def __init__(self, *options: str) -> None:
         """Start `crmctl serve --ephemeral` with these options. Raises UsageError with its message when it does not start."""
         command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral", *options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")  # noqa: S603
+        # The double ends when its stdin closes, so that it does not outlive a killed owner.
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import select
+import stat
 import tempfile
 import threading
 from contextlib import suppress
@@ -97,10 +100,32 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: F
             failures.append(error)
             server.stop()
 
-    loading = threading.Thread(target=load, name="fixture", daemon=True)
-    server.run(announce if fixture is None else lambda _: loading.start())
+    def listening(ready: Ready) -> None:
+        threading.Thread(target=_stop_with_owner, args=[runtime, server], name="owner", daemon=True).start()
+        if fixture is None:
+            announce(ready)
+        else:
+            threading.Thread(target=load, name="fixture", daemon=True).start()
+
+    server.run(listening)
     if failures:
         raise failures[0]
+
+
+def _stop_with_owner(runtime: Runtime, server: Server) -> None:
+    """Stop the server when the other end of stdin is closed, as a killed owner closes it. A pipe that is closed already has no owner."""
+    try:
+        stdin = runtime.streams.stdin.fileno()
+        mode = os.fstat(stdin).st_mode
+    except (OSError, ValueError):
+        return
+    poll = select.poll()
+    poll.register(stdin, select.POLLIN)
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or poll.poll(0):
+        return
+    while os.read(stdin, 65536):
+        pass
+    server.stop()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from crmctl.models.scopes import SCOPES
 from tests.support.cli import run_crmctl
 from tests.support.double import Double, ephemeral
-from tests.support.patience import wait_until
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import running_service
 
 CONTROLS = ("reset", "snapshots/a", "faults", "clock", "requests", "deliveries")
@@ -40,6 +43,26 @@ def test_one_line_announces_the_test_double(double: Double) -> None:
     assert [set(key["scopes"]) for key in keys] == [set(SCOPES)]
     page = double.client.get("/console")
     assert (page.status_code, "text/html" in page.headers["content-type"]) == (403, True)
+
+
+def test_it_ends_when_the_pipe_of_its_stdin_closes(tmp_path: Path) -> None:
+    service, owner = os.pipe()
+    closed, end = os.pipe()
+    os.close(end)
+    command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral"]
+    with (
+        subprocess.Popen(command, stdin=service, stdout=subprocess.PIPE, cwd=tmp_path) as owned,
+        subprocess.Popen(command, stdin=closed, stdout=subprocess.PIPE, cwd=tmp_path) as alone,
+    ):
+        addresses = [json.loads(process.stdout.readline())["baseUrl"] for process in (owned, alone) if process.stdout]
+        os.write(owner, b"text")
+        assert [httpx.get(f"{address}/healthz", trust_env=False).status_code for address in addresses] == [200, 200]
+        os.close(owner)
+        assert owned.wait(PATIENCE) == 0
+        assert httpx.get(f"{addresses[1]}/healthz", trust_env=False).status_code == 200
+        alone.terminate()
+    os.close(service)
+    os.close(closed)
 
 
 def test_without_ephemeral_there_are_no_controls(tmp_path: Path) -> None:
