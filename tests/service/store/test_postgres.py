@@ -107,6 +107,12 @@ def test_a_bulk_request_that_loses_a_race_reports_the_row(two: Stores) -> None:
     assert two[0].total(things) == 60
 
 
+def test_a_failed_transaction_logs_nothing(two: Stores, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        two[0].engine.write(lambda tx: (tx.execute_many("DELETE FROM nowhere WHERE id = ?", [(1,)]), tx.one("SELECT 1")))
+    assert caplog.messages == []
+
+
 def test_changes_of_the_same_records_in_any_order_all_happen(two: Stores) -> None:
     """Totals, unique values and events stay exact while four writers swap values of the same records."""
     things = two[0].object("things", {"slug": "code", "type": "text", "is_unique": True}, {"slug": "n", "type": "number"})

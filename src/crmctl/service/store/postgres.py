@@ -6,6 +6,7 @@ Writers wait for each other only when both touch the same rows; other collisions
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import re
@@ -30,6 +31,9 @@ from crmctl.service.store import record_tables
 from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Params, PostgresDialect, Row, Tx, several_at_once
+
+# psycopg logs the pipeline of every failed transaction, also of those that are repeated.
+logging.getLogger("psycopg").disabled = True
 
 _COPY_TRIES = 5
 _TABLES = (
