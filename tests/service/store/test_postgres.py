@@ -108,8 +108,12 @@ def test_a_bulk_request_that_loses_a_race_reports_the_row(two: Stores) -> None:
 
 
 def test_a_failed_transaction_logs_nothing(two: Stores, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(psycopg.errors.UndefinedTable):
-        two[0].engine.write(lambda tx: (tx.execute_many("DELETE FROM nowhere WHERE id = ?", [(1,)]), tx.one("SELECT 1")))
+    def fail(tx: Tx) -> None:
+        for _ in range(3):
+            tx.execute_many("INSERT INTO unique_value (attribute, key, record_id) VALUES (?, ?, ?)", [(1, "key", "id")])
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        two[0].engine.write(fail)
     assert caplog.messages == []
 
 
