@@ -137,8 +137,9 @@ def test_a_declared_date_format_decides_day_and_month():
     for text in ("13/13/2024", "2024-04-03", "29/02/2023"):
         with pytest.raises(RejectedError):
             day_first(text)
-    with pytest.raises(RejectedError):
-        date_directives("%m/%Y")
+    for text in ("%m/%Y", "dd/mm/yyyy hh:mm", "%d/%m/%Y %e", "%d/%m/%Y %Q", "%d/%m/%Y %", "%x %d/%m/%Y", "%%d/%m/%Y"):
+        with pytest.raises(RejectedError):
+            date_directives(text)
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Auckland", "America/Los_Angeles"])

@@ -34,6 +34,8 @@ PLAIN_DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
 """Dates with days that every month has."""
 _EMAIL = re.compile(r"[^@\s,;<>\"]+@[^@\s,;<>\"]+")
 _PHONE = re.compile(r"(?=(?:[^0-9]*[0-9]){2})[0-9A-Za-z+\-().,/#*:;= \u00a0\u2010-\u2015]+")
+_DIRECTIVE = re.compile("%(.?)")
+_DATE_DIRECTIVES = frozenset("aAbBdfHIjmMpSwyYzZ%")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
 
 
@@ -124,15 +126,20 @@ def _check_day(year: int, month: int, day: int) -> str:
 def date_directives(format: str) -> str:
     """Return a declared date format as strptime directives; `DD/MM/YYYY` becomes `%d/%m/%Y`.
 
-    Raises RejectedError for a format without day, month and year.
+    Raises RejectedError for a format without day, month and year, and for one with an unknown or repeated directive.
     """
     directives = format if "%" in format else re.sub(r"yyyy|yy|mm|dd", lambda match: _LETTER_FORMAT[match[0]], format.lower())
-    complete = all(any(directive in directives for directive in group) for group in (("%d", "%e"), ("%m", "%b", "%B"), ("%Y", "%y")))
-    if not complete:
-        raise RejectedError(
-            f"the date format {format} does not hold day, month and year", hint="for example %d/%m/%Y", code="invalid_date_format"
-        )
-    return directives.replace("%e", "%d")
+    directives = directives.replace("%e", "%d")
+    letters = [letter for letter in _DIRECTIVE.findall(directives) if letter != "%"]
+    strange = next((letter for letter in letters if letter not in _DATE_DIRECTIVES or letters.count(letter) > 1), None)
+    problem = None
+    if not all(group & {*letters} for group in ({"d"}, {"m", "b", "B"}, {"Y", "y"})):
+        problem = "does not hold day, month and year"
+    elif strange is not None:
+        problem = f"repeats %{strange}" if strange in _DATE_DIRECTIVES else f"has the unknown directive %{strange}"
+    if problem:
+        raise RejectedError(f"the date format {format} {problem}", hint="for example %d/%m/%Y", code="invalid_date_format")
+    return directives
 
 
 def read_checkbox(text: str) -> bool:
