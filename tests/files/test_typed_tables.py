@@ -53,6 +53,11 @@ def test_cells_become_their_text_in_full(tmp_path: Path) -> None:
     assert rows[0].raw == '"Zoë, =Ada",491701234567890,1.5,2026-01-02,2026-01-02T03:04:05,true'
 
 
+def test_the_content_tells_a_workbook_whatever_its_name(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "people.xlsx", [["name"], ["Ada"]]).rename(tmp_path / "people.csv")
+    assert [row.cells for row in read(path)] == [["Ada"]]
+
+
 def test_dates_count_from_the_epoch_of_the_workbook(tmp_path: Path) -> None:
     def mac(book: openpyxl.Workbook) -> None:
         book.epoch = CALENDAR_MAC_1904

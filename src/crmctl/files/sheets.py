@@ -39,7 +39,7 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Rows, str]:
 
     Raises UsageError for a bad workbook or a missing sheet.
     """
-    with closing(_open(path, name, values=True)) as book:
+    with _open(path, name, values=True) as book:
         names = [sheet.title for sheet in book.worksheets]
     if not names or (sheet is not None and sheet not in names):
         raise UsageError(f"{name} has no sheet {sheet or ''}".rstrip(), hint=f"its sheets: {', '.join(names)}", code="no_such_sheet")
@@ -49,12 +49,12 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Rows, str]:
 
 
 def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[TableRow]:
-    with _as_workbook(name), ExitStack() as books:
-        book = books.enter_context(closing(_open(path, name, values=True)))
+    with ExitStack() as books:
+        book = books.enter_context(_open(path, name, values=True))
         written: Iterable[Any] = repeat(None)
         if formulas:
             # only the text of a formula distinguishes an empty cell from one that was never computed
-            written = books.enter_context(closing(_open(path, name, values=False)))[sheet].iter_rows()
+            written = books.enter_context(_open(path, name, values=False))[sheet].iter_rows()
         header: list[Any] = []
         for number, (cells, texts) in enumerate(zip(book[sheet].iter_rows(), written, strict=formulas), 1):
             values = [_value(cell.value) for cell in cells]
@@ -62,11 +62,15 @@ def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[Tabl
             header = header or values
 
 
-def _open(path: Path, name: str, *, values: bool) -> Any:
+@contextmanager
+def _open(path: Path, name: str, *, values: bool) -> Iterator[Any]:
     openpyxl = require_files_extra("openpyxl")
-    with _as_workbook(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ignore warnings about styles and extensions, which do not affect values
-        return openpyxl.load_workbook(path, read_only=True, data_only=values)
+    with _as_workbook(name), path.open("rb") as file:  # given a path, openpyxl would refuse other endings than .xlsx
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ignore warnings about styles and extensions, which do not affect values
+            book = openpyxl.load_workbook(file, read_only=True, data_only=values)
+        with closing(book):
+            yield book
 
 
 @contextmanager
