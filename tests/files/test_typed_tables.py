@@ -58,6 +58,16 @@ def test_the_content_tells_a_workbook_whatever_its_name(tmp_path: Path) -> None:
     assert [row.cells for row in read(path)] == [["Ada"]]
 
 
+@pytest.mark.parametrize("size", [b"A1", b"A1:XFD1048576"])
+def test_the_size_that_a_sheet_states_is_ignored(tmp_path: Path, size: bytes) -> None:
+    path = workbook(tmp_path / "people.xlsx", [["name", "score"], ["Ada", 1], ["Bo", 2]])
+    misstated = tmp_path / "misstated.xlsx"
+    with zipfile.ZipFile(path) as book, zipfile.ZipFile(misstated, "w") as copy:
+        for part in book.namelist():
+            copy.writestr(part, book.read(part).replace(b'<dimension ref="A1:B3"', b'<dimension ref="' + size + b'"'))
+    assert [row.cells for row in read(misstated)] == [["Ada", "1"], ["Bo", "2"]]
+
+
 def test_dates_count_from_the_epoch_of_the_workbook(tmp_path: Path) -> None:
     def mac(book: openpyxl.Workbook) -> None:
         book.epoch = CALENDAR_MAC_1904

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from crmctl.errors import UsageError, reason
 from crmctl.files.delimited import DelimitedSource, QuotedRecord
@@ -54,9 +54,9 @@ def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[Tabl
         written: Iterable[Any] = repeat(None)
         if formulas:
             # only the text of a formula distinguishes an empty cell from one that was never computed
-            written = books.enter_context(_open(path, name, values=False))[sheet].iter_rows()
+            written = _rows_of(books.enter_context(_open(path, name, values=False)), sheet)
         header: list[Any] = []
-        for number, (cells, texts) in enumerate(zip(book[sheet].iter_rows(), written, strict=formulas), 1):
+        for number, (cells, texts) in enumerate(zip(_rows_of(book, sheet), written, strict=formulas), 1):
             values = [_value(cell.value) for cell in cells]
             yield number, values, _problem(cells, texts, header)
             header = header or values
@@ -71,6 +71,12 @@ def _open(path: Path, name: str, *, values: bool) -> Iterator[Any]:
             book = openpyxl.load_workbook(file, read_only=True, data_only=values)
         with closing(book):
             yield book
+
+
+def _rows_of(book: Any, sheet: str) -> Iterator[Any]:
+    """Return the rows of a sheet. The size that the sheet states is ignored: it may be too small, or a million empty rows."""
+    book[sheet].reset_dimensions()
+    return cast(Iterator[Any], book[sheet].iter_rows())
 
 
 @contextmanager
