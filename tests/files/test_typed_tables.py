@@ -53,6 +53,12 @@ def test_cells_become_their_text_in_full(tmp_path: Path) -> None:
     assert rows[0].raw == '"Zoë, =Ada",491701234567890,1.5,2026-01-02,2026-01-02T03:04:05,true'
 
 
+def test_escaped_characters_are_read_in_pairs_and_half_a_pair_as_written(tmp_path: Path) -> None:
+    texts = ["two_x000A_lines", "_x005F_x0041_", "_xD83D__xDE00_", "_xD83D_"]
+    path = workbook(tmp_path / "escaped.xlsx", [["name"], *([text] for text in texts)])
+    assert [row.cells for row in read(path)] == [["two\nlines"], ["_x0041_"], ["😀"], ["_xD83D_"]]
+
+
 def test_the_content_tells_a_workbook_whatever_its_name(tmp_path: Path) -> None:
     path = workbook(tmp_path / "people.xlsx", [["name"], ["Ada"]]).rename(tmp_path / "people.csv")
     assert [row.cells for row in read(path)] == [["Ada"]]

@@ -119,7 +119,14 @@ def _problem(cells: Any, texts: Any, header: Sequence[Any]) -> Finding | None:
 
 
 def _value(value: Any) -> Any:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value) if isinstance(value, str) and "_x" in value else value
+    """Return a value with its escaped characters; a text with half of an escaped pair stays as it is written."""
+    if not isinstance(value, str) or "_x" not in value:
+        return value
+    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        return value
 
 
 BATCH = 2000
