@@ -67,6 +67,7 @@ def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bulk export people -O none/people.csv", 2, "cannot write none/people.csv: there is no directory", ""),
         ("bulk import people a.csv --ref compny=companies.domain", 2, "compny is not a reference", "did you mean company?"),
         ("bulk import people a.csv --mode insert", 2, "--mode must be create, upsert or update, not 'insert'", ""),
+        ("bulk import people a.csv --list-separator=", 2, "--list-separator needs a character", ""),
         ("demo fast", 2, "unexpected argument: fast", "crmctl demo --help"),
     ],
 )

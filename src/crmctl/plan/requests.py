@@ -172,6 +172,8 @@ class ImportRequest(RunRequest, ReadRequest):
         return FeedPlan(self.feed or Path(self.file).name, self.on_conflict or "keep")
 
     def _values(self) -> ValueOptions:
+        if not self.list_separator:
+            raise UsageError("--list-separator needs a character", hint="for example --list-separator ,")
         replacements = read_map_file(Path(self.map_file))[1] if self.map_file else {}
         for column, values in parse_replacements(self.value_map).items():
             replacements[column] = replacements.get(column, {}) | values
