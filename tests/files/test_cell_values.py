@@ -9,6 +9,7 @@ import pytest
 from crmctl.errors import UsageError
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.column_names import parse_date_formats, parse_decimal_marks
+from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
 from tests.support.bulkfiles import attribute, select
 from tests.support.sheetreading import convert
@@ -66,7 +67,7 @@ def test_a_value_that_does_not_fit_is_a_finding_with_column_and_value(type, valu
     finding = convert(value, attribute("it", type), DEFAULT, header="It")
     assert isinstance(finding, Finding)
     assert (finding.code, finding.column, finding.severity) == (code, "It", Severity.ERROR)
-    assert finding.value == str(value)
+    assert finding.value == (value if isinstance(value, str) else jsontext.dumps(value))
 
 
 def test_a_long_value_is_shortened_in_a_finding():

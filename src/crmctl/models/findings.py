@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
 SHOWN_VALUE_LENGTH = 80
@@ -71,6 +72,6 @@ class Finding:
 
 
 def shorten(value: Any) -> str:
-    """Return a value as text of at most 80 characters for a report."""
-    text = value if isinstance(value, str) else str(value)
+    """Return a text, or any other value as JSON, in at most 80 characters for a report."""
+    text = value if isinstance(value, str) else jsontext.dumps(value)
     return text if len(text) <= SHOWN_VALUE_LENGTH else text[: SHOWN_VALUE_LENGTH - 1] + "…"
