@@ -104,6 +104,7 @@ def test_map_declares_columns_by_name_and_position():
         "name.first",
         None,
     ]
+    assert targets(["Pre\u0301nom"], map_pairs=("Pr\u00e9nom=name.first",)) == ["name.first"]
     assert targets(["Notes", "Notes"], map_pairs=("#1=notes", "#2=Full name")) == ["notes", "name"]
 
 

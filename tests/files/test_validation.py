@@ -125,8 +125,8 @@ def test_an_empty_row_is_refused_not_sent(tmp_path):
     assert Input(tmp_path, 'a\n""\n', attributes=attributes, set_values=("b=x",)).found() == [("empty_row", 2, None)]
 
 
-def test_a_value_that_must_be_unique_is_refused_the_second_time_without_case(tmp_path):
-    text = "name,email\nAda,ada@x.com\nBob,b@x.com\nAda,ADA@x.com \nEve,\nFay,\n"
+def test_a_value_that_must_be_unique_is_refused_the_second_time_without_case_and_composition(tmp_path):
+    text = "name,email\nAda,\u00e9@x.com\nBob,b@x.com\nAda,E\u0301@x.com \nEve,\nFay,\n"
     [finding] = Input(tmp_path, text).validate().findings
     assert (finding.code, finding.first_line, finding.column) == ("duplicate_value", 4, "email")
     assert "line 2 has the same value" in finding.message

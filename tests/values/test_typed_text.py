@@ -153,7 +153,8 @@ def test_a_date_is_the_same_day_in_every_time_zone(zone):
 
 
 def test_a_select_takes_the_services_spelling_and_never_guesses():
-    stage = select("stage", "New", "In Progress", "OPEN", "Open")
+    stage = select("stage", "New", "In Progress", "OPEN", "Open", "\u00c9t\u00e9")
+    assert typed("E\u0301te\u0301", stage) == "\u00c9t\u00e9"
     assert typed("in progress", stage) == "In Progress"
     assert typed("Open", stage) == "Open"
     for text, hint in (("open", "exactly"), ("In Progres", "did you mean In Progress"), ("zzz", "options: New, In Progress")):

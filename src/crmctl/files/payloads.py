@@ -37,6 +37,7 @@ from crmctl.models.numbers import canonical_number, check_numbers
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.composites import SEPARATOR, Form, is_bare_amount, part_name, part_value
+from crmctl.values.folded_text import fold
 from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email
 
 SCALARS = types_with(Trait.SCALAR)
@@ -494,7 +495,7 @@ class Seen(Spill):
     def first_line(self, slot: str, value: Any, line: int) -> int | None:
         """Return the first line with this value; None for a new value, which is stored.
 
-        Ignores case and outer blanks of text, and spellings of numbers.
+        Ignores case, composition and outer blanks of text, and spellings of numbers.
         """
         text = _text_of(value)
         key = hashlib.blake2b(f"{slot}\0{text}".encode(), digest_size=16).digest()
@@ -507,7 +508,7 @@ class Seen(Spill):
 
 def _text_of(value: Any) -> str:
     if isinstance(value, str):
-        return value.strip().casefold()
+        return fold(value.strip())
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return canonical_number(value)
     return jsontext.dumps(value, sort_keys=True)

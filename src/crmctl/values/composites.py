@@ -19,6 +19,7 @@ from crmctl.models.ids import did_you_mean
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_numbers, read_number
 from crmctl.models.resources import Attribute, AttributeType
+from crmctl.values import folded_text
 from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, StoredAttribute, typed
 from crmctl.values.typed_text import is_spreadsheet_number, lost_digits, naming
 
@@ -53,8 +54,8 @@ class Form:
 
 
 def fold(text: str) -> str:
-    """Return a name without case, spaces, underscores and hyphens, for comparison."""
-    return "".join(character for character in text.casefold() if character not in " _-\u00a0\t")
+    """Return a name without case, composition, spaces, underscores and hyphens, for comparison."""
+    return "".join(character for character in folded_text.fold(text) if character not in " _-\u00a0\t")
 
 
 def learn_form(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Form:

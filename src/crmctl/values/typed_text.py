@@ -19,6 +19,7 @@ from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean, is_uuid
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_numbers, read_number
+from crmctl.values.folded_text import fold
 
 TRUE_WORDS = frozenset({"true", "yes", "y", "t", "1", "on", "x"})
 FALSE_WORDS = frozenset({"false", "no", "n", "f", "0", "off"})
@@ -206,12 +207,12 @@ def select_reader(options: list[str]) -> Reader:
     exact = {option: option for option in options}
     folded: dict[str, list[str]] = {}
     for option in exact:
-        folded.setdefault(option.strip().casefold(), []).append(option)
+        folded.setdefault(fold(option.strip()), []).append(option)
 
     def read(text: str) -> str:
         if text in exact or not exact:
             return text
-        matches = folded.get(text.strip().casefold(), [])
+        matches = folded.get(fold(text.strip()), [])
         if len(matches) == 1:
             return matches[0]
         if matches:
