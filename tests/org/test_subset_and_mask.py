@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from crmctl.errors import DifferenceError
+from crmctl.models.resources import Attribute
+from crmctl.org.mask import Mask
 from tests.org.test_apply import at, other
 from tests.org.test_diff import lines_of
 from tests.support.cli import run_crmctl
@@ -125,6 +128,19 @@ def test_a_mask_fails_closed(crm: RunningService) -> None:
     assert Path("crm/records/people.jsonl").read_bytes() == before
     Path("crm/org.toml").write_text(settings.replace("job_title", "nothing"))
     run_crmctl("org", "pull", "crm", "--mask").exits(2)
+
+
+def test_a_mask_replaces_the_keys_of_objects_that_may_be_personal() -> None:
+    attributes = [Attribute(id=kind, slug=kind, name=kind, type=kind) for kind in ("list", "address", "select")]
+    mask = Mask(b"k" * 16, {"people": attributes}, ())
+    data = {"list": [{"ada@acme.org": {"value": 1}}, {"ada@acme.org": 2}], "address": {"city": "Rome", "Ada's flat": "4b"}, "select": "new"}
+    mask.see([("people", data)])
+    masked = mask.row("people", "1", data)
+    [first, second] = [list(item) for item in masked["list"]]
+    assert (first == second, masked["list"][0][first[0]], next(iter(masked["address"]))) == (True, {"value": 0}, "city")
+    assert not {"ada@acme.org", "Ada's flat"} & {*first, *masked["address"]}
+    with pytest.raises(DifferenceError, match="people 2, select"):
+        mask.row("people", "2", {"select": "of ada@acme.org"})
 
 
 @pytest.mark.parametrize("place", ["description", "name"])

@@ -18,6 +18,7 @@ from crmctl.errors import DifferenceError, RejectedError, UsageError, reason
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.org.folder import ACTIVITY_ROWS, MEMBER_ROWS, SETTINGS
+from crmctl.values.composites import fold, usual_name
 
 SHORTEST = 5
 """Shorter values do not count as leaks: they occur in any text."""
@@ -34,6 +35,9 @@ AREAS = (202, 212, 213, 215, 303, 305, 312, 404, 412, 415, 503, 512, 602, 612, 6
 """Area codes; the numbers 555-0100 to 555-0199 of each are reserved for fiction."""
 
 VOCABULARY = " ".join([FIRST_NAMES, LAST_NAMES, NOUNS, *DOMAINS]).lower()
+
+FORM = frozenset(["value", "label", "type", "kind", "id", "number", "code", "countrycode", "extension", "isprimary", "primary"])
+"""Folded keys of objects that tell the form of a value. Other keys, except parts of composites, may be personal."""
 
 HARMLESS = frozenset(
     {
@@ -101,7 +105,8 @@ class Mask:
             for name, value in data.items():
                 masked = self._masked[kind].get(name)
                 seen = self._harmless if masked is None else texts
-                seen.update(text.strip().lower() for text in texts_in(value))
+                keys = () if masked is None else _personal_keys(masked, value)
+                seen.update(text.strip().lower() for text in (*texts_in(value), *keys))
                 if masked is not None and masked.is_unique:
                     self._unique.update(_folded(masked, text) for text in texts_in(value))
         for text in texts - self._harmless:
@@ -146,8 +151,15 @@ class Mask:
         if isinstance(value, list):
             return [self._replaced(attribute, item, part) for item in value]
         if isinstance(value, Mapping):
-            return {name: self._replaced(attribute, item, name) for name, item in value.items()}
+            return {
+                name if _is_form(attribute, name) else self._invented_key(name): self._replaced(attribute, item, name)
+                for name, item in value.items()
+            }
         return value if value is None or isinstance(value, bool) else 0
+
+    def _invented_key(self, name: str) -> str:
+        digest = hmac.new(self._key, f"key\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256)
+        return f"key_{digest.hexdigest()[:12]}"
 
     def _text(self, attribute: Attribute, value: str, part: str) -> str:
         kind, folded = _folded(attribute, value)
@@ -166,6 +178,18 @@ class Mask:
         used.add(replacement)
         self._made[shape, folded] = replacement
         return replacement
+
+
+def _is_form(attribute: Attribute, key: str) -> bool:
+    return usual_name(attribute, key) is not None or fold(key) in FORM
+
+
+def _personal_keys(attribute: Attribute, value: Any) -> Iterator[str]:
+    """Yield the keys of objects in a value that are replaced."""
+    if isinstance(value, Mapping):
+        yield from (key for key in value if not _is_form(attribute, key))
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _personal_keys(attribute, item)
 
 
 def _folded(attribute: Attribute, value: str) -> tuple[str, str]:
