@@ -151,6 +151,14 @@ def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str,
         assert place in done.error()["message"]
 
 
+def test_line_ends_that_git_converted_are_named_as_the_cause(pulled: Path) -> None:
+    for path in pulled.rglob("*.*"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    rows = run_crmctl("org", "verify", "crm").exits(11).json()
+    assert {"schema.yaml", "records/people.jsonl"} <= {row["place"] for row in rows}
+    assert all("only its line ends" in row["problem"] for row in rows), rows
+
+
 @pytest.mark.parametrize("name", ["MANIFEST.json", "schema.yaml", "records/people.jsonl"])
 def test_a_folder_with_conflict_markers_is_damaged_and_pulled_anew(crm: RunningService, pulled: Path, name: str) -> None:
     assert crm

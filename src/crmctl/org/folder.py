@@ -291,7 +291,9 @@ class OrgFolder:
             elif not path.is_file():
                 yield name, "is missing"
             elif file_facts(path) != files[name]:
-                yield name, "has changed since the pull"
+                converted = hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest() == files[name]["sha256"]
+                ends = ", but only its line ends, which git converts with core.autocrlf: '* -text' in .gitattributes keeps them"
+                yield name, f"has changed since the pull{ends if converted else ''}"
 
 
 def refuse_foreign(path: Path, *, is_start: bool = False) -> None:
