@@ -202,7 +202,10 @@ def test_few_records_of_many_are_read_by_themselves(desk: KeyDesk) -> None:
     assert fetching.reading_cost(desk.server.crm(desk.clock), "people", 12) == (11, True)
 
 
-KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm": attribute("firm", "reference")}
+KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {
+    "firm": attribute("firm", "reference"),
+    "price": attribute("price", "currency"),
+}
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,9 @@ KNOWN: dict[str, Attribute] = {each.slug: each for each in ATTRIBUTES} | {"firm"
         ({"n": 12}, {"n": 1}, {"n": "12.0"}, StepStanding.AFTER),  # the service keeps this number as text
         ({"n": 12}, {"n": 1}, {"n": 12.0}, StepStanding.AFTER),
         ({"note": "b", "n": 2}, {"note": "a", "n": 1}, {"note": "b", "n": 1}, StepStanding.AFTER),  # half of it is already restored
+        ({"price": "12.50"}, {"price": 1}, {"price": 12.5}, StepStanding.AFTER),
+        ({"price": "12.50 EUR"}, {"price": 1}, {"price": {"amount": 12.5, "currency": "EUR"}}, StepStanding.AFTER),
+        ({"price": "12.50"}, {"price": 1}, {"price": 12.6}, StepStanding.CHANGED),
         ({"sum": {"amount": 2}}, {"sum": {"amount": 1}}, {"sum": {"amount": 3}}, StepStanding.CHANGED),
     ],
 )

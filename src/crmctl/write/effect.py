@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from crmctl.match.references import ids_only
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
-from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.attribute_types import Trait, typed, types_with
 from crmctl.values.moments import MICROS, micros_of, micros_of_date, seconds_of
 
 
@@ -68,10 +69,17 @@ def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
         return True
     if attribute is None or attribute.type not in REWRITTEN:
         return False
-    if canonical(written) == canonical(current):
+    if canonical(_money(attribute, written)) == canonical(_money(attribute, current)):
         return True
     form = key_form(attribute.type, written)
     return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
+
+
+def _money(attribute: Attribute, value: Any) -> Any:
+    """Return money given as text as an import sends it, any other value unchanged."""
+    with suppress(RejectedError):
+        return typed(value, attribute) if attribute.type == AttributeType.CURRENCY and isinstance(value, str) else value
+    return value
 
 
 def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:
