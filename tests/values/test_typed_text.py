@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.numbers import read_number
+from crmctl.models.resources import Attribute
 from crmctl.values.attribute_types import reader, typed
 from crmctl.values.typed_text import TextRules, date_directives
 from tests.support.bulkfiles import attribute, select
@@ -168,3 +169,14 @@ def test_a_list_of_typed_values_types_each_element():
     assert typed("1; 2.5", attribute("scores", "number", isList=True)) == [1, 2.5]
     with pytest.raises(RejectedError):
         typed("1;x", attribute("scores", "number", isList=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "items"), [("a,b", ["a", "b"]), ("A, b", ["a", "b"]), ("a;b", ["a", "b"]), ("c,d", ["c,d"]), ("a;c,d", ["a", "c,d"])]
+)
+def test_options_are_also_split_at_commas(text: str, items: list[str]) -> None:
+    options = Attribute(id="1", slug="roles", type="select", is_list=True, config={"options": ["a", "b", "c,d"]})
+    assert typed(text, options) == items
+    for wrong in ("a,x", "a,b;c"):
+        with pytest.raises(RejectedError, match="not an option"):
+            typed(wrong, options)

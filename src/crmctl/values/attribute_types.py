@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from crmctl.errors import RejectedError
 from crmctl.models import numbers
 from crmctl.values import typed_text, value_readers
 from crmctl.values.typed_text import PLAIN, Reader, TextRules, naming, split_list
@@ -264,6 +266,19 @@ def typed(text: str, attribute: Attribute) -> Any:
 def reader(attribute: Attribute, rules: TextRules = PLAIN) -> Reader:
     """Return the function that turns a text into a wire value of the attribute. It raises RejectedError."""
     read = type_of(attribute.type).read(attribute, rules)
-    if attribute.is_list and attribute.type != "list":
-        return lambda text: [read(element) if isinstance(element, str) else element for element in split_list(text, rules.list_separator)]
-    return read
+    if not attribute.is_list or attribute.type == "list":
+        return read
+
+    def read_items(text: str) -> list[Any]:
+        """Split at the separator. Options are also split at commas if the text is no option and its parts are."""
+        items = split_list(text, rules.list_separator)
+        try:
+            return [read(element) if isinstance(element, str) else element for element in items]
+        except RejectedError:
+            if attribute.type != "select" or len(items) != 1:
+                raise
+            with suppress(RejectedError):
+                return [read(element) for element in split_list(text, ",")]
+            raise
+
+    return read_items
