@@ -13,6 +13,8 @@ import pytest
 from crmctl.errors import ExitCode, UsageError
 from crmctl.match.keys import is_unchanged, key_rule
 from crmctl.match.record_match import key_form
+from crmctl.match.references import ids_only
+from crmctl.models.ids import reference_ids
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
@@ -251,6 +253,17 @@ def test_values_are_compared_as_a_service_shows_them() -> None:
     assert is_unchanged({"n": 12.5}, {"n": "12.50"}, known)
     assert not is_unchanged({"n": 12.5}, {"n": "12.6"}, known)
     assert not is_unchanged({"note": "12.5"}, {"note": "12.50"}, known)
+
+
+@pytest.mark.parametrize(
+    "stored", ["A1", ["a1"], {"id": "a1"}, [{"id": "a1"}], {"objectId": "o", "recordId": "a1"}, [{"objectId": "o", "recordId": "a1"}]]
+)
+def test_a_reference_is_the_same_in_every_form(stored: Any) -> None:
+    known = {"boss": attribute("boss", "reference")}
+    assert is_unchanged({"boss": "a1"}, {"boss": stored}, known)
+    assert is_unchanged({"boss": ["a1"]}, {"boss": stored}, known)
+    assert not is_unchanged({"boss": "a2"}, {"boss": stored}, known)
+    assert [*reference_ids(ids_only(stored))] == ["a1"]
 
 
 def test_a_key_has_one_form() -> None:

@@ -93,6 +93,15 @@ def test_two_references_to_one_missing_record_make_it_once(desk: Desk) -> None:
     }
 
 
+@pytest.mark.parametrize("form", ["id", "recordId"])
+def test_a_service_that_shows_references_as_objects_is_sent_none_again(desk: Desk, form: str) -> None:
+    text = "Email,Manager\na@x.com,b@x.com\nb@x.com,\n"
+    desk.load(text, "email")
+    named = next(record for record in desk.server.records if "manager" in record["data"])
+    named["data"]["manager"] = {"objectId": OBJECT_ID, form: named["data"]["manager"]}
+    assert counts(desk.load(text, "email")) == {"unchanged": 2}
+
+
 @pytest.mark.parametrize("keys", [(), ("email",)])
 def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, keys: tuple[str, ...]) -> None:
     desk.server.refuse_row = lambda data: "not this one" if data.get("email") == "g@x.com" else None

@@ -163,7 +163,7 @@ class _Labels:
         return {record_id: label_of(record, attributes) for record_id in ids if (record := self.related[record_id]) is not None}
 
     def put(self, wires: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        from crmctl.client.query.clauses import reference_ids
+        from crmctl.models.ids import reference_ids
         from crmctl.output.value_text import NamedReference
 
         ids = list(dict.fromkeys(record_id for wire in wires for record_id in reference_ids((wire.get("data") or {}).get(self.slug))))

@@ -13,7 +13,7 @@ from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, install_command
 from crmctl.models import jsontext
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import reference_id, suggestion
 from crmctl.models.numbers import canonical_number
 from crmctl.models.numbers import read_number as parse_number
 from crmctl.models.resources import Attribute, AttributeType
@@ -319,7 +319,7 @@ def read_number(value: Any) -> str | None:
 
 
 def read_id(value: Any) -> str | None:
-    return said(value.get("id") if isinstance(value, Mapping) else value).strip().casefold() or None
+    return said(reference_id(value)).strip().casefold() or None
 
 
 _TABLE = (

@@ -15,7 +15,7 @@ from crmctl.files.whole_files import Spill
 from crmctl.match.agreement import canonical
 from crmctl.match.record_match import key_form, key_of
 from crmctl.models import jsontext
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import reference_ids, suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
@@ -92,7 +92,10 @@ def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
     stored = _shown(kind, current)
     if _shown(kind, sent) == stored or (isinstance(sent, str) and _shown(kind, sent.strip()) == stored):
         return True
-    if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and attribute is not None and type(sent) is not type(current):
+    if kind == AttributeType.REFERENCE:
+        ids = [*reference_ids(sent)]
+        return bool(ids) and ids == [*reference_ids(current)]
+    if kind == AttributeType.PHONE_NUMBER and type(sent) is not type(current):
         form = key_form(kind, sent)
         return form is not None and form == key_form(kind, current)
     return False

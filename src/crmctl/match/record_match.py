@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from crmctl.files.validation import Entry
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.models import jsontext
+from crmctl.models.ids import reference_id
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import AttributeType, Record
 from crmctl.values.attribute_types import Trait, types_with
@@ -406,8 +407,8 @@ def key_form(kind: str | None, value: Any) -> str | None:
         value = value[0]
     if kind == AttributeType.PHONE_NUMBER:
         return _digits(value) or None
-    if kind == AttributeType.REFERENCE and isinstance(value, dict):
-        value = value.get("id")
+    if kind == AttributeType.REFERENCE:
+        value = reference_id(value)
     if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
         return canonical_number(value)
     if value is None or isinstance(value, dict | list):

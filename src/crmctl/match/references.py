@@ -19,7 +19,7 @@ from crmctl.match.key_lookups import RecordSink
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import reference_id, reference_ids, suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP
@@ -450,7 +450,7 @@ def as_sent(attribute: Attribute | None, value: Any) -> Any:
 def ids_only(value: Any) -> Any:
     if isinstance(value, list):
         return [ids_only(item) for item in value]
-    return value.get("id") if isinstance(value, Mapping) else value
+    return reference_id(value)
 
 
 def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
@@ -464,17 +464,6 @@ def moved_references(data: Mapping[str, Any], slugs: Iterable[str], new: Mapping
     """Return the references that name an old id, changed to the new one."""
     current = {slug: ids_only(data.get(slug)) for slug in slugs}
     return {slug: moved for slug, value in current.items() if (moved := replace_ids(value, new)) != value}
-
-
-def reference_ids(value: Any) -> Iterator[str]:
-    """Yield the ids, in lower case, that a reference value names."""
-    if isinstance(value, str):
-        yield value.lower()
-    elif isinstance(value, Mapping):
-        yield from reference_ids(value.get("id"))
-    elif isinstance(value, list):
-        for item in value:
-            yield from reference_ids(item)
 
 
 def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int | None) -> bool:

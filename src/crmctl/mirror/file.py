@@ -13,7 +13,7 @@ from typing import Any, Self
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, PendingError, StorageError, reason, storage_error
 from crmctl.models import jsontext
-from crmctl.models.ids import is_uuid
+from crmctl.models.ids import is_uuid, reference_id
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import plain_decimal
 from crmctl.models.resources import Attribute, AttributeType
@@ -167,8 +167,8 @@ def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
     main = _MAIN_PARTS.get(attribute.type or "")
     if main is not None and (part_value := _part(attribute, main, value)) is not None:
         return part_value
-    if attribute.type == AttributeType.REFERENCE and isinstance(value.get("id"), str):
-        return clean_text(value["id"])
+    if attribute.type == AttributeType.REFERENCE and isinstance(record_id := reference_id(value), str):
+        return clean_text(record_id)
     return clean_text(jsontext.dumps(value))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from crmctl.errors import UsageError
 
@@ -13,6 +14,20 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 def is_uuid(text: str) -> bool:
     """Whether a text is a UUID in its usual spelling, in letters of either case."""
     return _UUID.fullmatch(text) is not None
+
+
+def reference_id(value: Any) -> Any:
+    """Return the id in one reference, which may be an object with `id` or `recordId`; any other value as it is."""
+    return next((value[key] for key in ("id", "recordId") if value.get(key)), value) if isinstance(value, Mapping) else value
+
+
+def reference_ids(value: Any) -> Iterator[str]:
+    """Yield the ids, in lower case, that a reference value names."""
+    if isinstance(value, list):
+        for item in value:
+            yield from reference_ids(item)
+    elif isinstance(record_id := reference_id(value), str) and record_id:
+        yield record_id.lower()
 
 
 CUTOFF = 0.6

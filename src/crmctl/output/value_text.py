@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
+from crmctl.models.ids import reference_id
 from crmctl.output.streams import clean
 from crmctl.values.moments import moment_of
 
@@ -172,10 +173,7 @@ def _reference(value: Any, how: Rendering) -> str:
         return value.label
     if isinstance(value, list):
         return ", ".join(_reference(element, how) for element in value)
-    if isinstance(value, Mapping):
-        reference = _first(value, ("id", "recordId"))
-        return str(reference) if reference is not None else _plain(value, how)
-    return _plain(value, how)
+    return _plain(reference_id(value), how)
 
 
 def _time(value: Any, how: Rendering) -> str:

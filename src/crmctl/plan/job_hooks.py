@@ -359,7 +359,7 @@ class Changing:
 
     @classmethod
     def of(cls, planned: PlannedInput) -> Changing:
-        return cls({attribute.slug: attribute for attribute in planned.attributes}, planned.merger)
+        return cls({attribute.slug: attribute for attribute in planned.shown_attributes}, planned.merger)
 
     def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
         return (self._change(row, find(row.id or "")) for row in rows)

@@ -15,9 +15,10 @@ from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError
 from crmctl.files.whole_files import Spill
 from crmctl.match.key_lookups import Lookup, RecordSink
-from crmctl.match.references import ReferenceQuestions, asks, reference_ids, replace_ids
+from crmctl.match.references import ReferenceQuestions, asks, replace_ids
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
+from crmctl.models.ids import reference_ids
 from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.plan.merge_steps import (
     GroupState,

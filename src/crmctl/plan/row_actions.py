@@ -208,7 +208,7 @@ def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None)
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
     creates = mapping.mode is not Mode.UPDATE
-    return Resolver(object_id, rule, planned.attributes, duplicates, later, planned.merger, creates, feed, planned.kept)
+    return Resolver(object_id, rule, planned.shown_attributes, duplicates, later, planned.merger, creates, feed, planned.kept)
 
 
 def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callable[[Finding], None]) -> bool:

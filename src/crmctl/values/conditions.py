@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
+from crmctl.models.ids import reference_id
 from crmctl.models.resources import Attribute
 from crmctl.values.attribute_types import Family, StoredAttribute, type_of
 from crmctl.values.composites import usual_name
@@ -112,7 +113,7 @@ def text_of(attribute: AnyAttribute, value: Any) -> str:
     if not isinstance(value, Mapping):
         return jsontext.dumps(value)
     if type_of(attribute.type).family is Family.IDENTITY:
-        return next((str(value[key]) for key in ("id", "recordId") if value.get(key)), "")
+        return record_id if isinstance(record_id := reference_id(value), str) else ""
     texts = {part: inner if isinstance(inner, str) else "" if inner is None else jsontext.dumps(inner) for part, inner in value.items()}
     return address_text(texts) if attribute.type == "address" else name_text(texts)
 

@@ -13,7 +13,7 @@ from crmctl.client.query.record_filter import AnyOf, Bound, ListOrder, LocalCond
 from crmctl.client.query.record_query import RecordQuery
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
-from crmctl.models.ids import did_you_mean, is_uuid, nearest
+from crmctl.models.ids import did_you_mean, is_uuid, nearest, reference_ids
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.values.attribute_types import COMPOSITE_TYPES, type_of
 from crmctl.values.composites import Form, knows_part, learn_form, unknown_part, usual_name
@@ -165,18 +165,6 @@ def _operand(at: int) -> str:
 
 MOST_EXCLUDED = 20
 """Most ids that one request excludes from a reference."""
-
-
-def reference_ids(value: Any) -> list[str]:
-    """Return the ids in a reference, in lower case."""
-    ids = []
-    for element in elements_of(value):
-        record_id = (
-            next((element[key] for key in ("id", "recordId") if element.get(key)), None) if isinstance(element, Mapping) else element
-        )
-        if isinstance(record_id, str) and record_id:
-            ids.append(record_id.lower())
-    return ids
 
 
 def related_filter(attribute: Attribute, rest: str, clause: Clause, look_up: Callable[[str, Clause], list[str]]) -> RecordFilter:

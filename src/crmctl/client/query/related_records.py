@@ -8,11 +8,11 @@ from typing import Any
 
 from crmctl.client.answers import iterate
 from crmctl.client.directory import known_attributes
-from crmctl.client.query.clauses import reference_ids, values_along
+from crmctl.client.query.clauses import values_along
 from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCost, RecordFilter, RecordLists
 from crmctl.errors import DeniedError, NotFoundError, UsageError
 from crmctl.models import jsontext
-from crmctl.models.ids import did_you_mean, is_uuid
+from crmctl.models.ids import did_you_mean, is_uuid, reference_ids
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.conditions import text_of
