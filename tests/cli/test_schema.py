@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from crmctl.errors import ServiceError
+from crmctl.models.resources import Attribute, Object
+from crmctl.schema.schema_document import Present, to_document
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl
 from tests.support.service import RunningService, running_service
@@ -163,3 +166,9 @@ def test_a_terminal_shows_yaml_and_a_table(crm: RunningService, wanted: str) -> 
     table = run_crmctl("schema", "diff", wanted, "-o", "table").ok().out
     assert "a new object" in table
     assert run_crmctl("schema", "pull", "nowhere").exits(3).error()["code"] == "not_found"
+
+
+def test_an_attribute_without_its_config_is_an_error_of_the_service() -> None:
+    described = Present({"deals": Object(id="o", slug="deals")}, {"deals": {"stage": Attribute(id="a", slug="stage", type="select")}})
+    with pytest.raises(ServiceError, match=r"deals\.stage incompletely: a select needs config\.options"):
+        to_document(described)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ValidationError, field_validator
 
-from crmctl.errors import NotFoundError, RejectedError, UsageError, reason
+from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
@@ -116,7 +116,10 @@ def read_service(service: Crm, slugs: Collection[str] | None = None) -> Present:
 
 
 def to_document(present: Present, ids: Sequence[str] = ()) -> SchemaDocument:
-    """Return the schema of the objects in `wanted` (slugs or ids), or of all. Raises NotFoundError for an unknown object."""
+    """Return the schema of the objects in `wanted` (slugs or ids), or of all.
+
+    Raises NotFoundError for an unknown object, ServiceError for an attribute without its config.
+    """
     chosen = [_slug_of(present, text) for text in ids] or list(present.objects)
     return SchemaDocument(objects=[_object(present, slug) for slug in dict.fromkeys(chosen)])
 
@@ -136,20 +139,25 @@ def _object(present: Present, slug: str) -> ObjectSpec:
         singular_name=crm_object.singular_name,
         plural_name=crm_object.plural_name,
         description=crm_object.description or None,
-        attributes=[_attribute(attribute, present.slugs) for attribute in present.attributes[slug].values()],
+        attributes=[_attribute(slug, attribute, present.slugs) for attribute in present.attributes[slug].values()],
     )
 
 
-def _attribute(attribute: Attribute, slugs: Mapping[str, str]) -> AttributeSpec:
-    return AttributeSpec(
-        slug=attribute.slug,
-        name=attribute.name,
-        type=attribute.type or "text",
-        is_required=bool(attribute.is_required),
-        is_unique=bool(attribute.is_unique),
-        is_list=bool(attribute.is_list),
-        config=portable_config(attribute, slugs),
-    )
+def _attribute(owner: str, attribute: Attribute, slugs: Mapping[str, str]) -> AttributeSpec:
+    try:
+        return AttributeSpec(
+            slug=attribute.slug,
+            name=attribute.name,
+            type=attribute.type or "text",
+            is_required=bool(attribute.is_required),
+            is_unique=bool(attribute.is_unique),
+            is_list=bool(attribute.is_list),
+            config=portable_config(attribute, slugs),
+        )
+    except ValidationError as error:
+        problem = problems_of(error, {})[0]["problem"]
+        message = f"the service describes the attribute {owner}.{attribute.slug} incompletely: {problem}"
+        raise ServiceError(message, code="unreadable_answer", hint="crmctl schema pull OBJECT... pulls other objects") from error
 
 
 def portable_config(attribute: Attribute, slugs: Mapping[str, str]) -> Json | None:
