@@ -224,6 +224,7 @@ ERRORS: list[tuple[Reply, type[CrmctlError], int, str | None, str]] = [
     (Reply(404, text="nope"), NotFoundError, 3, "not_found", "nope"),
     (Reply(404, text="<html>", content_type="text/html"), NotFoundError, 3, "not_found", "nothing"),
     (Reply(409, json={"error": {"code": "conflict", "message": "exists"}}), RejectedError, 9, "conflict", "exists"),
+    (Reply(404, json={"errors": {"id": ["no such record"]}}), NotFoundError, 3, "not_found", "id: no such record"),
     (Reply(413, text="too big"), RejectedError, 9, "rejected", "too big"),
     (Reply(422, json={"detail": [{"loc": ["body"], "msg": "field required"}]}), RejectedError, 9, "rejected", "field required"),
     (Reply(400, json={"detail": "no"}), RejectedError, 9, "rejected", "no"),
@@ -281,13 +282,13 @@ def test_errors_in_any_shape(scene: Play, reply: Reply, kind: type[CrmctlError],
     assert "\n" not in error.message
 
 
-def test_details_of_the_service_are_kept(scene: Play) -> None:
-    with (
-        scene(Reply(409, json={"error": "conflict", "message": "m", "details": {"field": "email"}})) as here,
-        pytest.raises(RejectedError) as caught,
-    ):
+@pytest.mark.parametrize("details", [{"field": "email"}, None])
+@pytest.mark.parametrize("wrap", [lambda error: {**error, "error": error["code"]}, lambda error: {"error": error}])
+def test_details_of_the_service_are_kept(scene: Play, wrap: Callable[[Any], Any], details: Any) -> None:
+    error = {"code": "conflict", "message": "m", "details": details}
+    with scene(Reply(409, json=wrap(error))) as here, pytest.raises(RejectedError) as caught:
         here.crm.list_objects()
-    assert caught.value.details == {"field": "email"}
+    assert (caught.value.code, caught.value.details) == ("conflict", details)
 
 
 @pytest.mark.parametrize(

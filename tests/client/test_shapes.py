@@ -36,6 +36,7 @@ from crmctl.models.resources import (
     WorkflowRun,
     WorkflowStart,
 )
+from tests.support.httpserver import Reply
 
 ID = "6f1c1c3e-8a55-4f59-9d1b-2f6f3c7d9a10"
 
@@ -185,6 +186,7 @@ OBJECT = {"id": ID, "slug": "people"}
         {**OBJECT, "attributes": [ATTRIBUTE]},
         {"object": {**OBJECT, "attributes": [ATTRIBUTE]}},
         {"object": OBJECT, "attributes": [ATTRIBUTE]},
+        {"success": True, "data": {"object": OBJECT, "attributes": [ATTRIBUTE]}, "meta": {"took": 3}},
         {"data": {**OBJECT, "fields": [ATTRIBUTE]}},
         {"data": {"object": OBJECT, "fields": [ATTRIBUTE]}},
         {"data": OBJECT, "schema": [ATTRIBUTE]},
@@ -196,6 +198,7 @@ def test_an_object_brings_its_attributes_under_any_name(document: Any) -> None:
     assert found.slug == "people"
     assert [each.slug for each in attributes or []] == ["email"]
     assert any(value == [ATTRIBUTE] for value in found.wire.values())
+    assert found.wire.keys().isdisjoint({"success", "meta"})
 
 
 def test_an_object_without_attributes_says_so() -> None:
@@ -265,7 +268,8 @@ def test_a_bulk_delete_answered_by_a_text_gives_no_count_and_by_a_page_none_is_b
     ],
 )
 def test_an_empty_answer_to_a_creation_returns_the_values_sent(model: type[Resource], sent: dict[str, Any]) -> None:
-    assert read_made(Answer(204, wrote=True), "it", model, sent).wire == sent
+    for content in (b"", b"null", b"{}", b'""\n'):
+        assert read_made(Answer(204, content=content, wrote=True), "it", model, sent).wire == sent
     assert read_made(answer({"data": {"id": ID, "slug": "x"}}), "it", model, sent).wire == {"id": ID, "slug": "x"}
     assert read_made(answer({"id": ID}), "it", model, sent).wire == {"id": ID}
     with pytest.raises(ServiceError):
@@ -273,7 +277,8 @@ def test_an_empty_answer_to_a_creation_returns_the_values_sent(model: type[Resou
 
 
 def test_results_beside_a_run_stay_with_it() -> None:
-    run = read_one(answer({"run": {"id": ID, "status": "completed"}, "results": [{"n": 1}]}), "run", ReportRun, whole=True)
+    document = {"success": True, "run": {"id": ID, "status": "completed"}, "results": [{"n": 1}]}
+    run = read_one(answer(document), "run", ReportRun, beside=(list, dict))
     assert run.wire == {"id": ID, "status": "completed", "results": [{"n": 1}]}
 
 
@@ -290,3 +295,15 @@ def test_acknowledgements_and_holders() -> None:
         read_holder(answer({"eventTypes": [{"name": "record.created"}]}), Webhooks, "portalUrl", "eventTypes").event_types[0].name
         == "record.created"
     )
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"{}"])
+def test_an_update_that_answers_nothing_reads_the_resource(scene: Callable[..., Any], content: bytes) -> None:
+    record = {"id": ID, "data": {"n": 1}}
+    with scene(Reply(200, body=content), Reply(json=record)) as here:
+        assert here.crm.update_record(ID, ID, {"n": 1}).wire == record
+
+
+def test_an_attribute_is_updated_if_the_answer_holds_only_its_id(scene: Callable[..., Any]) -> None:
+    with scene(Reply(json={"id": ID})) as here:
+        assert here.crm.update_attribute(ID, ID, {"name": "Phase"}).wire == {"id": ID}

@@ -61,6 +61,11 @@ class Answer:
     def is_empty(self) -> bool:
         return not self.content.strip()
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether the body is empty, or is one of the JSON values that frameworks send for no content."""
+        return self.content.strip() in (b"", b"null", b"{}", b'""')
+
     def json(self) -> Any:
         """Parse the body. Raises ServiceError `unreadable_answer` (outcome unknown after a write) if it is not JSON."""
         try:
@@ -168,8 +173,8 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
         code, message = None, message or code
     details = body.get("details")
     if details is None:
-        details = {key: value for key, value in body.items() if key not in ("error", "message", "code")} or None
-    return code, (with_reasons(message, body) if is_invalid else message) or code, details
+        details = {key: value for key, value in body.items() if key not in ("error", "message", "code", "details")} or None
+    return code, (with_reasons(message, body) if is_invalid or message is None else message) or code, details
 
 
 def is_shallow(value: Any, levels: int = 50) -> bool:
@@ -275,14 +280,14 @@ class ListQuery(TypedDict, total=False):
     offset: int
 
 
-def read_one(answer: Answer, name: str, model: type[R], *, whole: bool = False) -> R:
-    """Read one resource. With `whole`, fields beside its wrapper (`{"run": {...}, "results": [...]}`) become part of it."""
-    return _parse(model, find_one(answer, name, has_id, whole=whole), answer)
+def read_one(answer: Answer, name: str, model: type[R], *, beside: tuple[type, ...] = ()) -> R:
+    """Read one resource. Values of the types `beside` its wrapper (`{"run": {...}, "results": [...]}`) become part of it."""
+    return _parse(model, find_one(answer, name, has_id, beside=beside), answer)
 
 
 def read_made(answer: Answer, name: str, model: type[R], sent: Mapping[str, Any]) -> R:
     """Read a created resource. Fields missing from the answer keep the values `sent`. Without a body, `wire` is what was sent."""
-    raw = {} if answer.is_empty else find_one(answer, name, has_id)
+    raw = {} if answer.tells_nothing else find_one(answer, name, has_id)
     resource = _parse(model, {"id": "", "slug": "", **sent, **raw}, answer)
     resource._wire = dict(raw or sent)
     return resource
@@ -309,7 +314,7 @@ def read_page(answer: Answer, key: str, model: type[R], limit: int, offset: int)
 
 def read_object(answer: Answer) -> tuple[Object, list[Attribute] | None]:
     """Read an object and its attributes; None for the attributes if the service sent none."""
-    raw = find_one(answer, "object", has_id, whole=True)
+    raw = find_one(answer, "object", has_id, beside=(list,))
     attributes = _attributes_of(raw)
     return _parse(Object, raw, answer), attributes
 
@@ -347,7 +352,7 @@ def read_deleted(answer: Answer) -> int | None:
 
 def read_loose(answer: Answer, model: type[R], *fields: str) -> R:
     """Read an acknowledgement whose fields are optional; its body may be empty."""
-    if answer.is_empty:
+    if answer.tells_nothing:
         return model.parse({})
     document = answer.json()
     if not isinstance(document, dict):
@@ -360,14 +365,14 @@ def read_holder(answer: Answer, model: type[R], *fields: str) -> R:
     return _parse(model, find_one(answer, "result", _has_any(*fields)), answer)
 
 
-def find_one(answer: Answer, name: str, is_it: Callable[[Json], bool], *, whole: bool = False) -> Json:
+def find_one(answer: Answer, name: str, is_it: Callable[[Json], bool], *, beside: tuple[type, ...] = ()) -> Json:
     """Return the JSON object that `is_it` recognises inside its wrappers. Raises ServiceError `unreadable_answer`."""
     path = _locate(answer.json(), name, is_it, _DEPTH)
     if path is None:
         raise unreadable(answer, f"an answer without the expected {name}")
     resource = path[0]
-    for inner, outer in pairwise(path if whole else ()):
-        resource = {**{key: value for key, value in outer.items() if value is not inner}, **resource}
+    for inner, outer in pairwise(path):
+        resource = {**{key: value for key, value in outer.items() if value is not inner and isinstance(value, beside)}, **resource}
     return resource
 
 

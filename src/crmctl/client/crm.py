@@ -82,7 +82,7 @@ class Crm:
 
     def update_object(self, object_id: str, fields: Fields) -> Object:
         answer = self.session.request("PATCH", path_of("objects", object_id), body=fields)
-        return self.get_object(object_id)[0] if answer.is_empty else read_one(answer, "object", Object)
+        return self.get_object(object_id)[0] if answer.tells_nothing else read_one(answer, "object", Object)
 
     def delete_object(self, object_id: str) -> None:
         self.session.request("DELETE", path_of("objects", object_id))
@@ -100,7 +100,7 @@ class Crm:
 
     def update_attribute(self, object_id: str, attribute_id: str, fields: Fields) -> Attribute:
         answer = self.session.request("PATCH", path_of("objects", object_id, "attributes", attribute_id), body=fields)
-        return self.get_attribute(object_id, attribute_id) if answer.is_empty else read_one(answer, "attribute", Attribute)
+        return self.get_attribute(object_id, attribute_id) if answer.tells_nothing else read_made(answer, "attribute", Attribute, {})
 
     def delete_attribute(self, object_id: str, attribute_id: str) -> None:
         self.session.request("DELETE", path_of("objects", object_id, "attributes", attribute_id))
@@ -145,7 +145,7 @@ class Crm:
         headers = {"If-Match": version} if version is not None else None
         path = path_of("objects", object_id, "records", record_id)
         answer = self.session.request("PATCH", path, body={"data": data}, headers=headers, watch=watch)
-        return self.get_record(object_id, record_id) if answer.is_empty else read_one(answer, "record", Record)
+        return self.get_record(object_id, record_id) if answer.tells_nothing else read_one(answer, "record", Record)
 
     def delete_record(self, object_id: str, record_id: str) -> None:
         self.session.request("DELETE", path_of("objects", object_id, "records", record_id))
@@ -191,7 +191,7 @@ class Crm:
 
     def update_activity(self, activity_id: str, fields: Fields) -> Activity:
         answer = self.session.request("PATCH", path_of("activities", activity_id), body=fields)
-        return self.get_activity(activity_id) if answer.is_empty else read_one(answer, "activity", Activity)
+        return self.get_activity(activity_id) if answer.tells_nothing else read_one(answer, "activity", Activity)
 
     def delete_activity(self, activity_id: str) -> None:
         self.session.request("DELETE", path_of("activities", activity_id))
@@ -213,7 +213,7 @@ class Crm:
 
     def get_report_run(self, report_id: str, run_id: str) -> ReportRun:
         """Return the run; its results have no fixed shape and are in `wire`."""
-        return read_one(self.session.request("GET", path_of("reports", report_id, "runs", run_id)), "run", ReportRun, whole=True)
+        return read_one(self.session.request("GET", path_of("reports", report_id, "runs", run_id)), "run", ReportRun, beside=(list, dict))
 
     def list_workflows(self) -> list[Workflow]:
         return read_list(self.session.request("GET", "/workflows"), "workflows", Workflow)

@@ -299,11 +299,12 @@ class Attribute(Resource):
 
     @property
     def options(self) -> list[str]:
-        """The options of a select attribute, in the service's order; options given as objects count by their `value` or `name`."""
+        """The options of a select attribute, in the service's order; options given as objects count by their `value`, `name` or `label`."""
         options = (self.config or {}).get("options")
         if not isinstance(options, list):
             return []
-        return [str(option.get("value", option.get("name", ""))) if isinstance(option, dict) else str(option) for option in options]
+        keys = ("value", "name", "label")
+        return [str(next((option[key] for key in keys if key in option), "") if isinstance(option, dict) else option) for option in options]
 
     @property
     def target_object_id(self) -> str | None:
