@@ -8,6 +8,8 @@ from typing import Any
 from tests.support.service import RunningService
 
 WORDS = ("Ada", "Grâce", "Zoë", "李", "Müller", "O'Brien", "naïve", "🚀", "a b", "x\u2028y", '"quoted"', "10%", "=1+1", "-", "NULL")
+NAMES = tuple(word.replace("\u2028", "\u00a0") for word in WORDS)
+"""Words for names, which may not hold line breaks."""
 COUNTRIES = ("GB", "FR", "DE")
 
 
@@ -69,11 +71,11 @@ def _definitions(choose: random.Random, seed: int, ids: dict[str, list[str]]) ->
         reports.append({"name": f"People by  name {seed}!", "description": choose.choice(WORDS), "object": "deals", "groupBy": "stage"})
     return {
         "members": [
-            {"name": choose.choice(WORDS), "email": f"m{seed}-{n}@example.com", "role": choose.choice(["admin", "viewer"])}
+            {"name": choose.choice(NAMES), "email": f"m{seed}-{n}@example.com", "role": choose.choice(["admin", "viewer"])}
             for n in range(2)
         ],
         "reports": reports,
-        "workflows": [{"name": f"Greet {choose.choice(WORDS)}", "trigger": "record/created", "object": "people", "actions": [greet, call]}],
+        "workflows": [{"name": f"Greet {choose.choice(NAMES)}", "trigger": "record/created", "object": "people", "actions": [greet, call]}],
         "webhooks": [{"url": "https://example.com/events", "description": choose.choice(WORDS), "eventTypes": ["record.created"]}],
     }
 
