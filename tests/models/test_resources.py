@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crmctl.errors import ServiceError
-from crmctl.models.resources import Activity, Attribute, BulkResult, Pagination, Record, Workflow
+from crmctl.models.resources import Activity, Attribute, BulkResult, Item, Pagination, Record, Workflow
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,8 @@ def test_an_optional_text_of_another_type_counts_as_absent(value: Any) -> None:
 def test_a_required_field_must_be_usable(raw: dict[str, Any]) -> None:
     with pytest.raises(ServiceError, match="a record without a usable id"):
         Record.parse(raw)
+    with pytest.raises(ServiceError, match="an item without a usable id"):
+        Item.parse(raw)
 
 
 def test_names_on_the_wire_and_of_fields_are_read() -> None:

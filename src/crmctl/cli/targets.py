@@ -310,7 +310,7 @@ def value_text(runtime: Runtime, value: Any, slug: str, attributes: Sequence[Att
 def find_member(runtime: Runtime, members: Sequence[Member], who: str) -> Member:
     """Return the member with this id, user id, email address in any case, or exact name. Raises NotFoundError, UsageError for several."""
     from crmctl.client.directory import find_by_name
-    from crmctl.models.resources import NamedResource
+    from crmctl.models.resources import Item
 
     by_id = {member.id: member for member in members} | {member.user.id: member for member in members if member.user}
     if (member := by_id.get(runtime.shown_ids.whole(who))) is not None:
@@ -318,4 +318,4 @@ def find_member(runtime: Runtime, members: Sequence[Member], who: str) -> Member
     is_address = "@" in who
     users = [(member.id, member.user) for member in members if member.user]
     named = [{"id": identity, "name": (user.email or "").casefold() if is_address else user.name} for identity, user in users]
-    return by_id[find_by_name([NamedResource.parse(item) for item in named], "members", who.casefold() if is_address else who).id]
+    return by_id[find_by_name([Item.parse(item) for item in named], "members", who.casefold() if is_address else who).id]

@@ -15,7 +15,7 @@ from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
 
 if TYPE_CHECKING:
-    from crmctl.models.resources import NamedResource
+    from crmctl.models.resources import Item
     from crmctl.output.views import View
 
 T = TypeVar("T")
@@ -153,10 +153,10 @@ def _add_get(app: CommandApp, noun: Noun) -> None:
 
     def show(runtime: Runtime, words: Sequence[str]) -> None:
         from crmctl.client.answers import read_one
-        from crmctl.models.resources import NamedResource
+        from crmctl.models.resources import Item
 
         answer = reach(runtime, noun, words, lambda path: runtime.crm.session.request("GET", path))
-        runtime.emitter.emit_item(read_one(answer, noun.one, NamedResource).wire, noun.view)
+        runtime.emitter.emit_item(read_one(answer, noun.one, Item).wire, noun.view)
 
     register(_with_item(noun, show))
 
@@ -189,14 +189,14 @@ def _add_runs(app: CommandApp, noun: Noun) -> None:
 
     def list_runs(runtime: Runtime, item: str, **place: Any) -> None:
         from crmctl.client.answers import Page, read_page
-        from crmctl.models.resources import NamedResource
+        from crmctl.models.resources import Item
 
         part = window(**place)
         path = reach(runtime, noun, [item], lambda path: path)
 
         def fetch(limit: int, offset: int) -> Page[Any]:
             query = [("limit", str(limit)), ("offset", str(offset))]
-            return read_page(runtime.crm.session.request("GET", f"{path}/runs", query=query), "runs", NamedResource, limit, offset)
+            return read_page(runtime.crm.session.request("GET", f"{path}/runs", query=query), "runs", Item, limit, offset)
 
         show_pages(runtime, fetch, part, lambda _: noun.runs_view)
 
@@ -232,12 +232,12 @@ def _with_item(noun: Noun, call: Callable[[Runtime, Sequence[str]], None]) -> Ca
     return command
 
 
-def list_items(runtime: Runtime, noun: Noun) -> list[NamedResource]:
+def list_items(runtime: Runtime, noun: Noun) -> list[Item]:
     """Return all items; completion remembers the names of those that can be named."""
     from crmctl.client.answers import read_list
-    from crmctl.models.resources import NamedResource
+    from crmctl.models.resources import Item
 
-    items = read_list(runtime.crm.session.request("GET", f"/{noun.name}"), noun.name, NamedResource)
+    items = read_list(runtime.crm.session.request("GET", f"/{noun.name}"), noun.name, Item)
     if noun.is_named:
         from crmctl.client.schema_cache import SchemaCache
 
@@ -246,14 +246,14 @@ def list_items(runtime: Runtime, noun: Noun) -> list[NamedResource]:
     return items
 
 
-def find_item(runtime: Runtime, noun: Noun, text: str) -> NamedResource:
+def find_item(runtime: Runtime, noun: Noun, text: str) -> Item:
     """Return an item by id, unread, or by its exact name. Raises UsageError for an ambiguous name, NotFoundError for an unknown one."""
     from crmctl.client.directory import find_by_name
     from crmctl.models.ids import is_uuid
-    from crmctl.models.resources import NamedResource
+    from crmctl.models.resources import Item
 
     identity = runtime.shown_ids.whole(text)
-    return NamedResource.parse({"id": identity}) if is_uuid(identity) else find_by_name(list_items(runtime, noun), noun.name, text)
+    return Item.parse({"id": identity}) if is_uuid(identity) else find_by_name(list_items(runtime, noun), noun.name, text)
 
 
 def reach(runtime: Runtime, noun: Noun, words: Sequence[str], call: Callable[[str], T]) -> T:

@@ -15,7 +15,7 @@ from crmctl.models.ids import did_you_mean, is_uuid, nearest
 from crmctl.models.resources import Attribute, Object, Record
 
 if TYPE_CHECKING:
-    from crmctl.models.resources import Activity, NamedResource
+    from crmctl.models.resources import Activity, Item
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _unknown(noun: str, name: str, slugs: list[str], command: str) -> NotFoundEr
     return NotFoundError(f"there is no {noun} {name!r}", hint=hint, details={"valid": sorted(slugs)})
 
 
-N = TypeVar("N", bound="NamedResource")
+N = TypeVar("N", bound="Item")
 
 
 def find_by_name(items: Sequence[N], kind: str, name: str) -> N:

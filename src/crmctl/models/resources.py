@@ -208,7 +208,7 @@ def _field(cls: type[Resource], name: str, kind: str) -> _WireField:
     return _WireField(name, to_camel(name), read, kind != plain, default is _MISSING, None if default is _MISSING else default)
 
 
-class NamedResource(Resource):
+class Item(Resource):
     """Any resource, of which only id and name are read; `wire` has all of it."""
 
     id: str
