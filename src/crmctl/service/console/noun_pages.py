@@ -421,7 +421,7 @@ def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, th
         "button": action.button or title,
         "fields": [(field, field.options(visit), "") for field in action.questions],
         "is_primary": action.is_primary,
-        "back": path if noun.form or noun.opens(visit, thing) else noun.list_path(visit),
+        "back": path if noun.opens(visit, thing) else noun.list_path(visit),
     }
     return ConsolePage("confirm.html", values)
 
