@@ -266,8 +266,9 @@ def _only(runtime: Runtime, object_name: str, text: str, condition: Condition) -
 
     query = RecordQuery(query_context(runtime), object_name, read_filter(runtime, object_name, [text]))
     page = next(query.pages(PAGE_LIMIT))
-    if len(page.items) == 1:
-        _check(runtime, object_name, condition, page.items[0])
+    strays = [record for record in page.items if not query.meets(record)]
+    if len(page.items) == 1 or strays:
+        _check(runtime, object_name, condition, [*strays, *page.items][0])
         return page.items[0]
     if not page.items:
         raise NotFoundError(

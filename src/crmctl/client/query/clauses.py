@@ -256,7 +256,7 @@ class FilterReader:
         """Return the ids of another object's records that meet a condition."""
         record_filter = FilterReader(self.context, target).read_clause(clause)
         query = RecordQuery(self.context, target, record_filter, purpose=f"to look up {attribute.slug}")
-        ids = list(dict.fromkeys(record.id.lower() for record in query.records()))
+        ids = list(dict.fromkeys(record.id.lower() for record in query.records() if query.meets(record)))
         if not ids:
             self.context.warn(f"no {attribute.slug} has {clause.target} {clause.operator} {', '.join(clause.values)}")
         return ids
@@ -343,7 +343,7 @@ class FilterReader:
             raise self._takes_an_id(attribute, value)
         named = FilterReader(self.context, target).read_clause(Clause(naming, Operator.EQUALS, (value,)))
         query = RecordQuery(self.context, target, named, purpose=f"to look up {attribute.slug}")
-        records = next(query.pages(SHOWN_OPTIONS)).items
+        records = [record for record in next(query.pages(SHOWN_OPTIONS)).items if query.meets(record)]
         if not records:
             raise self._takes_an_id(attribute, value)
         if len(records) > 1:

@@ -6,7 +6,8 @@ import heapq
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from datetime import timedelta
+from functools import cached_property, partial
 from itertools import chain, islice, product
 from typing import Any
 
@@ -24,12 +25,13 @@ from crmctl.client.query.record_filter import (
     micros_at,
 )
 from crmctl.errors import RejectedError
+from crmctl.models.ids import is_uuid, reference_ids
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
-from crmctl.values.conditions import Test, elements_of, text_of, value_test
+from crmctl.values.conditions import Test, elements_of, number_in, text_of, value_test
 from crmctl.values.filters import Condition
 from crmctl.values.folded_text import fold
-from crmctl.values.moments import MICROS
-from crmctl.values.operators import Operator
+from crmctl.values.moments import MICROS, moment_of
+from crmctl.values.operators import Kind, Operator
 
 TEXTS = (AttributeType.TEXT, AttributeType.EMAIL, AttributeType.SELECT)
 
@@ -56,8 +58,15 @@ def stray_finder(attributes: Iterable[Attribute], conditions: Sequence[Condition
 
 def _test(attribute: Attribute, condition: Condition) -> Test | None:
     """Return a test of whether a value may meet the condition; None where that is unclear."""
-    if attribute.type == AttributeType.NUMBER:
+    if condition.operator.meaning.kind is Kind.PRESENCE:
+        is_empty = partial(_may_be_empty, attribute)
+        return is_empty if condition.operator is Operator.IS_EMPTY else lambda value: value not in (None, "", [], {})
+    if attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY):
         return _number_test(attribute, condition)
+    if attribute.type == AttributeType.REFERENCE:
+        return _reference_test(condition)
+    if attribute.type == AttributeType.DATE:
+        return _date_test(condition)
     if attribute.type == AttributeType.CHECKBOX:
         truth = {Operator.IS_TRUE: True, Operator.IS_FALSE: False}.get(condition.operator)
         return None if truth is None else lambda value: value is not (not truth)
@@ -78,7 +87,48 @@ def _number_test(attribute: Attribute, condition: Condition) -> Test | None:
         meets = value_test(attribute, condition.operator, condition.value)
     except RejectedError:
         return None
+    if attribute.type == AttributeType.CURRENCY:
+        return lambda value: (value is not None and number_in(attribute, value) is None) or meets(value)
     return lambda value: isinstance(value, bool | str | list | dict) or meets(value)
+
+
+def _may_be_empty(attribute: Attribute, value: Any) -> bool:
+    """Whether a service may count the value as empty: also 0, false, and money without an amount."""
+    if isinstance(value, Mapping):
+        return not any(value.values()) or (attribute.type == AttributeType.CURRENCY and number_in(attribute, value) is None)
+    return all(_may_be_empty(attribute, element) for element in value) if isinstance(value, list) else not str(value or "").strip()
+
+
+def _reference_test(condition: Condition) -> Test | None:
+    wished, is_negation = condition.value.lower(), condition.operator.is_negation
+    if condition.operator.meaning.kind is not Kind.EQUALITY or not is_uuid(wished):
+        return None
+
+    def may_meet(value: Any) -> bool:
+        ids = [*reference_ids(value)]
+        return len(ids) < len(elements_of(value)) or not all(map(is_uuid, ids)) or (wished in ids) is not is_negation
+
+    return may_meet
+
+
+_ZONES = timedelta(days=2)
+"""Difference of dates that time zones and whole days explain."""
+
+
+def _date_test(condition: Condition) -> Test | None:
+    wished, operator = moment_of(condition.value), condition.operator
+    if wished is None or operator.is_negation or operator.meaning.kind not in (Kind.ORDER, Kind.EQUALITY):
+        return None
+    is_early = operator not in (Operator.GREATER_THAN, Operator.GREATER_THAN_OR_EQUAL)
+    is_late = operator not in (Operator.LESS_THAN, Operator.LESS_THAN_OR_EQUAL)
+
+    def may_meet(value: Any) -> bool:
+        moment = moment_of(value) if isinstance(value, str) else None
+        if moment is None:
+            return value is not None
+        return not (is_early and moment - wished > _ZONES) and not (is_late and wished - moment > _ZONES)
+
+    return may_meet
 
 
 def _is_text(value: Any) -> bool:
@@ -323,6 +373,14 @@ class RecordQuery:
     @cached_property
     def _attributes(self) -> Sequence[Attribute]:
         return known_attributes(self.context.directory, self.object_name, self.context.tell) or ()
+
+    @cached_property
+    def _find_stray(self) -> Callable[[Record], str | None]:
+        return stray_finder(self._attributes, self.wanted.conditions)
+
+    def meets(self, record: Record) -> bool:
+        """Whether the record may meet the conditions. A service that ignores them returns others."""
+        return self._find_stray(record) is None
 
     def _look_for_strays(self, conditions: Sequence[Condition], records: Sequence[Record]) -> None:
         """Warn once if the service returns records that do not match."""
