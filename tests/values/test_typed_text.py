@@ -49,6 +49,8 @@ GOOD = [
     ("phone_number", "+44 (20) 7946-0958 x12", "+44 (20) 7946-0958 x12"),
     ("phone_number", "0049123", "0049123"),
     ("reference", UUID, UUID),
+    ("reference", f' {{"id": "{UUID}"}}', UUID),
+    ("reference", f'["{UUID}"]', UUID),
     ("list", "a; b;;c, d", ["a", "b", "c, d"]),
     ("list", '["a,b", 1.50, null]', ["a,b", 1.5, None]),
     ("list", "[on hold]; x", ["[on hold]", "x"]),
@@ -100,6 +102,7 @@ BAD = [
     ("phone_number", "1.23e+11", "spreadsheet_number"),
     ("phone_number", "none", "invalid_phone"),
     ("reference", "Acme Inc", "invalid_reference"),
+    ("reference", f'["{UUID}", "{UUID}"]', "invalid_reference"),
 ]
 
 

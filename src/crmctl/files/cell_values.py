@@ -213,6 +213,8 @@ def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable
                 check_numbers(value)
                 return value
             if not attribute.is_list:
+                if attribute.type == AttributeType.REFERENCE:
+                    return read_text(jsontext.dumps(value))
                 raise RejectedError("a list, but the attribute takes one value", code="wrong_type")
             return [_json_value(element, attribute, read_text) for element in value]
         element = _json_value(value, attribute, read_text)
@@ -227,6 +229,8 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
     if isinstance(value, str):
         return value if kind == AttributeType.LIST else read_text(value)
     if isinstance(value, dict):
+        if kind == AttributeType.REFERENCE:
+            return read_text(jsontext.dumps(value))
         if Trait.JSON_OBJECT in type_of(kind).traits:
             check_numbers(value)
             return value

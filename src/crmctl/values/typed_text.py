@@ -16,7 +16,7 @@ from typing import Any
 
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
-from crmctl.models.ids import did_you_mean, is_uuid
+from crmctl.models.ids import did_you_mean, is_uuid, reference_id
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_numbers, read_number
 from crmctl.values.folded_text import fold
@@ -184,10 +184,15 @@ def lost_digits() -> RejectedError:
 
 
 def read_reference(slug: str, text: str) -> Any:
-    identifier = text.strip()
-    if is_uuid(identifier):
-        return identifier
-    if (value := _json_object(text)) is not None:
+    """Read an id, or JSON as services show references: an object with the id, which becomes the id, or a list of one."""
+    stripped = text.strip()
+    value = _json_inside(stripped) if stripped.startswith(("{", "[")) else stripped
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    record_id = reference_id(value)
+    if isinstance(record_id, str) and is_uuid(record_id):
+        return record_id
+    if isinstance(value, dict):
         return value
     raise RejectedError(
         "not a record id",
