@@ -73,6 +73,20 @@ def test_a_number_that_sqlite_cannot_hold_stays_text(db: sqlite3.Connection) -> 
     assert exact in row(db)["_data"]
 
 
+@pytest.mark.parametrize(("text", "shown"), [("12.50", 12.5), ("-7", -7), ("0.1", 0.1), ("1e3", "1e3"), ("0.12345678901234567890", None)])
+def test_a_number_shown_as_text_is_a_number(db: sqlite3.Connection, text: str, shown: Any) -> None:
+    made = table(db, attribute("score", "number"), attribute("amount", "currency"), attribute("paid", "currency"))
+    made.write([record("1", score=text, amount={"amount": text, "currency": "EUR"}, paid=text)])
+    if made.grown:
+        made.rebuild()
+    assert [row(db)[slug] for slug in ("score", "amount", "paid")] == [text if shown is None else shown] * 3
+
+
+def test_a_reference_shown_as_a_list_of_one_is_its_id(db: sqlite3.Connection) -> None:
+    table(db, attribute("company", "reference")).write([record("1", company=[{"recordId": "c1"}])])
+    assert row(db)["company"] == "c1"
+
+
 def test_hostile_slugs_are_names_and_nothing_more(db: sqlite3.Connection) -> None:
     slugs = [HOSTILE, "select", "a b", "ü", "'", "sum(1)", "id", "_DATA", "Email", "email", "nul\0", "half\ud800", ""]
     made = table(db, *(attribute(slug) for slug in slugs), name=HOSTILE)

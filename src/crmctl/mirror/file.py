@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -31,6 +32,7 @@ MOST_COLUMNS = 1900
 _LARGEST = 2**63 - 1
 _WITH_PARTS = (AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY)
 _NUMBERS = (AttributeType.NUMBER, AttributeType.CURRENCY)
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?")
 _MAIN_PARTS: dict[str, str] = {AttributeType.CURRENCY: "amount", AttributeType.PHONE_NUMBER: "number"}
 
 SqlValue = str | int | float | None
@@ -139,11 +141,21 @@ def _declared(attribute: Attribute) -> str:
 
 
 def _shown(attribute: Attribute, value: Any) -> SqlValue:
+    if attribute.type == AttributeType.REFERENCE and not attribute.is_list and isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if attribute.is_list or attribute.type == AttributeType.LIST or isinstance(value, list):
         return clean_text(jsontext.dumps(value))
     if isinstance(value, dict):
-        return _of_parts(attribute, value)
-    return _plain(value)
+        value = _of_parts(attribute, value)
+    return _number(value) if attribute.type in _NUMBERS and isinstance(value, str) else _plain(value)
+
+
+def _number(text: str) -> SqlValue:
+    """Return the number in a text, if SQLite holds it exactly: some services show numbers as text."""
+    if not _NUMBER.fullmatch(text):
+        return clean_text(text)
+    number = float(text) if "." in text else int(text)
+    return _plain(number) if Decimal(repr(number)) == Decimal(text) else text
 
 
 def _plain(value: Any) -> SqlValue:
