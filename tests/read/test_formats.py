@@ -83,7 +83,7 @@ def test_numbers_that_a_sheet_would_cut_are_text(value: Any) -> None:
     assert xlsx({"score": value})[1][2].value == dumps(value)
 
 
-@pytest.mark.parametrize("text", ["bell \x07", "_x0041_", "a\nb\tc", " blank ", "#N/A", "0012"])
+@pytest.mark.parametrize("text", ["bell \x07", "_x0041_", "a\nb\tc", "a\r\nb\rc", "\ufffe\uffff", " blank ", "#N/A", "0012"])
 def test_every_text_comes_back_from_a_sheet(text: str) -> None:
     cell = xlsx({"note": text})[1][1]
     assert (cell.data_type, unescape(cell.value)) == ("s", text)

@@ -94,7 +94,7 @@ EXACT_DIGITS = 15
 LARGEST = 10**EXACT_DIGITS
 """Smallest number that may have lost digits in a sheet. An import refuses it and larger ones."""
 
-_ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]|_(?=x[0-9A-Fa-f]{4}_)")
+_ILLEGAL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 
 
 def write_parquet(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
