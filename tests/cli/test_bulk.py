@@ -41,6 +41,20 @@ def test_an_import_and_its_summary(crm: RunningService) -> None:
     assert run_crmctl("records", "count", "people", "--filter", "status=new").ok().json() == {"count": 250}
 
 
+def test_no_row_is_in_doubt_because_one_of_other_columns_is_empty(crm: RunningService) -> None:
+    values = {
+        "name": "Ada",
+        "email": "ada@acme.com",
+        "job_title": "x",
+        "birthday": "1990-01-01",
+        "subscribed": True,
+        "score": 1,
+        "notes": "x",
+    }
+    write("people.jsonl", "".join(json.dumps(row) + "\n" for row in (*({slug: values[slug]} for slug in values), {"tags": []})))
+    assert run_crmctl("bulk", "import", "people", "people.jsonl").ok().json()["created"] == 8
+
+
 def test_a_dry_run_reports_everything_and_sends_nothing(crm: RunningService) -> None:
     write("people.csv", rows(250) + "not-an-address,x\n")
     shown = run_crmctl("bulk", "import", "people", "people.csv", "--dry-run").exits(9)

@@ -14,10 +14,9 @@ from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError, ServiceError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
-from crmctl.match.agreement import pair_altered
+from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import (
     Recognition,
-    by_content,
     holds_most,
     is_untouched,
     may_be_row,
@@ -267,7 +266,7 @@ class _Comparison:
 
     def add_rows(self, entries: Iterable[Entry]) -> None:
         for entry, row in self._open_rows(entries):
-            slugs = frozenset(entry.data) - self._altered or frozenset(entry.data)
+            slugs = _filled(entry, self._altered)
             self._slugs.add(slugs)
             values = (entry.ordinal, *_hashes(slugs, entry.data), row.state is RowState.CREATED, self._name(entry.data))
             self._db.execute("INSERT INTO sent VALUES (?, ?, ?, ?, ?)", values)
@@ -331,6 +330,12 @@ def _spelled(name: str | None) -> str:
     return ", ".join(jsontext.loads(name or "[]"))
 
 
+def _filled(entry: Entry, altered: frozenset[str]) -> frozenset[str]:
+    """Return the attributes that tell whose row a record is: those with a value, without `altered` ones if there are others."""
+    filled = frozenset(slug for slug, value in entry.data.items() if canonical(value) is not None)
+    return filled - altered or filled
+
+
 def _hashes(slugs: frozenset[str], data: Mapping[str, Any]) -> tuple[bytes, bytes]:
     content = Recognition(slugs, unique=False)
     key, form = (
@@ -390,8 +395,7 @@ class _Ledger:
             self.rows[entry.ordinal], self.states[entry.ordinal] = entry, row.state
             if row.record_id is not None:
                 self.names[row.record_id] = entry.ordinal
-            every = by_content([entry]).slugs
-            content = Recognition(every - self._altered or every, unique=False)
+            content = Recognition(_filled(entry, self._altered), unique=False)
             self._by_key[content.slugs][content.key(entry.data) or ""].append(entry.ordinal)
 
     def see(self, records: Sequence[Record]) -> None:
