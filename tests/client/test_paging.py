@@ -42,11 +42,12 @@ def test_everything_once(size: int, counts: bool) -> None:
     assert len(service.asked) <= size // 100 + 2
 
 
+@pytest.mark.parametrize("cap", [100, 50, 20, 37])
 @pytest.mark.parametrize("size", [0, 99, 100, 101, 200, 257])
-def test_a_total_that_counts_the_items_of_the_page_ends_no_list(size: int) -> None:
-    """100 of 100 may be such a total, so one more request shows that the list is over."""
+def test_a_total_that_counts_the_items_of_the_page_ends_no_list(size: int, cap: int) -> None:
+    """100 of 100 may be such a total, so one more request shows that the list is over. The same holds for any largest page."""
     shifts: list[None] = []
-    walked = walk(lambda limit, offset: page_of(size, limit, offset), on_shift=lambda: shifts.append(None))
+    walked = walk(lambda limit, offset: page_of(size, min(limit, cap), offset), on_shift=lambda: shifts.append(None))
     assert (walked, shifts) == ([f"r{number}" for number in range(size)], [])
     service = Service(100)
     assert (len(walk(service)), len(service.asked)) == (100, 2)

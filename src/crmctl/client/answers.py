@@ -522,14 +522,14 @@ def iterate(
         if position > offset and ((None not in (page.total, total) and page.total != total) or len(items) < len(page.items)):
             on_shift()
         seen_ids = {item.wire.get("id") for item in page.items}
-        total = None if may_count_page(page) else page.total
+        total = None if may_count_page(page, size) else page.total
         items = items if limit is None else items[: limit - count]
         if items or position == offset:
             yield Page(items, page.total, page.limit, page.offset, page.date)
         count += len(items)
         position += len(page.items)
         longest = max(longest, len(page.items))
-        if not page.items or count == limit or (_is_last(page, size, position, longest) and not (items and may_count_page(page))):
+        if not page.items or count == limit or (_is_last(page, size, position, longest) and not (items and may_count_page(page, size))):
             return
 
 
@@ -537,9 +537,11 @@ def _digest(items: list[R]) -> int:
     return hash(tuple(str(item.wire.get("id") or jsontext.dumps(item.wire)) for item in items))  # files have no id
 
 
-def may_count_page(page: Page[R]) -> bool:
-    """Whether the total may be the number of items on this page, which is as long as a page can be. The next page tells."""
-    return page.total == len(page.items) == PAGE_LIMIT
+def may_count_page(page: Page[R], size: int = PAGE_LIMIT) -> bool:
+    """Whether the total may be the number of items on this page of at most `size`, because it is as long as a page of the service can be.
+    The next page tells."""
+    length = len(page.items)
+    return page.total == length and (length in (PAGE_LIMIT, *_DEFAULT_PAGES) or length == page.limit < size)
 
 
 def _is_short(page: Page[R], size: int) -> bool:

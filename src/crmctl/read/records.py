@@ -404,7 +404,7 @@ class CountedReads:
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
         self.requests += 1
         page = self._service.list_records(object_id, **query)
-        self.total, self.date = None if may_count_page(page) else page.total, page.date
+        self.total, self.date = None if may_count_page(page, query.get("limit", 50)) else page.total, page.date
         return replace(page, items=[self._shown(record) for record in page.items], total=self.total)
 
     def get_record(self, object_id: str, record_id: str) -> Record:

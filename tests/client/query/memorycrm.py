@@ -37,7 +37,8 @@ ATTRIBUTES = {
 
 @dataclass
 class MemoryCrm:
-    """`flaws`: `refuses times`, `ignores times`, `finds no times`, `refuses parts`, `blind to parts`, `one condition each`, `no total`."""
+    """`flaws`: `refuses times`, `ignores times`, `finds no times`, `refuses parts`, `blind to parts`, `one condition each`, `no total`,
+    `counts short pages`."""
 
     records: dict[str, list[Record]]
     flaws: frozenset[str] = frozenset()
@@ -67,8 +68,10 @@ class MemoryCrm:
         fits = {id(record): all(test(record) for test in tests) for record in self._different(target)}
         found = [record for record in self.records[target] if fits[id(record)]]
         found.sort(key=lambda record: micros_of(getattr(record, name)) or 0, reverse=order != "asc")
-        total = None if "no total" in self.flaws else len(found)
-        return Page(found[offset : offset + limit], total, limit, offset)
+        limit = min(limit, 37) if "counts short pages" in self.flaws else limit
+        items = found[offset : offset + limit]
+        total = None if "no total" in self.flaws else len(items if "counts short pages" in self.flaws else found)
+        return Page(items, total if total is None or total >= offset + len(items) else None, limit, offset)
 
     def _different(self, target: str) -> list[Record]:
         """Return each record once; a test may store the same one many times."""

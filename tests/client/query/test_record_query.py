@@ -23,7 +23,17 @@ from crmctl.values.operators import Operator
 from tests.client.query.memorycrm import ATTRIBUTES, COMPANIES, NOW, MemoryCrm, Told
 
 NIL = "00000000-0000-0000-0000-000000000000"
-FLAWS = ["none", "refuses times", "ignores times", "finds no times", "refuses parts", "blind to parts", "one condition each", "no total"]
+FLAWS = [
+    "none",
+    "refuses times",
+    "ignores times",
+    "finds no times",
+    "refuses parts",
+    "blind to parts",
+    "one condition each",
+    "no total",
+    "counts short pages",
+]
 CITIES = ["Rome", "rome", "Paris", "Roma", "São Paulo", "", None]
 
 

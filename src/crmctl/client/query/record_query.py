@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from itertools import chain, islice, product
 from typing import Any
 
-from crmctl.client.answers import Page, iterate
+from crmctl.client.answers import Page, iterate, may_count_page
 from crmctl.client.directory import known_attributes
 from crmctl.client.query.record_filter import (
     Admits,
@@ -314,17 +314,18 @@ class RecordQuery:
         if record_filter.is_plain and not self.has_body:
             # A page of records shows whether the service ignores the filter.
             size = PAGE_LIMIT if record_filter.conditions else 1
-            total = self._page(record_filter.conditions, ListOrder(), size, 0).total
-            if total is not None and total != size:  # some services count the items of the page
-                return total
+            page = self._page(record_filter.conditions, ListOrder(), size, 0)
+            if page.total is not None and page.total != size and not may_count_page(page, size):
+                return page.total
             in_order = ListOrder(None, "asc")
             return sum(len(page.items) for page in iterate(lambda *place: self._page(record_filter.conditions, in_order, *place)))
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
         if not self._decides_here and not record_filter.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
-            totals = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0).total for conditions in self._combinations(_Trust())]
-            if not {None, PAGE_LIMIT} & {*totals}:
-                return sum(total or 0 for total in totals)
+            pages = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0) for conditions in self._combinations(_Trust())]
+            totals = [page.total for page in pages if page.total is not None and not may_count_page(page)]
+            if len(totals) == len(pages):
+                return sum(totals)
         return sum(1 for _ in self.records())
 
     @property
