@@ -42,17 +42,10 @@ def test_an_import_and_its_summary(crm: RunningService) -> None:
 
 
 def test_no_row_is_in_doubt_because_one_of_other_columns_is_empty(crm: RunningService) -> None:
-    values = {
-        "name": "Ada",
-        "email": "ada@acme.com",
-        "job_title": "x",
-        "birthday": "1990-01-01",
-        "subscribed": True,
-        "score": 1,
-        "notes": "x",
-    }
-    write("people.jsonl", "".join(json.dumps(row) + "\n" for row in (*({slug: values[slug]} for slug in values), {"tags": []})))
-    assert run_crmctl("bulk", "import", "people", "people.jsonl").ok().json()["created"] == 8
+    texts = {"name": "Ada", "email": "ada@acme.com", "job_title": "x", "birthday": "1990-01-01", "address": "x", "notes": "x"}
+    filled = {**texts, "subscribed": True, "score": 1, "phone": "+49301234567"}
+    write("people.jsonl", "".join(json.dumps(row) + "\n" for row in ({"tags": []}, *({slug: filled[slug]} for slug in filled))))
+    assert run_crmctl("bulk", "import", "people", "people.jsonl").ok().json()["created"] == 10
 
 
 def test_a_dry_run_reports_everything_and_sends_nothing(crm: RunningService) -> None:
