@@ -76,6 +76,11 @@ def test_the_proposed_mapping_fills_a_value_whole_or_by_parts(tmp_path):
     assert report.map_arguments == ["Home City=address.city", "Home Address=address.street"]
 
 
+def test_the_proposed_import_names_columns_without_a_name_by_position(tmp_path):
+    source = source_of(tmp_path, ",email,Foo\n1,a@x.com,2\n")
+    assert inspect(source, ATTRIBUTES).import_arguments() == ["--map", "#1=", "--map", "Foo="]
+
+
 def test_colliding_columns_say_so(tmp_path):
     report = inspect(source_of(tmp_path, "email,E-Mail,x,x\n1,2,3,4\n"), ATTRIBUTES)
     assert [column.note for column in report.columns] == [None, "collides with column 1 (email)", None, "collides with column 3 (x)"]

@@ -198,6 +198,11 @@ class ColumnReport:
     reference: str | None = None
     """The `--ref` that finds the records of this column."""
 
+    @property
+    def map_name(self) -> str:
+        """The column's name for `--map`."""
+        return self.header if self.header.strip() else f"#{self.index + 1}"
+
 
 @dataclass
 class InspectReport:
@@ -236,7 +241,7 @@ class InspectReport:
     def import_arguments(self) -> list[str]:
         """Return the options that let an import read every column; columns of an unknown meaning are left out."""
         named = {pair.rpartition("=")[0] for pair in self.map_arguments}
-        pairs = [*self.map_arguments, *(f"{column.header}=" for column in self.unknown if column.header not in named)]
+        pairs = [*self.map_arguments, *(f"{column.map_name}=" for column in self.unknown if column.header not in named)]
         references = [column.reference for column in self.columns if column.reference is not None]
         options = {"--map": pairs, "--ref": references, "--value": self.value_arguments}
         return [word for option, texts in options.items() for text in texts for word in (option, text)]
