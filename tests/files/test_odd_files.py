@@ -115,6 +115,7 @@ REFUSED = {
     "two characters as delimiter": (b"a\n1\n", "data.csv", {"delimiter": "||"}, "usage"),
     "a quote as delimiter": (b"a\n1\n", "data.csv", {"delimiter": '"'}, "usage"),
     "a delimiter for JSON": (b"[]", "data.json", {"delimiter": ";"}, "usage"),
+    "a sheet of a text": (b"a\n1\n", "data.csv", {"sheet": "Sheet1"}, "usage"),
 }
 
 

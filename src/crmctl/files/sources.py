@@ -129,8 +129,8 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         doubt = describe_words(text, beginning, encoding.name)
     notes = ["it is text, though its name says otherwise"] if PurePath(shown).suffix.lower() in TABLE_SUFFIXES else []
     notes += [doubt] if doubt else []
+    _refuse_dialect_options(options, kind)
     if not kind.is_delimited:
-        _refuse_dialect_options(options, kind)
         dialect = Dialect(kind, compressed, encoding.name, encoding.bom, notes=notes)
         from crmctl.files.json_files import JsonSource
 
@@ -214,17 +214,17 @@ def _delimiter(text: str) -> str:
 
 
 def _refuse_other_options(options: SourceOptions, format: Format) -> None:
-    """Refuse options that do not apply to a file of typed cells. The sheet of a workbook is allowed."""
+    """Refuse options that do not apply to a file of typed cells."""
     _refuse_dialect_options(options, format)
     if options.format not in (None, str(format)):
         raise UsageError(f"the file is {format}, not {options.format}", hint=f"--format {format}, or none", code="unknown_format")
-    if options.sheet is not None and format is not Format.XLSX:
-        raise UsageError(f"--sheet has no meaning for {format}")
 
 
 def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:
-    if options.delimiter is not None:
+    if options.delimiter is not None and not (format.is_delimited and format.is_text):
         raise UsageError(f"--delimiter has no meaning for {format}", hint="give --format csv if the file is CSV")
+    if options.sheet is not None and format is not Format.XLSX:
+        raise UsageError(f"--sheet has no meaning for {format}")
 
 
 STDIN = "-"
