@@ -67,7 +67,7 @@ def test_a_file_is_checked_imported_and_undone(service: RunningService, reader: 
 def test_rows_change_only_the_values_they_contain(service: RunningService, reader: PlainReader) -> None:
     add(service, "people", email="ada@example.com", name={"first": "Ada", "last": "Byron"}, score=1)
     add(service, "people", email="grace@example.com", name={"first": "Grace", "last": "Hopper"})
-    text = "email,name.last,score\nADA@example.com,Lovelace,\ngrace@example.com,Hopper,\nnew@example.com,Turing,3\n"
+    text = "email,name.surname,score\nADA@example.com,Lovelace,\ngrace@example.com,Hopper,\nnew@example.com,Turing,3\n"
     same_email = {"Existing records": "Change the record with the same Email"}
     upload(reader, "people.csv", text.encode()).press("Check", same_email)
     assert "Check: 1 new, 1 changed, 1 unchanged, 0 failed" in words(reader)

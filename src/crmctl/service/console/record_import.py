@@ -34,6 +34,7 @@ from crmctl.service.store.engine import rehearse
 from crmctl.service.store.members import MemberRole
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, to_micros
+from crmctl.values.composites import usual_name
 from crmctl.values.value_readers import canonical_uuid
 
 LARGEST = 20 * 1024 * 1024
@@ -242,11 +243,14 @@ def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) ->
 
 
 def _proposed(header: str, place: int, names: Names) -> str:
-    """Return the attribute that the column's name matches, empty if it matches none or several."""
+    """Return the attribute, or its part by the usual name, that the column's name matches, empty if it matches none or several."""
     try:
-        return resolve_column(header, place, names, Mode.UPSERT).target or ""
+        column = resolve_column(header, place, names, Mode.UPSERT)
     except CrmctlError:
         return ""
+    if column.attribute is None or column.part is None or column.changes_items:
+        return column.target or ""
+    return f"{column.attribute.slug}.{usual_name(column.attribute, column.part)}"
 
 
 def _rows(source: Source) -> Iterator[Row]:
