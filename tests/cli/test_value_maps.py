@@ -32,6 +32,15 @@ def test_values_are_replaced_by_options() -> None:
     assert industries() == EXPECTED
 
 
+def test_items_of_lists_are_replaced() -> None:
+    Path("people.csv").write_text("email,tags\na@x.org,old; vip\nb@x.org,old\nc@x.org,a;b\n", encoding="utf-8")
+    Path("people.jsonl").write_text('{"email": "d@x.org", "tags": ["old", "x"]}\n', encoding="utf-8")
+    for name in ("people.csv", "people.jsonl"):
+        run_crmctl("bulk", "import", "people", name, "--value", "tags:old=new", "--value", "tags:a;b=c").ok()
+    tags = {record["data"]["email"]: record["data"]["tags"] for record in run_crmctl("records", "list", "people").ok().json()}
+    assert tags == {"a@x.org": ["new", "vip"], "b@x.org": ["new"], "c@x.org": ["c"], "d@x.org": ["new", "x"]}
+
+
 @pytest.mark.parametrize("name", ["map.yaml", "map.json"])
 def test_values_are_replaced_by_a_map_file(name: str) -> None:
     yaml = "Branch: {to: industry, values: {Software: retail, retial: retail}}\nName: name\n"

@@ -38,7 +38,7 @@ from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.composites import SEPARATOR, Form, is_bare_amount, part_name, part_value
 from crmctl.values.folded_text import fold
-from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email
+from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email, split_list
 
 SCALARS = types_with(Trait.SCALAR)
 MEMO_CELLS, MEMO_LENGTH = 4096, 40
@@ -182,7 +182,8 @@ class RowBuilder:
             part, read = self._part_reader(attribute, column.part, form)
             read_text = read
         if replaced := self._options.replaced(column.header, slug):
-            read_text, read = _replacing(replaced, read_text), _replacing(replaced, read)
+            separator = rules.list_separator if attribute.is_list or attribute.holds_items else None
+            read_text, read = _replacing(replaced, read if separator else read_text, separator), _replacing(replaced, read, separator)
         after_good: Callable[[str, Any], Finding | None] | None = None
         after_bad: Callable[[str, str], Finding | None] | None = None
         is_odd: Callable[[str], object] | None = None
@@ -340,8 +341,17 @@ class RowBuilder:
                 )
 
 
-def _replacing(replaced: MappingOf[str, str], read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: read(replaced.get(value.strip(), value) if isinstance(value, str) else value)
+def _replacing(replaced: MappingOf[str, str], read: Callable[[Any], Any], separator: str | None) -> Callable[[Any], Any]:
+    """Return a reader that replaces texts first. With a `separator`, it replaces items of lists, too."""
+
+    def read_replaced(value: Any) -> Any:
+        if isinstance(value, str) and separator is not None and value.strip() not in replaced:
+            value = split_list(value, separator)
+        if isinstance(value, list):
+            return read([replaced.get(item.strip(), item) if isinstance(item, str) else item for item in value])
+        return read(replaced.get(value.strip(), value) if isinstance(value, str) else value)
+
+    return read_replaced
 
 
 def _never(_text: str) -> bool:
