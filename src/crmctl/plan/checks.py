@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models.field_paths import value_at
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
+from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.values import yaml_text
 from crmctl.values.conditions import keys_of, value_test
@@ -206,10 +208,12 @@ def _is_empty(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a value as its patterns see it: a composite's parts joined by blanks."""
+    """Return a value as its patterns see it: a composite's parts joined by blanks, 12.0 as 12."""
     if isinstance(value, dict):
         return " ".join(_text(part) for part in value.values() if not _is_empty(part))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return canonical_number(value) if isinstance(value, int | float | Decimal) else str(value)
 
 
 def _not_empty(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
