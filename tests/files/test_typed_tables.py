@@ -64,6 +64,12 @@ def test_the_content_tells_a_workbook_whatever_its_name(tmp_path: Path) -> None:
     assert [row.cells for row in read(path)] == [["Ada"]]
 
 
+def test_a_row_wider_than_the_header_is_refused_in_words_of_a_sheet(tmp_path: Path) -> None:
+    problem = read(workbook(tmp_path / "wide.xlsx", [["name"], ["Ada", None, "note"]]))[0].problem
+    assert problem is not None
+    assert (problem.code, problem.hint) == ("too_many_cells", "name the columns in the header, or empty the cells")
+
+
 @pytest.mark.parametrize("size", [b"A1", b"A1:XFD1048576"])
 def test_the_size_that_a_sheet_states_is_ignored(tmp_path: Path, size: bytes) -> None:
     path = workbook(tmp_path / "people.xlsx", [["name", "score"], ["Ada", 1], ["Bo", 2]])

@@ -240,7 +240,7 @@ class DelimitedSource(Source):
         if problem is None and len(cells) != width:
             if len(cells) == 1 and not cells[0].strip():
                 return None
-            problem = _ragged(len(cells), width)
+            problem = _ragged(len(cells), width, is_text=self.dialect.format.is_text)
         elif problem is None and named != width:
             problem = _unnamed(cells, named)
             cells = cells[:named] if problem is None else cells
@@ -303,7 +303,7 @@ def separator_of(line: str) -> str | None:
     return text[4] if text.lower().startswith(SEPARATOR_LINE) and len(text) == len(SEPARATOR_LINE) + 1 else None
 
 
-def _ragged(count: int, width: int) -> Finding:
+def _ragged(count: int, width: int, *, is_text: bool) -> Finding:
     cells = "1 cell" if count == 1 else f"{count} cells"
     if count < width:
         return Finding(
@@ -311,7 +311,8 @@ def _ragged(count: int, width: int) -> Finding:
             f"{cells} where the header has {width}",
             hint="add the missing delimiters, so that every cell stands under its column",
         )
-    return Finding("too_many_cells", f"{cells} where the header has {width}", hint="a cell that holds the delimiter must be quoted")
+    hint = "a cell that holds the delimiter must be quoted" if is_text else "name the columns in the header, or empty the cells"
+    return Finding("too_many_cells", f"{cells} where the header has {width}", hint=hint)
 
 
 def _unnamed(cells: list[str], named: int) -> Finding | None:
