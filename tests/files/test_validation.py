@@ -254,6 +254,11 @@ def test_a_json_record_fills_nothing_twice(tmp_path, keys):
     assert Input(tmp_path, early + late, "people.jsonl").found() == [("duplicate_target", HEADER_SAMPLE + 1, keys[1])]
 
 
+def test_a_currency_column_ignores_blanks_around_its_codes(tmp_path):
+    data = Input(tmp_path, "amount,amount_currency\n5, EUR \n6,  \n", "people.csv").data()
+    assert data == [{"amount": {"amount": 5, "currency": "EUR"}}, {"amount": 6}]
+
+
 @pytest.mark.parametrize(
     ("amounts", "codes"),
     [([], []), ([{"amount": 1, "currency": "EUR"}], ["missing_currency"]), ([{"amount": 1, "currency": "EUR"}, 3], []), ([3], [])],

@@ -362,8 +362,12 @@ def _check_part(attribute: Attribute, part: str, target: str, form_of: FormOf) -
 
 def part_value(attribute: Attribute, part: str, text: str) -> Any:
     """Return the wire value of one part of a composite: text, except the amount of money."""
-    if attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount":
-        return read_number(text)
+    if attribute.type == AttributeType.CURRENCY and (usual := usual_name(attribute, part)) is not None:
+        if usual == "amount":
+            return read_number(text)
+        if not text or text.strip():
+            return text.strip()
+        raise RejectedError("no currency", hint="for example EUR", code="missing_currency")
     if attribute.type == AttributeType.PHONE_NUMBER and is_spreadsheet_number(text.strip()):
         raise lost_digits()
     return text
