@@ -59,6 +59,9 @@ def test_unknown_columns_are_all_listed_with_the_nearest_attributes():
     with pytest.raises(UsageError, match=r"'emial' \(nearest: email.*'First Name' \(nearest: name.first") as caught:
         build_mapping(["emial", "notes", "First Name"], ATTRIBUTES, MappingOptions())
     assert caught.value.details == {"columns": ["emial", "First Name"]}
+    with pytest.raises(UsageError, match=r"'x19', and 10 more$") as caught:
+        build_mapping([f"x{place}" for place in range(30)], ATTRIBUTES, MappingOptions())
+    assert len(caught.value.details["columns"]) == 30
 
 
 @pytest.mark.parametrize(

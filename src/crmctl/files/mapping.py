@@ -20,6 +20,8 @@ from crmctl.values.composites import LIST_SIGNS, NO_PARTS, Parts, fold, parse_as
 
 RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 """Columns added by result files, which users can correct and import again."""
+SHOWN_COLUMNS = 20
+"""Most unknown columns that an error describes."""
 
 
 class Mode(StrEnum):
@@ -284,13 +286,15 @@ def _refuse_unknown(columns: Sequence[MappedColumn], names: Names) -> None:
     if not unknown:
         return
     described = []
-    for column in unknown:
+    for column in unknown[:SHOWN_COLUMNS]:
         near = names.nearest(column.header) if column.header.strip() else []
         parts = names.parts_of(column.header)
         near = near if not parts else []
         described.append(
             f"{column.label!r}" + (f" (its parts: {', '.join(parts)})" if parts else f" (nearest: {', '.join(near)})" if near else "")
         )
+    if len(unknown) > SHOWN_COLUMNS:
+        described.append(f"and {len(unknown) - SHOWN_COLUMNS} more")
     first = unknown[0].label
     raise UsageError(
         f"unknown column{'s' if len(unknown) > 1 else ''}: {', '.join(described)}",
