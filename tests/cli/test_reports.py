@@ -230,6 +230,11 @@ def test_values_of_a_report_cannot_control_the_terminal() -> None:
     assert len(out.splitlines()) == 2
 
 
-def test_a_run_that_did_not_complete_is_pointed_out() -> None:
-    shown = results(service(status="failed", error="no such column", results=[]), "-o", "table").ok()
-    assert "failed" in shown.err
+@pytest.mark.parametrize(("status", "is_told"), [("failed", True), ("running", True), ("COMPLETED", False), ("succeeded", False)])
+def test_a_run_that_did_not_complete_is_pointed_out(status: str, is_told: bool) -> None:
+    run = {"id": RUN, "status": status, "error": "no such column"}
+    with service(status=status, error="no such column", results=[]) as fake:
+        fake.routes[f"POST /reports/{REPORT}/run"] = lambda asked: Answer(201, {"run": run})
+        for verb in ("run", "results"):
+            shown = run_crmctl("reports", verb, REPORT, "-o", "table", env=fake.env).ok()
+            assert (f"the status of run {RUN} is {status}: no such column" in shown.err) is is_told

@@ -69,7 +69,7 @@ class Followed:
         return next((run for run in self.runs if outcome_of(run) is False), None)
 
 
-def outcome_of(run: WorkflowRun) -> bool | None:
+def outcome_of(run: WorkflowRun | ReportRun) -> bool | None:
     """Return True for a completed run, False for a failed one, None for a running one or an unknown word."""
     status = (run.status or "").strip().lower()
     return True if status in SUCCEEDED else False if status in FAILED else None

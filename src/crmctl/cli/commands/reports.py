@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
+
+if TYPE_CHECKING:
+    from crmctl.models.resources import ReportRun
 
 NOUN = NOUNS["reports"]
 app = noun_app("reports")
@@ -23,7 +26,9 @@ def run_report(runtime: Runtime, report: ReportArgument) -> None:
     The service keeps the results; crmctl reports results shows them.
     """
     runtime.emitter.check_fields(NOUN.runs_view)
-    runtime.emitter.emit_item(runtime.crm.run_report(find_item(runtime, NOUN, report).id).wire, NOUN.runs_view)
+    report_run = runtime.crm.run_report(find_item(runtime, NOUN, report).id)
+    _warn_unless_completed(runtime, report_run)
+    runtime.emitter.emit_item(report_run.wire, NOUN.runs_view)
 
 
 @app.command(
@@ -54,8 +59,7 @@ def show_results(
     report_run = runtime.crm.get_report_run(
         identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report)
     )
-    if report_run.status is not None and report_run.status != "completed":
-        runtime.messages.warn(f"the status of run {report_run.id} is {report_run.status}")
+    _warn_unless_completed(runtime, report_run)
     _emit(runtime, results_of(report_run.wire), chart=chart)
 
 
@@ -68,6 +72,14 @@ def print_example(runtime: Runtime) -> None:
     from crmctl.cli.help_topics import REPORT_FILE
 
     runtime.streams.write_out(REPORT_FILE)
+
+
+def _warn_unless_completed(runtime: Runtime, run: ReportRun) -> None:
+    from crmctl.client.runs import outcome_of
+
+    if run.status is not None and not outcome_of(run):
+        reason = f": {run.error}" if run.error else ""
+        runtime.messages.warn(f"the status of run {run.id} is {run.status}{reason}")
 
 
 def _newest(runtime: Runtime, identity: str, report: str) -> str:
