@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -307,3 +308,12 @@ def test_an_update_that_answers_nothing_reads_the_resource(scene: Callable[..., 
 def test_an_attribute_is_updated_if_the_answer_holds_only_its_id(scene: Callable[..., Any]) -> None:
     with scene(Reply(json={"id": ID})) as here:
         assert here.crm.update_attribute(ID, ID, {"name": "Phase"}).wire == {"id": ID}
+
+
+@pytest.mark.parametrize("noun", ["object", "attribute", "record", "activity"])
+def test_a_deletion_answered_by_a_web_page_is_not_believed(scene: Callable[..., Any], noun: str) -> None:
+    ids = [ID] * (2 if noun in ("attribute", "record") else 1)
+    for reply, is_believed in ((Reply(text="OK"), True), (Reply(json=None), True), (Reply(text="<h1>Sign in</h1>"), False)):
+        with scene(reply) as here, nullcontext() if is_believed else pytest.raises(ServiceError, match="Sign in") as caught:
+            getattr(here.crm, f"delete_{noun}")(*ids)
+        assert is_believed or caught.value.outcome_unknown

@@ -171,12 +171,14 @@ def _add_delete(app: CommandApp, noun: Noun) -> None:
     )
 
     def delete(runtime: Runtime, words: Sequence[str]) -> None:
+        from crmctl.client.answers import read_deleted
+
         description = f"the {noun.one} {' of '.join(reversed(words))}"
         runtime.emitter.check_result({"deleted": 1})
         read_before_question(runtime, lambda: reach(runtime, noun, words, lambda path: runtime.crm.session.request("GET", path)))
         stake = {"objects": "{}", "attributes": "its values in {}"}.get(noun.name)
         runtime.confirm(f"Delete {description}", (lambda: stake.format(records_at_stake(runtime, words[0]))) if stake else None)
-        reach(runtime, noun, words, lambda path: runtime.crm.session.request("DELETE", path))
+        reach(runtime, noun, words, lambda path: read_deleted(runtime.crm.session.request("DELETE", path)))
         if stake:
             runtime.directory.forget()
         runtime.done({"deleted": 1}, f"deleted {description}")

@@ -330,7 +330,7 @@ def read_bulk(answer: Answer) -> BulkResult:
 
 
 def read_deleted(answer: Answer) -> int | None:
-    """Return how many records a bulk delete reports, or None, also for a text. Raises ServiceError for a web page."""
+    """Return how many records a deletion reports, or None, also for a text. Raises ServiceError for a web page."""
     try:
         document = None if answer.is_empty else answer.json()
     except ServiceError:

@@ -85,7 +85,7 @@ class Crm:
         return self.get_object(object_id)[0] if answer.tells_nothing else read_one(answer, "object", Object)
 
     def delete_object(self, object_id: str) -> None:
-        self.session.request("DELETE", path_of("objects", object_id))
+        read_deleted(self.session.request("DELETE", path_of("objects", object_id)))
 
     def list_attributes(self, object_id: str, *, include_inactive: bool = False) -> list[Attribute]:
         query = [("includeInactive", "true")] if include_inactive else []
@@ -103,7 +103,7 @@ class Crm:
         return self.get_attribute(object_id, attribute_id) if answer.tells_nothing else read_made(answer, "attribute", Attribute, {})
 
     def delete_attribute(self, object_id: str, attribute_id: str) -> None:
-        self.session.request("DELETE", path_of("objects", object_id, "attributes", attribute_id))
+        read_deleted(self.session.request("DELETE", path_of("objects", object_id, "attributes", attribute_id)))
 
     def list_records(self, object_id: str, **query: Unpack[ListQuery]) -> Page[Record]:
         """Return one page of 50 records, unless `limit` says otherwise."""
@@ -148,7 +148,7 @@ class Crm:
         return self.get_record(object_id, record_id) if answer.tells_nothing else read_one(answer, "record", Record)
 
     def delete_record(self, object_id: str, record_id: str) -> None:
-        self.session.request("DELETE", path_of("objects", object_id, "records", record_id))
+        read_deleted(self.session.request("DELETE", path_of("objects", object_id, "records", record_id)))
 
     def bulk_write(
         self,
@@ -194,7 +194,7 @@ class Crm:
         return self.get_activity(activity_id) if answer.tells_nothing else read_one(answer, "activity", Activity)
 
     def delete_activity(self, activity_id: str) -> None:
-        self.session.request("DELETE", path_of("activities", activity_id))
+        read_deleted(self.session.request("DELETE", path_of("activities", activity_id)))
 
     def list_members(self) -> list[Member]:
         return read_list(self.session.request("GET", "/members"), "members", Member)
