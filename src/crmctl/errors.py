@@ -231,6 +231,7 @@ _WORDS_OF_KINDS = {
     "RecursionError": _TOO_DEEP,
     "UnicodeEncodeError": "half a character (a lone surrogate)",
     "ArrowInvalid": "it is not a Parquet file, or it is damaged",
+    "OverflowError": "a date or number is out of range",
     "ReaderError": "an invalid character",
     "InvalidOperation": "it is not a number",
 }

@@ -146,6 +146,13 @@ def test_parquet_values_become_their_text(tmp_path: Path) -> None:
     assert source.blank_lines == 1
 
 
+def test_a_parquet_date_that_does_not_exist_makes_the_file_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "far.parquet"
+    pq.write_table(pa.table({"born": pa.array([10**7], pa.date32())}), path)
+    with pytest.raises(UsageError, match="out of range"):
+        read(path)
+
+
 def test_a_broken_file_is_an_error_not_a_traceback(tmp_path: Path) -> None:
     whole = workbook(tmp_path / "a.xlsx", [["a"], [1]])
     for name, content in (("cut.xlsx", whole.read_bytes()[:2000]), ("cut.parquet", b"PAR1 and no more"), ("b.zip", b"PK\x03\x04rest")):

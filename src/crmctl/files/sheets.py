@@ -145,7 +145,7 @@ def read_parquet(path: Path, name: str) -> Rows:
                     for values in zip(*(_values(pyarrow, column) for column in batch.columns), strict=True):
                         number += 1
                         yield number, list(values), _parquet_problem(values)
-        except (OSError, pyarrow.ArrowException) as error:
+        except (OSError, OverflowError, pyarrow.ArrowException) as error:  # Python has no dates beyond the year 9999
             raise UsageError(f"{name} cannot be read as Parquet: {reason(error)}", code="unreadable_file") from error
 
     return rows
