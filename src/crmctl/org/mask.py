@@ -82,14 +82,9 @@ class Mask:
         self._masked: dict[str, dict[str, Attribute]] = {}
         self._scanned: dict[str, set[str]] = {}
         for kind, attributes in {**objects, **OTHER_FIELDS}.items():
-            self._masked[kind] = {
-                attribute.slug: attribute
-                for attribute in attributes
-                if attribute.type not in HARMLESS and f"{kind}.{attribute.slug}" not in keep
-            }
-            self._scanned[kind] = {
-                attribute.slug for attribute in attributes if attribute.type not in HARMLESS or attribute.type == AttributeType.SELECT
-            }
+            personal = {attribute.slug: attribute for attribute in attributes if attribute.type not in HARMLESS}
+            self._masked[kind] = {slug: attribute for slug, attribute in personal.items() if f"{kind}.{slug}" not in keep}
+            self._scanned[kind] = {*personal, *(attribute.slug for attribute in attributes if attribute.type == AttributeType.SELECT)}
         self._harmless = {
             text.lower() for attributes in objects.values() for attribute in attributes for text in (attribute.slug, *attribute.options)
         }
@@ -123,11 +118,11 @@ class Mask:
 
     def check_schema(self, document: Json) -> None:
         """Raise DifferenceError if a name or a description in a schema contains a masked value."""
-        for one in document["objects"]:
+        for spec in document["objects"]:
             for name in ("pluralName", "singularName", "description"):
-                self._refuse_leak(f"{name} of {one['slug']}", one.get(name))
-            for each in one["attributes"]:
-                self._refuse_leak(f"the name of {one['slug']}.{each['slug']}", each.get("name"))
+                self._refuse_leak(f"{name} of {spec['slug']}", spec.get(name))
+            for attribute in spec["attributes"]:
+                self._refuse_leak(f"the name of {spec['slug']}.{attribute['slug']}", attribute.get("name"))
 
     def _refuse_leak(self, place: str, value: Any) -> None:
         if any(self._leaks(text) for text in texts_in(value)):
@@ -152,14 +147,13 @@ class Mask:
             return [self._replaced(attribute, item, part) for item in value]
         if isinstance(value, Mapping):
             return {
-                name if _is_form(attribute, name) else self._invented_key(name): self._replaced(attribute, item, name)
+                name if _is_form(attribute, name) else f"key_{self._digest('key', name).hex()[:12]}": self._replaced(attribute, item, name)
                 for name, item in value.items()
             }
         return value if value is None or isinstance(value, bool) else 0
 
-    def _invented_key(self, name: str) -> str:
-        digest = hmac.new(self._key, f"key\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256)
-        return f"key_{digest.hexdigest()[:12]}"
+    def _digest(self, *texts: str) -> bytes:
+        return hmac.new(self._key, "\0".join(texts).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
 
     def _text(self, attribute: Attribute, value: str, part: str) -> str:
         kind, folded = _folded(attribute, value)
@@ -169,8 +163,7 @@ class Mask:
             return masked
         used = self._used.setdefault(shape, set()) if is_unique or kind == AttributeType.EMAIL else set()
         for number in count():
-            digest = hmac.new(self._key, f"{shape}\0{number}\0{folded}".encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-            replacement = _invent(kind, part, value, digest, is_unique=is_unique)
+            replacement = _invent(kind, part, value, self._digest(shape, str(number), folded), is_unique=is_unique)
             if replacement not in used and not self._leaks(replacement):
                 break
             if number == MOST_TRIES:
