@@ -16,7 +16,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import OrgComparison, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
-from crmctl.org.jobs import OrgStep, begin_apply, begin_step, known_ids, raise_unfinished, settle, steps_of, unfinished, unnamed_ids
+from crmctl.org.jobs import OrgStep, begin_apply, begin_step, continue_steps, known_ids, raise_unfinished, steps_of, unfinished, unnamed_ids
 from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
@@ -33,25 +33,6 @@ LISTED = 100
 
 
 UNNAMED = "created, but crmctl cannot tell which record it is; --match OBJECT=ATTR identifies it, --new creates it again"
-
-
-@dataclass(frozen=True)
-class ApplyFolderRequest:
-    """An apply of a folder. `is_protected`: the profile refuses masked data. `new`: create records although none can be matched.
-
-    `settle`: seconds that a request with a lost answer is watched.
-    """
-
-    folder: Path
-    dry_run: bool = False
-    prune: bool = False
-    max_changes: int | None = None
-    matches: Mapping[str, str] = field(default_factory=dict)
-    map_file: Path | None = None
-    new: bool = False
-    edited: bool = False
-    is_protected: bool = False
-    settle: float = 120.0
 
 
 @dataclass
@@ -118,40 +99,44 @@ class ApplyPlan:
         }
 
 
-def apply(context: BulkContext, request: ApplyFolderRequest, approve: Callable[[ApplyPlan], None]) -> ApplyPlan:
+def apply(
+    context: BulkContext, path: Path, approve: Callable[[ApplyPlan], None], *, matches: Mapping[str, str], map_file: Path | None,
+    max_changes: int | None, settle: float, dry_run: bool, prune: bool, new: bool, edited: bool, is_protected: bool,
+) -> ApplyPlan:  # fmt: skip
     """Compare the folder with the service, pass the plan to `approve`, and carry it out as one job. `approve` raises to cancel.
 
-    An interrupted apply of the folder is continued. Raises RejectedError for a damaged folder before the first request, and for a schema
-    that the service cannot get before the first write.
+    `new`: create records although none can be matched. `is_protected`: the profile refuses masked data. `settle`: seconds that a request
+    with a lost answer is watched. An interrupted apply of the folder is continued. Raises RejectedError for a damaged folder before the
+    first request, and for a schema that the service cannot get before the first write.
     """
-    folder = OrgFolder(request.folder)
-    _refuse_masked(folder, request, context.origin)
+    folder = OrgFolder(path)
+    _refuse_masked(folder, context.origin, prune=prune, is_protected=is_protected)
     store_of(context).prepare()
-    id_map = _read_map(request.map_file)
+    id_map = _read_map(map_file)
     with ExitStack() as stack:
-        job = None if request.dry_run else unfinished(context, request.folder)
+        job = None if dry_run else unfinished(context, path)
         if job is not None:
             _hold(stack, job)
-            settle(context, job, request.settle)
-        compared, present = stack.enter_context(
-            service_compared(context, folder, request.matches, id_map | known_ids(context), edited=request.edited)
-        )
-        unnamed = set[str]() if request.new else unnamed_ids(context)
-        plan = plan_of(compared, request, unnamed, takes_sections=takes_sections(context))
+            continue_steps(context, job, settle)
+        compared, present = stack.enter_context(service_compared(context, folder, matches, id_map | known_ids(context), edited=edited))
+        unnamed = set[str]() if new else unnamed_ids(context)
+        plan = plan_of(compared, unnamed, max_changes, prune=prune, new=new, takes_sections=takes_sections(context))
         approve(plan)
-        if not request.dry_run and (plan.changes or job is not None):
+        if dry_run:
+            return plan
+        if plan.changes or job is not None:
             if job is None:
-                job = begin_apply(context, request.folder)
+                job = begin_apply(context, path)
                 _hold(stack, job)
             plan.job = job.header.job
             try:
-                _Run(context, compared, present, job, plan, request.settle).carry_out(prune=request.prune)
+                _Run(context, compared, present, job, plan, settle).carry_out(prune=prune)
             except CrmctlError as error:
-                error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {request.folder} continues"
+                error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {path} continues"
                 raise
             job.state = JobState.FINISHED
-        if not request.dry_run and request.map_file is not None:
-            with whole_file(request.map_file, mode=0o600) as file:
+        if map_file is not None:
+            with whole_file(map_file, mode=0o600) as file:
                 file.write(jsontext.dumps(dict(sorted((id_map | known_ids(context)).items())), indent=0) + "\n")
     return plan
 
@@ -161,13 +146,13 @@ def _hold(stack: ExitStack, job: Journal) -> None:
     stack.enter_context(job.hold())
 
 
-def _refuse_masked(folder: OrgFolder, request: ApplyFolderRequest, origin: str) -> None:
+def _refuse_masked(folder: OrgFolder, origin: str, *, prune: bool, is_protected: bool) -> None:
     manifest = folder.manifest
-    if manifest.masked and request.is_protected:
+    if manifest.masked and is_protected:
         raise UsageError(f"{folder.path} is masked, and the profile is protected", code="masked_folder")
     if manifest.masked and manifest.source == source_digest(origin):
         raise UsageError(f"{folder.path} is a masked copy of this service", hint="apply it to another service", code="masked_folder")
-    if request.prune and (manifest.masked or manifest.subset):
+    if prune and (manifest.masked or manifest.subset):
         kind = "masked" if manifest.masked else "a subset"
         raise UsageError(f"{folder.path} is {kind}, so --prune would delete records that it leaves out", code="incomplete_folder")
 
@@ -184,7 +169,9 @@ def _read_map(path: Path | None) -> dict[str, str]:
     return id_map
 
 
-def plan_of(compared: OrgComparison, request: ApplyFolderRequest, unnamed: Collection[str], *, takes_sections: bool) -> ApplyPlan:
+def plan_of(
+    compared: OrgComparison, unnamed: Collection[str], max_changes: int | None, *, prune: bool, new: bool, takes_sections: bool
+) -> ApplyPlan:
     """Return what an apply would do. Records of the folder that are `unnamed` exist already. Raises RejectedError."""
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
@@ -193,15 +180,15 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, unnamed: Colle
     plan = ApplyPlan(folder.path, compared.schema, coverage)
     for slug in folder.objects:
         lost = [source for source in tables.unpaired_ids(Side.RIGHT, slug) if source in unnamed]
-        if lost and request.prune:
+        if lost and prune:
             raise RejectedError(f"{slug} {lost[0]}: {UNNAMED}, so --prune might delete it", code="unmatched_records")
         tables.leave_out(Side.RIGHT, slug, lost)
         for source in lost:
             plan.leave(f"{slug} {source}", UNNAMED)
         row = plan.records[slug] = _counted(compared, slug)
         total = tables.count(Side.LEFT, slug)
-        row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if request.prune else 0
-        if row.create and total and not compared.lefts(slug) and not request.new and not tables.has_keys(slug):
+        row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if prune else 0
+        if row.create and total and not compared.lefts(slug) and not new and not tables.has_keys(slug):
             raise RejectedError(
                 f"nothing tells which of the {total:,} records of {slug} in the service the folder means",
                 hint=f"--match {slug}=ATTR names an attribute that identifies them; --new creates the records all the same",
@@ -214,9 +201,9 @@ def plan_of(compared: OrgComparison, request: ApplyFolderRequest, unnamed: Colle
             plan.leave(part, f"{count:,} that this service does not take or show")
     for slug, row_id, names in compared.open_references:
         plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to is not in the service")
-    if request.max_changes is not None and plan.changes > request.max_changes:
+    if max_changes is not None and plan.changes > max_changes:
         raise RejectedError(
-            f"{plan.changes:,} changes, --max-changes says {request.max_changes:,}; nothing was sent", hint="--dry-run shows them",
+            f"{plan.changes:,} changes, --max-changes says {max_changes:,}; nothing was sent", hint="--dry-run shows them",
             code="unexpected_changes", details={"changes": plan.changes},
         )  # fmt: skip
     return plan
@@ -314,7 +301,7 @@ class _Run:
                 yield translated
 
         step = begin_step(self.job, "create", slug)
-        step.write_sources(sources)
+        self.job.remember(step.folder.name, sources)  # the ids that the rows of the step have in the folder, in their order
         self._import(step, rows())
         step.name_rows(self.context)
         for source in step.unnamed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,10 +88,6 @@ class OrgStep:
         start = f"{self.folder.name} "
         return {name.removeprefix(start): facts for name, facts in self.apply.kept("", start, f"{start}\U0010ffff").items()}
 
-    def write_sources(self, sources: list[str]) -> None:
-        """Store the ids that the rows of the step have in the folder, in their order."""
-        self.apply.remember(self.folder.name, sources)
-
     def new_ids(self) -> dict[str, str]:
         """Map the id in the folder to the id in the service of each record and activity that the step created."""
         if self.object == "activities":
@@ -150,26 +147,23 @@ def unfinished(context: BulkContext, path: Path) -> Journal | None:
     return Journal(jobs[-1].folder, context.clock)
 
 
-def known_ids(context: BulkContext) -> dict[str, str]:
-    """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
-    ids: dict[str, str] = {}
+def _every_step(context: BulkContext) -> Iterator[OrgStep]:
     for job in org_jobs(context):
         with closing(Journal(job.folder, context.clock)) as apply:
-            for step in steps_of(apply):
-                ids |= step.new_ids()
-    return ids
+            yield from steps_of(apply)
+
+
+def known_ids(context: BulkContext) -> dict[str, str]:
+    """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
+    return {source: new_id for step in _every_step(context) for source, new_id in step.new_ids().items()}
 
 
 def unnamed_ids(context: BulkContext) -> set[str]:
     """Return the ids in a folder of the records that applies created and that crmctl cannot tell from others."""
-    unnamed = set[str]()
-    for job in org_jobs(context):
-        with closing(Journal(job.folder, context.clock)) as apply:
-            unnamed.update(*(step.unnamed() for step in steps_of(apply)))
-    return unnamed
+    return {source for step in _every_step(context) for source in step.unnamed()}
 
 
-def settle(context: BulkContext, apply: Journal, seconds: float) -> None:
+def continue_steps(context: BulkContext, apply: Journal, seconds: float) -> None:
     """Continue the step that an interrupted apply left; watch requests with a lost answer for so many seconds.
 
     Raises the error that ends it early.

@@ -58,12 +58,12 @@ OTHER_FIELDS = {
 """The personal fields of rows that are no records. Other sections are left out of a masked folder."""
 
 
-def read_key(path: Path | None) -> bytes:
+def read_key(path: str | None) -> bytes:
     """Return the key in a file, or a random one. Raises UsageError for an unreadable or short key."""
-    if path is None:
+    if not path:
         return secrets.token_bytes(32)
     try:
-        key = path.read_bytes().strip()
+        key = Path(path).read_bytes().strip()
     except OSError as error:
         raise UsageError(f"--mask-key {path}: {reason(error)}") from error
     if len(key) < 16:

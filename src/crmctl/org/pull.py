@@ -42,7 +42,7 @@ from crmctl.org.folder import (
     source_digest,
     store_content,
 )
-from crmctl.org.mask import Mask, read_key
+from crmctl.org.mask import Mask
 from crmctl.org.replacement import new_content
 from crmctl.org.sections import DISABLED, Entries, coverage, fetch_file, portable, read_sections, write_section
 from crmctl.org.tables import OrgTables, Side
@@ -60,20 +60,6 @@ NEVER_CONTAINED = (
     coverage("times and authors of records", None, "the service sets them"),
     coverage("API keys and webhook secrets", None, "secrets never leave the service"),
 )
-
-
-@dataclass(frozen=True)
-class PullRequest:
-    """A pull into a folder. `objects` and `parts` replace the folder's settings. `mask_key` is None for no mask."""
-
-    folder: Path
-    objects: Sequence[str] = ()
-    parts: Sequence[str] | None = None
-    where: Sequence[str] = ()
-    sample: Sequence[str] = ()
-    max_records: int | None = None
-    mask: bool = False
-    mask_key: Path | None = None
 
 
 @dataclass
@@ -140,27 +126,29 @@ def activity_data(activity: Activity, slugs: Mapping[str, str]) -> Json:
     return {name: value for name, value in (facts | listed).items() if value not in (None, [])}
 
 
-def pull(context: BulkContext, request: PullRequest) -> Json:
+def pull(
+    context: BulkContext, folder: Path, *, objects: Sequence[str], parts: Sequence[str] | None, where: Sequence[str],
+    sample: Sequence[str], max_records: int | None, mask_key: bytes | None,
+) -> Json:  # fmt: skip
     """Sync the mirror and write the folder; return what it contains, whether it changed, and how many records references added to a subset.
 
-    Raises UsageError for a foreign folder, ServiceError for an unproven mirror.
+    `objects` and `parts` replace the folder's settings. `mask_key` is None for no mask. Raises UsageError for a foreign folder,
+    ServiceError for an unproven mirror.
     """
-    folder = request.folder
     with writing_turn(context.state / LOCKS / digest_of(str(folder.resolve())), context.clock, context.listener.note):
-        check_start(folder, is_masked=request.mask)
-        settings = _settings(request)
-        key = read_key(request.mask_key) if request.mask else None
+        check_start(folder, is_masked=mask_key is not None)
+        settings = _settings(folder, objects, parts)
         organization = sync_organization(context, settings.chosen, settings.parts)
         organization.leave_out_other_entries()
         with organization.copy, OrgTables(organization.schema.objects) as tables:
             organization.copy.hold_still()
-            mask = None if key is None else Mask(key, organization.attributes, settings.mask.get("keep", ()))
+            mask = None if mask_key is None else Mask(mask_key, organization.attributes, settings.mask.get("keep", ()))
             for row in organization.rows():
                 tables.add(Side.LEFT, row)
-            added = _restrict(tables, organization, request)
-            is_subset = bool(request.where or request.sample)
+            added = _restrict(tables, organization, where, sample, max_records)
+            is_subset = bool(where or sample)
             lost = tables.cut_open_links(Side.LEFT, is_subset=is_subset)
-            facts = {"masked": request.mask, "subset": is_subset, "source": source_digest(context.origin)}
+            facts = {"masked": mask is not None, "subset": is_subset, "source": source_digest(context.origin)}
             with new_content(folder) as place:
                 manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
                 is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
@@ -168,13 +156,13 @@ def pull(context: BulkContext, request: PullRequest) -> Json:
     return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
 
 
-def _settings(request: PullRequest) -> OrgSettings:
-    path = request.folder / SETTINGS
+def _settings(folder: Path, objects: Sequence[str], parts: Sequence[str] | None) -> OrgSettings:
+    path = folder / SETTINGS
     stored = OrgSettings.read(path) if path.exists() else OrgSettings()
-    for part in request.parts or ():
+    for part in parts or ():
         check_choice("--with", part, PARTS)
-    parts = stored.parts if request.parts is None else tuple(request.parts)
-    return stored.model_copy(update={"objects": tuple(request.objects) or stored.objects, "parts": parts})
+    update = {"objects": tuple(objects) or stored.objects, "parts": stored.parts if parts is None else tuple(parts)}
+    return stored.model_copy(update=update)
 
 
 def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
@@ -196,23 +184,25 @@ def sync_organization(context: BulkContext, choose: Callable[[list[Object]], lis
 # -- subsets -------------------------------------------------------------------------------------------------------------------------
 
 
-def _restrict(tables: OrgTables, organization: Organization, request: PullRequest) -> Counter[str]:
+def _restrict(
+    tables: OrgTables, organization: Organization, where: Sequence[str], sample: Sequence[str], max_records: int | None
+) -> Counter[str]:
     """Leave only the records that match, or a sample of them, with every record they refer to; return how many each reference added.
 
     Raises UsageError for a malformed option, RejectedError for too many records.
     """
 
     def check(records: int) -> None:
-        if request.max_records is not None and records > request.max_records:
-            problem = f"the folder would hold {records:,} records or more, --max-records says {request.max_records:,}"
+        if max_records is not None and records > max_records:
+            problem = f"the folder would hold {records:,} records or more, --max-records says {max_records:,}"
             raise RejectedError(problem, code="too_many_records")
 
     attributes, tests, sizes = organization.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
-    for text in request.where:
+    for text in where:
         slug, condition = _parted(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
         tests[slug].append(_test(slug, attributes[slug], condition))
     form = "--sample OBJECT=N, for example people=500"
-    for text in request.sample:
+    for text in sample:
         slug, number = _parted(attributes, text, "=", form)
         if not number.isdecimal():
             raise UsageError(f"{text!r} is not {form}")

@@ -64,12 +64,14 @@ def pull_org(
     still contains a masked value.
     """
     from crmctl.cli.bulk_output import RuntimeContext
-    from crmctl.org.pull import PullRequest, pull
+    from crmctl.org.mask import read_key
+    from crmctl.org.pull import pull
 
     runtime.start_ping(ping)
-    chosen, key = None if parts is None else _names(parts), Path(mask_key) if mask_key else None
-    request = PullRequest(Path(folder), _names(objects), chosen, where or [], sample or [], max_records, mask or key is not None, key)
-    report = pull(RuntimeContext(runtime, logs_bodies=False), request)
+    report = pull(
+        RuntimeContext(runtime, logs_bodies=False), Path(folder), objects=_names(objects), parts=None if parts is None else _names(parts),
+        where=where or [], sample=sample or [], max_records=max_records, mask_key=read_key(mask_key) if mask or mask_key else None,
+    )  # fmt: skip
     if runtime.output_format == "table":
         runtime.emitter.emit_rows(report["coverage"], "coverage")
         for reference, count in report["added"].items():
@@ -219,13 +221,7 @@ def apply_org(
     --prune. Run it again to continue an interrupted apply. crmctl bulk undo JOB undoes it.
     """
     from crmctl.cli.bulk_output import RuntimeContext, show
-    from crmctl.org.apply import ApplyFolderRequest, apply
-
-    context = RuntimeContext(runtime, logs_bodies=False)
-    request = ApplyFolderRequest(
-        Path(folder), runtime.dry_run, prune, max_changes, _pairs(match), Path(map_file) if map_file else None, new, edited,
-        bool(runtime.settings.protected.value), settle,
-    )  # fmt: skip
+    from crmctl.org.apply import apply
 
     def approve(plan: ApplyPlan) -> None:
         for line in _plan_lines(plan):
@@ -234,7 +230,11 @@ def apply_org(
             runtime.confirm(f"Delete {counted(plan.deletions, 'record')} that {folder} does not hold")
 
     try:
-        result = apply(context, request, approve)
+        result = apply(
+            RuntimeContext(runtime, logs_bodies=False), Path(folder), approve, matches=_pairs(match),
+            map_file=Path(map_file) if map_file else None, max_changes=max_changes, settle=settle, dry_run=runtime.dry_run,
+            prune=prune, new=new, edited=edited, is_protected=bool(runtime.settings.protected.value),
+        )  # fmt: skip
     finally:
         runtime.directory.forget()
     if runtime.dry_run:
