@@ -239,7 +239,7 @@ def verify(path: Path) -> tuple[OrgFolder | None, list[Json]]:
 def folders_compared(
     before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str] | None = None
 ) -> Iterator[OrgComparison]:
-    """Compare two folders. `known` maps ids of the second to ids of the first."""
+    """Compare two folders. `id_map` maps ids of the second to ids of the first."""
     key = keys_of(after, matches)
     with OrgTables(after.schema.objects) as tables:
         check_folder(tables, Side.LEFT, before, key, edited=True)
@@ -256,7 +256,7 @@ def service_compared(
 ) -> Iterator[tuple[OrgComparison, Present]]:
     """Compare a folder with the service, which is synced first, and yield also the schema of the service.
 
-    `known` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
+    `id_map` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
     """
     key = keys_of(folder, matches)
     with OrgTables(folder.schema.objects) as tables, ExitStack() as stack:
@@ -281,16 +281,11 @@ def service_compared(
 
 
 def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
-    pairs = [
-        (crm_object, attribute.slug)
-        for crm_object in organization.objects
-        if crm_object.slug in folder.objects
-        for attribute in folder.objects[crm_object.slug].attributes
-    ]
-    for crm_object, name in pairs:
-        if not organization.copy.holds(crm_object.id, [name]):
-            problem = f"the mirror of the service excludes {crm_object.slug}.{name}, so crmctl cannot compare it"
-            raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
+    for slug in organization.objects.keys() & folder.objects:
+        for attribute in folder.objects[slug].attributes:
+            if not organization.copy.holds(organization.objects[slug].id, [attribute.slug]):
+                problem = f"the mirror of the service excludes {slug}.{attribute.slug}, so crmctl cannot compare it"
+                raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
 
 
 def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, str]) -> list[Json]:

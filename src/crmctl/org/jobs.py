@@ -31,8 +31,6 @@ from crmctl.write.journal import UNDONE, Header, Journal, RowEntry
 MODE = "org"
 """Mode of an apply in its header."""
 
-COUNTED = ("records", "activities", "entries", "schema")
-
 
 class _StepContext:
     """A context whose jobs live in the folder `state`."""
@@ -210,7 +208,8 @@ class OrgUndo:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        return {"job": self.job, **{name: self.counts[name] for name in COUNTED}, "steps": self.steps, "left": self.left}
+        counts = {name: self.counts[name] for name in ("records", "activities", "entries", "schema")}
+        return {"job": self.job, **counts, "steps": self.steps, "left": self.left}
 
 
 def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_changed: bool = False) -> OrgUndo:

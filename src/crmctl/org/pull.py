@@ -64,13 +64,13 @@ NEVER_CONTAINED = (
 
 @dataclass
 class Organization:
-    """An organization in a service: its mirror, the chosen objects with their active attributes, and its entries.
+    """An organization in a service: its mirror, the chosen objects by slug, with their active attributes, and its entries.
 
     `notes`: rows of coverage about sections that the service does not show.
     """
 
     copy: LocalCopy
-    objects: Sequence[Object]
+    objects: Mapping[str, Object]
     every_object: Sequence[Object]
     entries: Entries
     notes: list[Json]
@@ -80,41 +80,42 @@ class Organization:
     def attributes(self) -> dict[str, list[Attribute]]:
         """The active attributes of the chosen objects, by slug of the object."""
         return {
-            crm_object.slug or crm_object.id: [
-                attribute for attribute in self.copy.attributes(crm_object.id) if attribute.is_active is not False
-            ]
-            for crm_object in self.objects
+            slug: [attribute for attribute in self.copy.attributes(crm_object.id) if attribute.is_active is not False]
+            for slug, crm_object in self.objects.items()
         }
 
     @cached_property
     def present(self) -> Present:
         """The schema of the service: the chosen objects with attributes, the others only by name."""
         attributes = {slug: {attribute.slug: attribute for attribute in attributes} for slug, attributes in self.attributes.items()}
-        return Present({crm_object.slug or crm_object.id: crm_object for crm_object in self.every_object}, attributes)
+        return Present(_by_slug(self.every_object), attributes)
 
     @cached_property
     def schema(self) -> SchemaDocument:
-        return to_document(self.present, [crm_object.id for crm_object in self.objects])
+        return to_document(self.present, [crm_object.id for crm_object in self.objects.values()])
 
     def leave_out_other_entries(self) -> None:
         """Leave out the reports and workflows of objects that are not chosen."""
-        slugs = {None, *(crm_object.slug for crm_object in self.objects)}
+        slugs = {None, *self.objects}
         for section in self.entries.keys() & ENTRY_FILES:
             self.entries[section] = {name: entry for name, entry in self.entries[section].items() if entry.get("object") in slugs}
 
     def rows(self) -> Iterator[OrgRow]:
         """Yield records with their attributes in schema order, activities and portable entries."""
-        for crm_object in self.objects:
-            slug = crm_object.slug or crm_object.id
+        for slug, crm_object in self.objects.items():
             names = [attribute.slug for attribute in self.attributes[slug]]
             for record in self.copy.records_by_id(crm_object.id):
                 yield OrgRow(slug, record.id, {name: value for name in names if (value := record.data.get(name)) is not None})
-        slugs = {crm_object.id.lower(): crm_object.slug or crm_object.id for crm_object in self.every_object}
+        slugs = {crm_object.id.lower(): slug for slug, crm_object in _by_slug(self.every_object).items()}
         for activity in self.copy.activities() if self.has_activities else ():
             yield OrgRow(ACTIVITY_ROWS, activity.id, activity_data(activity, slugs))
         for section, entries in self.entries.items():
             for name, entry in entries.items():
                 yield OrgRow(f" {section}", name, portable(section, entry))
+
+
+def _by_slug(objects: Iterable[Object]) -> dict[str, Object]:
+    return {crm_object.slug or crm_object.id: crm_object for crm_object in objects}
 
 
 def activity_data(activity: Activity, slugs: Mapping[str, str]) -> Json:
@@ -168,9 +169,9 @@ def _settings(folder: Path, objects: Sequence[str], parts: Sequence[str] | None)
 def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
     """Sync the objects that `choose` takes from those of the service, and open the mirror. Raises ServiceError unless it can be proven."""
     every = context.service.list_objects()
-    chosen = sorted(choose(every), key=lambda crm_object: crm_object.slug or crm_object.id)
+    chosen = dict(sorted(_by_slug(choose(every)).items()))
     entries, notes = read_sections(context, parts)
-    report = sync_mirror(context, SyncRequest([crm_object.id for crm_object in chosen], activities="activities" in parts))
+    report = sync_mirror(context, SyncRequest([crm_object.id for crm_object in chosen.values()], activities="activities" in parts))
     for result in report.results:
         if not result.state.proven:
             problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
@@ -262,18 +263,18 @@ class _Writing:
             self.mask.check_schema(organization.schema.wire())
         (place / SCHEMA).write_text(yaml_text.dumps(organization.schema.wire()), encoding="utf-8")
         (place / RECORDS).mkdir()
-        records, activities = dict[str, int](), dict[str, int]()
-        for slug in organization.attributes:
+        for slug in organization.objects:
             path = place / RECORDS / f"{slug}.jsonl"
-            records[slug] = _write_lines(path, ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
+            _write_lines(path, ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
             split_lines(path)
         if organization.has_activities:
-            rows = ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS))
-            activities["activities"] = _write_lines(place / ACTIVITIES, rows)
+            _write_lines(place / ACTIVITIES, ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS)))
+        records = {slug: self.tables.count(Side.LEFT, slug) for slug in organization.objects}
+        activities = {"activities": self.tables.count(Side.LEFT, ACTIVITY_ROWS)} if organization.has_activities else {}
         chosen = [section for section in organization.entries if self.mask is None or section == "members"]
         sections = {section: self._section(context, section) for section in chosen}
         contained = records | activities | sections
-        states = [state for crm_object in organization.objects if (state := organization.copy.state(crm_object.id)) is not None]
+        states = [state for crm_object in organization.objects.values() if (state := organization.copy.state(crm_object.id)) is not None]
         return {
             "format": FORMAT,
             "asOf": to_timestamp(min((state.as_of for state in states), default=0)),
@@ -315,9 +316,9 @@ class _Writing:
             yield coverage(part, None, "left out of a masked folder" if part in organization.entries else "not chosen")
         if any("headers" in action for entry in organization.entries.get("workflows", {}).values() for action in entry["actions"]):
             yield coverage("headers of callUrl actions", None, "they may hold secrets")
-        ids = {crm_object.id for crm_object in organization.objects}
-        for crm_object in organization.objects:
-            slug, state = crm_object.slug or crm_object.id, copy.state(crm_object.id)
+        ids = {crm_object.id for crm_object in organization.objects.values()}
+        for slug, crm_object in organization.objects.items():
+            state = copy.state(crm_object.id)
             for excluded in state.excluded if state is not None else ():
                 yield coverage(f"{slug}.{excluded}", None, "excluded from the mirror")
             for attribute in copy.attributes(crm_object.id):
@@ -329,12 +330,9 @@ class _Writing:
                 yield coverage(f"{slug}: references to deleted records", None, f"{lost[slug]:,} left out")
 
 
-def _write_lines(path: Path, documents: Iterable[Json]) -> int:
-    count = 0
+def _write_lines(path: Path, documents: Iterable[Json]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for count, document in enumerate(documents, 1):  # noqa: B007 - the last number is the count
-            file.write(jsontext.dumps(document) + "\n")
-    return count
+        file.writelines(jsontext.dumps(document) + "\n" for document in documents)
 
 
 def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
