@@ -44,10 +44,6 @@ class ObjectPlan:
     delete: int = 0
     unchanged: int = 0
 
-    @property
-    def changes(self) -> int:
-        return self.create + self.update + self.delete
-
 
 @dataclass
 class ApplyPlan:
@@ -71,7 +67,8 @@ class ApplyPlan:
 
     @property
     def changes(self) -> int:
-        return sum(plan.changes for plan in (*self.records.values(), *self.others.values())) + len(self.schema_changes)
+        plans = (*self.records.values(), *self.others.values())
+        return sum(plan.create + plan.update + plan.delete for plan in plans) + len(self.schema_changes)
 
     @property
     def deletions(self) -> int:

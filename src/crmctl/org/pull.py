@@ -154,7 +154,7 @@ def pull(
                 manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
                 is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
     contents = OrgFolder(folder).manifest.model_dump(by_alias=True, exclude={"format", "proof", "files", "source"})
-    return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": dict(added), **contents}
+    return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": added, **contents}
 
 
 def _settings(folder: Path, objects: Sequence[str], parts: Sequence[str] | None) -> OrgSettings:
@@ -187,17 +187,11 @@ def sync_organization(context: BulkContext, choose: Callable[[list[Object]], lis
 
 def _restrict(
     tables: OrgTables, organization: Organization, where: Sequence[str], sample: Sequence[str], max_records: int | None
-) -> Counter[str]:
+) -> dict[str, int]:
     """Leave only the records that match, or a sample of them, with every record they refer to; return how many each reference added.
 
     Raises UsageError for a malformed option, RejectedError for too many records.
     """
-
-    def check(records: int) -> None:
-        if max_records is not None and records > max_records:
-            problem = f"the folder would hold {records:,} records or more, --max-records says {max_records:,}"
-            raise RejectedError(problem, code="too_many_records")
-
     attributes, tests, sizes = organization.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
     for text in where:
         slug, condition = _parted(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
@@ -208,17 +202,20 @@ def _restrict(
         if not number.isdecimal():
             raise UsageError(f"{text!r} is not {form}")
         sizes[slug] = int(number)
-    if not tests and not sizes:
-        check(sum(tables.count(Side.LEFT, slug) for slug in attributes))
-        return Counter()
 
     def roots() -> Iterator[tuple[str, str]]:
         for slug in {*tests, *sizes}:
             matching = (row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests[slug]))
             yield from ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=digest_of) if slug in sizes else matching))
 
-    organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
-    return tables.keep_only(list(roots()), check)
+    added: dict[str, int] = {}
+    if tests or sizes:
+        organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
+        added = tables.keep_only(list(roots()))
+    total = sum(tables.count(Side.LEFT, slug) for slug in attributes)
+    if max_records is not None and total > max_records:
+        raise RejectedError(f"the folder would hold {total:,} records, --max-records says {max_records:,}", code="too_many_records")
+    return added
 
 
 def _parted(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:

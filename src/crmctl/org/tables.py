@@ -59,7 +59,7 @@ class OrgTables(Spill):
     CREATE TABLE pair (kind TEXT, left TEXT, right TEXT, PRIMARY KEY (kind, left), UNIQUE (kind, right)) WITHOUT ROWID;
     CREATE TABLE known (left TEXT, right TEXT);
     CREATE INDEX known_left ON known (left);
-    CREATE TABLE chosen (kind TEXT, id TEXT, round INTEGER, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+    CREATE TABLE chosen (kind TEXT, id TEXT, round INTEGER, reference TEXT, PRIMARY KEY (kind, id)) WITHOUT ROWID;
     CREATE INDEX chosen_round ON chosen (round);
     """
     CACHE_KIB = 16_000
@@ -148,29 +148,20 @@ class OrgTables(Spill):
             self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", values)
             yield kind, row_id, sorted(name for name, _, _ in gone)
 
-    def keep_only(self, roots: Iterable[tuple[str, str]], check: Callable[[int], None]) -> Counter[str]:
+    def keep_only(self, roots: Iterable[tuple[str, str]]) -> dict[str, int]:
         """Keep these records of the left side, every record they refer to, and activities linked to them.
 
-        Return how many records each reference added. Calls `check` with the number of records after each round.
+        Return how many records each reference added.
         """
-        added = Counter[str]()
         self._db.execute("CREATE INDEX link_item ON link (side, kind, item)")
-        self._db.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?, 0)", roots)
+        self._db.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?, 0, NULL)", roots)
         follow = (
-            "INSERT OR IGNORE INTO chosen SELECT i.kind, i.id, ?1 + 1 FROM chosen c "
+            "INSERT OR IGNORE INTO chosen SELECT i.kind, i.id, ?1 + 1, c.kind || '.' || l.name FROM chosen c "
             "JOIN link l ON l.side = 0 AND l.kind = c.kind AND l.item = c.id "
-            "JOIN item i ON i.side = 0 AND i.kind = l.target AND i.id = l.id "
-            "WHERE c.round = ?1 AND l.kind = ?2 AND l.name = ?3"
+            "JOIN item i ON i.side = 0 AND i.kind = l.target AND i.id = l.id WHERE c.round = ?1 ORDER BY c.kind, l.name"
         )
-        number, grows = 0, True
-        while grows:
-            check(self._db.execute("SELECT COUNT(*) FROM chosen").fetchone()[0])
-            grows = False
-            for kind, names in self.references.items():
-                for name in names:
-                    count = self._db.execute(follow, (number, kind, name)).rowcount
-                    added[f"{kind}.{name}"] += count
-                    grows = grows or count > 0
+        number = 0
+        while self._db.execute(follow, (number,)).rowcount:
             number += 1
         is_linked = (
             "EXISTS (SELECT 1 FROM link l JOIN chosen c ON c.kind = l.target AND c.id = l.id WHERE l.kind = item.kind AND l.item = item.id)"
@@ -178,7 +169,7 @@ class OrgTables(Spill):
         self._db.execute("DELETE FROM item WHERE kind NOT LIKE ' %' AND (kind, id) NOT IN (SELECT kind, id FROM chosen)")
         self._db.execute(f"DELETE FROM item WHERE kind = ? AND NOT {is_linked}", (ACTIVITY_ROWS,))
         self._db.execute("DELETE FROM link WHERE (kind, item) NOT IN (SELECT kind, id FROM item)")
-        return +added
+        return dict(self._db.execute("SELECT reference, COUNT(*) FROM chosen WHERE reference IS NOT NULL GROUP BY reference"))
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
 
