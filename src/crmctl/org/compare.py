@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
@@ -321,15 +321,14 @@ def opened(name: str) -> Iterator[OrgFolder]:
         try:
             top = Path(os.fsdecode(_git(base, "rev-parse", "--show-toplevel").stdout.rstrip(b"\n")) or base).resolve()
             inside = "/".join(Path(path).resolve().relative_to(top).parts)
-            done = _git(top, "archive", "--format=tar", f"{revision}:{inside}")
+            done = _git(top, "archive", "--format=zip", "-0", f"{revision}:{inside}")
         except OSError as error:
             raise UsageError(f"{name}: git cannot be started", hint="install git, or compare two folders") from error
         if done.returncode:
             message = done.stderr.decode(errors="replace").strip().splitlines()
             raise UsageError(f"{name}: {message[-1] if message else 'git has no such commit'}", code="unknown_commit")
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # the first Pythons 3.11 have none
-            archive.extractall(place)  # noqa: S202 - the filter is set above
+        with ZipFile(io.BytesIO(done.stdout)) as archive:
+            archive.extractall(place)
         yield OrgFolder(Path(place))
 
 
