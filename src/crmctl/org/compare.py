@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -66,23 +67,26 @@ class OrgChange:
         }  # fmt: skip
 
 
+@dataclass
 class OrgComparison:
-    """Two sides of which `right` is the folder that shall be."""
+    """Two sides of which `right` is the folder that shall be. `kinds`: the rows besides records that both sides show.
 
-    def __init__(self, tables: OrgTables, right: OrgFolder, schema: list[SchemaChange], kinds: Sequence[str]) -> None:
-        """`kinds`: the rows besides records that both sides show."""
-        self.tables = tables
-        self.right = right
-        self.schema = schema
-        self.kinds = kinds
-        self.entries: Entries = {}
-        """The entries of the service."""
-        self.open_references: list[tuple[str, str, list[str]]] = []
-        """Slug, id and attributes of records in the folder that refer to records of other objects, unknown to the service."""
-        self.is_exact = False
-        """Whether values that mean the same differ if they are written differently."""
-        self._lefts: dict[str, dict[str, str]] = {}
-        self._attributes = {**present_of(right.schema).attributes, MEMBER_ROWS: {"email": EMAIL}}
+    `entries`: those of the service. `open_references`: slug, id and attributes of records in the folder that refer to records of other
+    objects, unknown to the service. `is_exact`: values that mean the same differ if they are written differently.
+    """
+
+    tables: OrgTables
+    right: OrgFolder
+    schema: list[SchemaChange]
+    kinds: Sequence[str]
+    entries: Entries = field(default_factory=dict)
+    open_references: Sequence[tuple[str, str, list[str]]] = ()
+    is_exact: bool = False
+    _lefts: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def _attributes(self) -> Mapping[str, Mapping[str, Attribute]]:
+        return {**present_of(self.right.schema).attributes, MEMBER_ROWS: {"email": EMAIL}}
 
     def match(self, id_map: Mapping[str, str], members: Iterable[Json]) -> None:
         """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
@@ -237,15 +241,15 @@ def verify(path: Path) -> tuple[OrgFolder | None, list[Json]]:
 
 @contextmanager
 def folders_compared(
-    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str] | None = None
+    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str] | None = None, *, is_exact: bool = False
 ) -> Iterator[OrgComparison]:
-    """Compare two folders. `id_map` maps ids of the second to ids of the first."""
+    """Compare two folders. `id_map` maps ids of the second to ids of the first; `is_exact` is that of the comparison."""
     key = keys_of(after, matches)
     with OrgTables(after.schema.objects) as tables:
         check_folder(tables, Side.LEFT, before, key, edited=True)
         check_folder(tables, Side.RIGHT, after, key, edited=True)
         schema = compare(after.schema, present_of(before.schema), prune=True)
-        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS))
+        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS), is_exact=is_exact)
         compared.match(id_map or {}, [row.data for row in before.entries("members")])
         yield compared
 
@@ -273,8 +277,7 @@ def service_compared(
                 row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
             tables.add(Side.LEFT, row, key(row))
         kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
-        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present), kinds)
-        compared.entries = organization.entries
+        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present), kinds, organization.entries)
         compared.match(id_map, organization.entries.get("members", {}).values())
         compared.open_references = [*tables.cut_unpaired_links()]
         yield compared, organization.present
@@ -293,8 +296,7 @@ def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, 
 
     References to what the folder does not hold do not count.
     """
-    with folders_compared(restored, folder, {}, ids) as compared:
-        compared.is_exact = True
+    with folders_compared(restored, folder, {}, ids, is_exact=True) as compared:
         problems = [
             {"place": change.place, "problem": change.summary} for change in compared.schema if change.action is not ChangeAction.DELETE
         ]

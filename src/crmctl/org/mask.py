@@ -47,13 +47,9 @@ HARMLESS = frozenset(
 )  # fmt: skip
 
 
-def _field(name: str, kind: AttributeType) -> Attribute:
-    return Attribute(id=name, slug=name, type=kind)
-
-
 OTHER_FIELDS = {
-    ACTIVITY_ROWS: [_field("title", AttributeType.TEXT), _field("summary", AttributeType.TEXT)],
-    MEMBER_ROWS: [_field("email", AttributeType.EMAIL), _field("name", AttributeType.NAME)],
+    ACTIVITY_ROWS: [Attribute(id=name, slug=name, type=AttributeType.TEXT) for name in ("title", "summary")],
+    MEMBER_ROWS: [Attribute(id=kind, slug=kind, type=kind) for kind in (AttributeType.EMAIL, AttributeType.NAME)],
 }
 """The personal fields of rows that are no records. Other sections are left out of a masked folder."""
 
