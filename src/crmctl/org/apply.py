@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError, RejectedError, UsageError, reason
@@ -208,13 +207,8 @@ def plan_of(
 
 def _counted(compared: OrgComparison, kind: str) -> ObjectPlan:
     create = len(compared.tables.unpaired_ids(Side.RIGHT, kind))
-    update = sum(1 for change in compared.changed(kind, strict=kind == ACTIVITY_ROWS) if set_values(change.values))
+    update = sum(1 for _ in compared.updates(kind, strict=kind == ACTIVITY_ROWS))
     return ObjectPlan(create, update, unchanged=compared.tables.count(Side.RIGHT, kind) - create - update)
-
-
-def set_values(values: Mapping[str, Sequence[Any]]) -> Json:
-    """Return the new values of a change, without those that the folder does not hold: apply clears nothing."""
-    return {name: after for name, (_, after) in values.items() if after is not None}
 
 
 def object_order(folder: OrgFolder) -> list[str]:
@@ -258,8 +252,7 @@ class _Run:
         for slug in order:
             self._create(slug)
         for slug in order:
-            changes = ((change.id, set_values(change.values)) for change in self.compared.changed(slug, strict=True))
-            rows = ({"id": record_id, **values} for record_id, values in changes if values)
+            rows = ({"id": change.id, **values} for change, values in self.compared.updates(slug, strict=True))
             if (first := next(rows, None)) is not None:
                 self._import(begin_step(self.job, "update", slug), chain([first], rows))
         for section in SECTIONS:
@@ -337,8 +330,7 @@ class _Run:
         """Create and change activities, or the entries of a section, one request each."""
         kind, tables, send = f" {section}", self.compared.tables, self._send_activity if section == "activities" else self._send_entry
         entries: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
-        changes = self.compared.changed(kind, strict=section == "activities")
-        entries += [(str(change.other_id), change.id) for change in changes if set_values(change.values)]
+        entries += [(str(change.other_id), change.id) for change, _ in self.compared.updates(kind, strict=section == "activities")]
         if section not in self.plan.others or not entries:
             return
         step = begin_step(self.job, "entries", section)

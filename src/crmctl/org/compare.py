@@ -135,6 +135,12 @@ class OrgComparison:
             if names:
                 yield OrgChange("changed", kind.strip(), left_id, right, {name: (before.get(name), expected.get(name)) for name in names})
 
+    def updates(self, kind: str, *, strict: bool) -> Iterator[tuple[OrgChange, Json]]:
+        """Yield the pairs that an apply changes, each with the values that the folder holds: apply clears nothing."""
+        for change in self.changed(kind, strict=strict):
+            if values := {name: after for name, (_, after) in change.values.items() if after is not None}:
+                yield change, values
+
     def _alike(self, kind: str, name: str, expected: Any, current: Any) -> bool:
         attribute = None if self.is_exact else self._attributes.get(kind, {}).get(name)
         return bool(expected == current) or (attribute is not None and expected is not None and alike(attribute, expected, current))
