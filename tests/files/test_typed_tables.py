@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 import zipfile
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from crmctl.errors import UsageError
 from crmctl.files.rows import Row, SourceOptions
+from crmctl.files.sheets import text_of
 from crmctl.files.sources import open_source
 
 
@@ -70,14 +73,76 @@ def test_a_row_wider_than_the_header_is_refused_in_words_of_a_sheet(tmp_path: Pa
     assert (problem.code, problem.hint) == ("too_many_cells", "name the columns in the header, or empty the cells")
 
 
+def rewritten(path: Path, *replacements: tuple[bytes, bytes]) -> Path:
+    """Return a copy of a workbook with other bytes in its parts."""
+    changed = path.with_name("rewritten.xlsx")
+    with zipfile.ZipFile(path) as book, zipfile.ZipFile(changed, "w") as copy:
+        for part in book.namelist():
+            content = book.read(part)
+            for before, after in replacements:
+                content = content.replace(before, after)
+            copy.writestr(part, content)
+    return changed
+
+
 @pytest.mark.parametrize("size", [b"A1", b"A1:XFD1048576"])
 def test_the_size_that_a_sheet_states_is_ignored(tmp_path: Path, size: bytes) -> None:
     path = workbook(tmp_path / "people.xlsx", [["name", "score"], ["Ada", 1], ["Bo", 2]])
-    misstated = tmp_path / "misstated.xlsx"
-    with zipfile.ZipFile(path) as book, zipfile.ZipFile(misstated, "w") as copy:
-        for part in book.namelist():
-            copy.writestr(part, book.read(part).replace(b'<dimension ref="A1:B3"', b'<dimension ref="' + size + b'"'))
+    misstated = rewritten(path, (b'<dimension ref="A1:B3"', b'<dimension ref="' + size + b'"'))
     assert [row.cells for row in read(misstated)] == [["Ada", "1"], ["Bo", "2"]]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b'<row r="99999999"><c r="A99999999"', "it has a row 99999999"),
+        (b'<row r="1"><c r="A1"', "row 1 comes after row 2"),
+        (b'<row r="2"><c r="A2"', "row 2 comes after row 2"),
+        (b'<row r="3"><c r="B3"', "row 3 has a cell twice, or a cell of another row"),
+        (b'<row r="3"><c r="A4"', "row 3 has a cell twice, or a cell of another row"),
+    ],
+)
+def test_misplaced_rows_and_cells_are_refused_at_once(tmp_path: Path, row: bytes, reason: str) -> None:
+    path = workbook(tmp_path / "people.xlsx", [["name", "score"], ["Ada", 1], ["Bo", 2]])
+    written = re.search(rb'<row r="3"[^>]*><c r="A3"', zipfile.ZipFile(path).read("xl/worksheets/sheet1.xml"))
+    assert written
+    with pytest.raises(UsageError, match=reason):
+        read(rewritten(path, (written[0], row)))
+
+
+def test_rows_that_a_sheet_leaves_out_are_blank_and_cells_may_stand_in_any_order(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "people.xlsx", [["name", "score"], ["Ada", 1], [2, "Bo"]])
+    spread = rewritten(path, (b'r="3"', b'r="70000"'), (b'r="A3"', b'r="B70000"'), (b'r="B3"', b'r="A70000"'))
+    source = open_source(spread)
+    assert [(row.first_line, row.cells) for row in source.rows()] == [(2, ["Ada", "1"]), (70000, ["Bo", "2"])]
+    assert source.blank_lines == 69997
+
+
+def test_a_formula_is_found_whatever_the_prefix_of_the_sheet(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "sums.xlsx", [["name", "score"], ["Ada", "=1+1"]])
+    names = [
+        (b"<f>", b"<x:f>"),
+        (b"</f>", b"</x:f>"),
+        (b"<worksheet ", b'<worksheet xmlns:x="http://schemas.openxmlformats.org/spreadsheetml/2006/main" '),
+    ]
+    problem = read(rewritten(path, *names))[0].problem
+    assert problem is not None
+    assert problem.code == "formula_without_value"
+
+
+def test_durations_are_hours_and_a_date_that_does_not_exist_is_a_finding_without_a_warning(tmp_path: Path) -> None:
+    def change(book: openpyxl.Workbook) -> None:
+        for row in (2, 3):
+            book.active.cell(row, 2).number_format = "[h]:mm"
+        book.active.cell(4, 2).number_format = "yyyy-mm-dd"
+
+    path = workbook(tmp_path / "hours.xlsx", [["name", "hours"], ["Ada", 2.0625], ["Bo", 0.0625], ["Cy", 10**9]], change=change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = read(path)
+    assert [row.cells for row in rows] == [["Ada", "49:30:00"], ["Bo", "01:30:00"], ["Cy", "#VALUE!"]]
+    assert [row.problem and row.problem.code for row in rows] == [None, None, "error_cell"]
+    assert (text_of(timedelta(minutes=-90)), text_of(-0.0)) == ("-01:30:00", "0")
 
 
 def test_dates_count_from_the_epoch_of_the_workbook(tmp_path: Path) -> None:

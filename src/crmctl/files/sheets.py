@@ -9,11 +9,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from crmctl.errors import UsageError, reason
 from crmctl.files.delimited import DelimitedSource, QuotedRecord
@@ -22,12 +22,20 @@ from crmctl.files.whole_files import require_files_extra
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.findings import Finding
+from crmctl.models.jsontext import Json
 
 EXACT = 10**15
 """Excel keeps 15 digits of a number. Longer numbers have already lost some."""
 
+LAST_ROW = 2**20
+"""Number of the last row that a sheet can have."""
+
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_FORMULA = re.compile(rb"<f[ >/]")
+_FORMULA = re.compile(rb"<(\w{1,20}:)?f[ >/]")
+
+Cells = dict[int, Json]
+"""Cells of one row by their column, from 1, each with its `value` and `data_type`."""
+
 
 TableRow = tuple[int, list[Any], Finding | None]
 Rows = Callable[[], Iterator[TableRow]]
@@ -50,14 +58,17 @@ def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Rows, str]:
 
 def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[TableRow]:
     with ExitStack() as books:
-        book = books.enter_context(_open(path, name, values=True))
-        written: Iterable[Any] = repeat(None)
+        rows = _rows_of(books.enter_context(_open(path, name, values=True)), sheet)
+        written: Iterable[tuple[int, Cells]] = repeat((0, {}))
         if formulas:
             # only the text of a formula distinguishes an empty cell from one that was never computed
             written = _rows_of(books.enter_context(_open(path, name, values=False)), sheet)
         header: list[Any] = []
-        for number, (cells, texts) in enumerate(zip(_rows_of(book, sheet), written, strict=formulas), 1):
-            values = [_value(cell.value) for cell in cells]
+        last = 0
+        for (number, cells), (_, texts) in zip(rows, written, strict=formulas):
+            yield from ((empty, [], None) for empty in range(last + 1, number))
+            last = number
+            values = [_value(cells[column]["value"]) if column in cells else None for column in range(1, max(cells, default=0) + 1)]
             yield number, values, _problem(cells, texts, header)
             header = header or values
 
@@ -65,18 +76,32 @@ def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[Tabl
 @contextmanager
 def _open(path: Path, name: str, *, values: bool) -> Iterator[Any]:
     openpyxl = require_files_extra("openpyxl")
-    with _as_workbook(name), path.open("rb") as file:  # given a path, openpyxl would refuse other endings than .xlsx
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ignore warnings about styles and extensions, which do not affect values
-            book = openpyxl.load_workbook(file, read_only=True, data_only=values)
-        with closing(book):
-            yield book
+    warnings.filterwarnings("ignore", module=r"openpyxl\.")  # they are about styles and extensions, and cells that are findings
+    with ExitStack() as files:
+        files.enter_context(_as_workbook(name))
+        file = files.enter_context(path.open("rb"))  # given a path, openpyxl would refuse other endings than .xlsx
+        yield files.enter_context(closing(openpyxl.load_workbook(file, read_only=True, data_only=values)))
 
 
-def _rows_of(book: Any, sheet: str) -> Iterator[Any]:
-    """Return the rows of a sheet. The size that the sheet states is ignored: it may be too small, or a million empty rows."""
-    book[sheet].reset_dimensions()
-    return cast(Iterator[Any], book[sheet].iter_rows())
+def _rows_of(book: Any, sheet: str) -> Iterator[tuple[int, Cells]]:
+    """Yield number and cells of the rows that a sheet holds. Raises ValueError for a row or a cell that is repeated or misplaced.
+
+    The parser of openpyxl is private. The public `iter_rows` silently drops such rows, and trusts the size that the sheet states.
+    """
+    table = book[sheet]
+    reader = require_files_extra("openpyxl.worksheet._reader")
+    formats = {"date_formats": book._date_formats, "timedelta_formats": book._timedelta_formats}
+    with table._get_source() as xml:
+        parser = reader.WorkSheetParser(xml, table._shared_strings, data_only=book.data_only, epoch=book.epoch, **formats)
+        last = 0
+        for number, row in parser.parse():
+            cells = {cell["column"]: cell for cell in row}
+            if not last < number <= LAST_ROW:
+                raise ValueError(f"row {number} comes after row {last}" if number <= last else f"it has a row {number}")
+            if len(cells) < len(row) or any(cell["row"] != number for cell in row):
+                raise ValueError(f"row {number} has a cell twice, or a cell of another row")
+            last = number
+            yield number, cells
 
 
 @contextmanager
@@ -98,23 +123,23 @@ def _has_formulas(path: Path) -> bool:
                     while block := stream.read(1 << 20):
                         if _FORMULA.search(tail + block):
                             return True
-                        tail = block[-4:]
+                        tail = block[-24:]
     return False
 
 
-def _problem(cells: Any, texts: Any, header: Sequence[Any]) -> Finding | None:
-    for place, cell in enumerate(cells):
-        value = cell.value
-        title = header[place] if place < len(header) else None
-        column = title if isinstance(title, str) and title.strip() else f"#{place + 1}"
-        if cell.data_type == "e":
-            return Finding("error_cell", f"the cell holds the error {value}", hint="correct it in the sheet").on(column, str(value))
+def _problem(cells: Cells, texts: Cells, header: Sequence[Any]) -> Finding | None:
+    for column, cell in cells.items():
+        value, text = cell["value"], texts.get(column)
+        title = header[column - 1] if column <= len(header) else None
+        name = title if isinstance(title, str) and title.strip() else f"#{column}"
+        if cell["data_type"] == "e":
+            return Finding("error_cell", f"the cell holds the error {value}", hint="correct it in the sheet").on(name, str(value))
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= EXACT:
             message = "a number of more than 15 digits, of which a sheet keeps 15"
-            return Finding("lost_digits", message, hint="format it as text").on(column, str(value))
-        if value is None and texts is not None and texts[place].data_type == "f":
+            return Finding("lost_digits", message, hint="format it as text").on(name, str(value))
+        if value is None and text is not None and text["data_type"] == "f":
             message = "the formula was never computed"
-            return Finding("formula_without_value", message, hint="open the file in Excel and save it").on(column, str(texts[place].value))
+            return Finding("formula_without_value", message, hint="open the file in Excel and save it").on(name, str(text["value"]))
     return None
 
 
@@ -210,7 +235,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else format(Decimal(repr(value)), "f")
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else format(Decimal(repr(value)), "f")
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
@@ -218,11 +243,19 @@ def text_of(value: Any) -> str:
         return value.date().isoformat() if is_whole_day else _instant(value)
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return _duration(value)
     return jsontext.dumps(_plain(value)) if isinstance(value, list | dict) else str(value)
 
 
 def _instant(value: datetime) -> str:
     return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _duration(value: timedelta) -> str:
+    """Return hours, minutes and seconds, for example 49:30:00. The hours of a cell `[h]:mm` may exceed 24."""
+    hours, rest = divmod(abs(value), timedelta(hours=1))
+    return f"{'-' if value < timedelta() else ''}{hours:02}{str(rest)[1:]}"
 
 
 def _plain(value: Any) -> Any:
