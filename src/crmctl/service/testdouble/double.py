@@ -185,7 +185,7 @@ class TestDouble:
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, fault: FaultRule | None) -> None:
         entry = _recorded(scope, body, self.clock.now(), fault)
         self._requests.append(entry)
-        fault = fault or FaultRule("")
+        fault = fault or FaultRule()
         answer = _Answer(send, entry, self.clock)
         if fault.delay:
             await self._delay(receive, fault.delay)

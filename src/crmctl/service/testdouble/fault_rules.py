@@ -5,81 +5,58 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
 
 from crmctl.models.ids import suggestion
-from crmctl.service.faults import BadRequest
+from crmctl.service.faults import BadRequest, Body, check_shape
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*")
 FORM = "METHOD PATH [nth=3] -> status=503 after"
+CONDITIONS = ("nth", "p", "times")
+EFFECTS = ("status", "retry-after", "after", "drop", "delay", "cut", "stale", "twice")
+FLAGS = ("after", "twice")
+"""Effects without a value."""
+EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
+"""Effects of which a rule has at most one."""
 
 _RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch("[0-9]{1,10}", text, re.ASCII) or not least <= int(text) <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}, not {text!r}")
-        return int(text)
-
-    return read
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|)", text, re.ASCII)
+def _seconds(value: object) -> object:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|)", str(value), re.ASCII)
     if match is None:
-        raise ValueError(f"must be a duration such as 2s or 500ms, not {text!r}")
+        raise ValueError(f"must be a duration such as 2s or 500ms, not {value!r}")
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _probability(text: str) -> float:
-    if not re.fullmatch(r"[01]|[01]?\.[0-9]{1,9}", text, re.ASCII) or not 0 < float(text) <= 1:
-        raise ValueError(f"must be a probability above 0 and up to 1, not {text!r}")
-    return float(text)
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Duration = Annotated[float, BeforeValidator(_seconds)]
 
 
-def _moment(text: str) -> str:
-    if text not in ("before", "after"):
-        raise ValueError(f"must be before or after, not {text!r}")
-    return text
-
-
-Values = Mapping[str, Callable[[str], Any] | None]
-"""Words of a rule with the reader of their value; None for a word without one."""
-
-CONDITIONS: Values = {"nth": _whole(1, 10**9), "p": _probability, "times": _whole(1, 10**9)}
-EFFECTS: Values = {
-    "status": _whole(200, 599), "retry-after": _whole(0, 86400), "after": None, "drop": _moment, "delay": _seconds,
-    "cut": _whole(0, 10**9), "stale": _seconds, "twice": None,
-}  # fmt: skip
-EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
-"""Effects of which a rule has at most one."""
-
-
-@dataclass
-class FaultRule:
+class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_", "-")):
     """A fault and its conditions: the `nth` matching request only, each with the probability `p`, at most `times`.
 
     Durations in seconds; `cut` in bytes of the body. `matched` and `fired` count the requests so far.
     """
 
-    text: str
+    text: str = ""
     method: str = "*"
     path: str = "*"
-    nth: int | None = None
-    p: float = 1.0
-    times: int | None = None
-    status: int | None = None
-    retry_after: int | None = None
+    nth: Count | None = None
+    p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    times: Count | None = None
+    status: Annotated[int, Field(ge=200, le=599)] | None = None
+    retry_after: Annotated[int, Field(ge=0, le=86400)] | None = None
     after: bool = False
-    drop: str | None = None
-    delay: float = 0.0
-    cut: int | None = None
-    stale: float | None = None
+    drop: Literal["before", "after"] | None = None
+    delay: Duration = 0.0
+    cut: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    stale: Duration | None = None
     twice: bool = False
     matched: int = 0
     fired: int = 0
@@ -147,10 +124,10 @@ def parse_rule(text: str) -> FaultRule:
         match = _RULE.fullmatch(text)
         if match is None:
             raise ValueError(f"must be {FORM}")
-        method, path, conditions, effects = match[1].upper(), match[2], match[3] or "", match[4]
+        method = match[1].upper()
         if method not in METHODS:
             raise ValueError(f"unknown method {match[1]!r}; the methods are: {', '.join(METHODS)}")
-        limits, done = _read_words(conditions, CONDITIONS, "condition"), _read_words(effects, EFFECTS, "effect")
+        limits, done = _words(match[3] or "", CONDITIONS, "condition"), _words(match[4], EFFECTS, "effect")
         if "status" not in done and (alone := next((name for name in ("retry-after", "after") if name in done), None)):
             raise ValueError(f"{alone} needs status=CODE")
         chosen = done.keys() & {*EXCLUSIVE}
@@ -158,25 +135,21 @@ def parse_rule(text: str) -> FaultRule:
             raise ValueError(f"needs one effect of: {', '.join(EXCLUSIVE)}, delay")
         if "stale" in done and method not in ("GET", "HEAD", "POST", "*"):
             raise ValueError("stale is for requests that read")
-    except ValueError as error:
+        return check_shape(FaultRule, {"text": text.strip(), "method": method, "path": match[2], **limits, **done})
+    except (ValueError, BadRequest) as error:
         raise BadRequest(f"fault rule {text.strip()!r}: {error}", {"field": "rule"}) from None
-    return FaultRule(text.strip(), method, path, **{name.replace("-", "_"): value for name, value in (limits | done).items()})
 
 
-def _read_words(text: str, values: Values, kind: str) -> dict[str, Any]:
+def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
     """Return the values of words such as `nth=3`; True for a word without a value. Raises ValueError."""
-    words: dict[str, Any] = {}
+    words: dict[str, str | bool] = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        if name not in values:
-            raise ValueError(f"unknown {kind} {word!r}; {suggestion(name, values, f'{kind}s: ' + ', '.join(values))}")
+        if name not in names:
+            raise ValueError(f"unknown {kind} {word!r}; {suggestion(name, names, f'{kind}s: ' + ', '.join(names))}")
         if name in words:
             raise ValueError(f"{name} is given twice")
-        read = values[name]
-        if bool(value) == (read is None):
+        if bool(value) == (name in FLAGS):
             raise ValueError(f"{name} takes no value" if value else f"{name} needs a value: {name}=VALUE")
-        try:
-            words[name] = True if read is None else read(value)
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from None
+        words[name] = value or True
     return words
