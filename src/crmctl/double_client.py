@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -130,7 +131,7 @@ class DeliveredEvents:
 
     def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Any]:
         """Return all deliveries, oldest first, as soon as there are so many. Raises ServiceError when they do not come in time."""
-        deliveries = list(self._service.control("GET", f"/deliveries?count={count}&timeout={seconds}", seconds=seconds))
+        deliveries = list(self._service.control("GET", f"/deliveries?count={count}&timeout={math.ceil(seconds)}", seconds=seconds))
         if len(deliveries) < count:
             raise ServiceError(f"{len(deliveries)} of {count} deliveries came within {seconds:g} seconds")
         return deliveries

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from pydantic import create_model
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,9 +29,10 @@ from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
-from crmctl.service.faults import BadRequest, Fault, NotFound
+from crmctl.service.faults import BadRequest, Body, Fault, NotFound
 from crmctl.service.http.edge import is_page
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
+from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.store import webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import Ids, to_micros, to_wire
@@ -99,7 +101,8 @@ SINK = "http://crmctl-test.invalid/"
 """URL of the endpoint that a double has from the start: every event is delivered there, and to no network."""
 
 MOST_RECORDED = 10_000
-MOST_WAIT = 600.0
+WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))
+"""Parameters of a wait for deliveries: how many, and the most seconds."""
 SHOWN_HEADERS = ("content-type", "user-agent", "if-match", "idempotency-key", "x-request-id")
 
 Apps = Callable[[Context], ASGIApp]
@@ -373,8 +376,8 @@ class TestDouble:
         return self._show_clock(request)
 
     async def _show_deliveries(self, request: Request) -> list[Json]:
-        count, seconds = _number(request, "count", MOST_RECORDED), _number(request, "timeout", MOST_WAIT)
-        return await asyncio.to_thread(self._await_deliveries, int(count), seconds)
+        query = read_query(request.scope["query_string"], WAIT)
+        return await asyncio.to_thread(self._await_deliveries, query["count"], query["timeout"])
 
     async def _add_endpoint(self, request: Request) -> Json:
         url = await _text(request, "url")
@@ -390,22 +393,8 @@ class TestDouble:
 
 async def _text(request: Request, field: str) -> str:
     """Return the only field of the JSON body. Raises BadRequest."""
-    try:
-        document = jsontext.loads(await request.body())
-    except ValueError:
-        document = None
-    value = document.get(field) if isinstance(document, dict) else None
-    if not isinstance(value, str) or len(document) != 1:
-        raise BadRequest(f'the body must be a JSON object with one text: {{"{field}": "..."}}', {"field": field})
-    return value
-
-
-def _number(request: Request, name: str, most: float) -> float:
-    """Return a parameter of the query, 0 without it. Raises BadRequest."""
-    text = request.query_params.get(name, "0")
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) or float(text) > most:
-        raise BadRequest(f"{name} must be a number from 0 to {most:g}, not {text!r}", {"field": name})
-    return float(text)
+    fields: dict[str, Any] = {field: str}
+    return str(read_shape(create_model(field, __base__=Body, **fields), await request.body())[field])
 
 
 class _Answer:
