@@ -58,15 +58,23 @@ def test_the_cells_and_problems_of_a_file(tmp_path, case):
     assert read(tmp_path, text) == expected
 
 
-@given(st.text('ab1,"\n\r \t', max_size=60), st.integers(1, 20))
-def test_blocks_of_lines_give_the_rows_of_single_lines(tmp_path_factory, text, size):
+@given(st.sampled_from(["a,b1", "b1", '"b\n1"', '"a,b1"']), st.text('ab1,"\n\r \t', max_size=60), st.integers(1, 20))
+def test_blocks_of_lines_give_the_rows_of_single_lines(tmp_path_factory, header, text, size):
     path = tmp_path_factory.mktemp("blocks") / "data.csv"
-    path.write_bytes(f"a,b1\n{text}".encode())
+    path.write_bytes(f"{header}\n{text}".encode())
     dialect = Dialect(Format.CSV, False, "utf-8", False, ",")
     with patch.object(DelimitedSource, "_split", return_value=None):
         one_by_one = _rows_or_error(DelimitedSource(path, "data.csv", dialect, SourceOptions()))
     with patch.object(encodings, "BLOCK", size):
-        assert _rows_or_error(DelimitedSource(path, "data.csv", dialect, SourceOptions())) == one_by_one
+        source = DelimitedSource(path, "data.csv", dialect, SourceOptions())
+        assert _rows_or_error(source) == one_by_one
+        if isinstance(one_by_one, tuple):
+            blocks = [*source.blocks()]
+            assert ([row for block in blocks for row in block.rows()], source.blank_lines) == one_by_one
+            rows = one_by_one[0]
+            assert [text for block in blocks for text in block.texts()] == [(row.ordinal, row.first_line, row.raw) for row in rows]
+            assert [cells for block in blocks for cells in block.cells()] == [[] if row.problem else row.cells for row in rows]
+            assert [number for block in blocks for number in block.ordinals] == [row.ordinal for row in rows]
 
 
 def _rows_or_error(source):

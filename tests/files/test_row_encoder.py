@@ -50,6 +50,8 @@ CELLS = {
         " 'a' ",
         "\ufeffa",
         "\x7f",
+        '{"data":{,',
+        '{"data":{}}',
     ],
     "mail": ["ada@x.com", "o'neil@x.com", "a_b%c@x-y.co.uk", "ADA@x.com ", "b@x.com", "nope", ""],
     "amount": ["1", "0.10", "1.234", "1,5", "12345678901234567890", "1e400", "", "x"],
@@ -73,12 +75,13 @@ OPTIONS = [
 MAPPINGS = [MappingOptions(), MappingOptions(set_values=("labels=set",), map_pairs=("labels=",)), MappingOptions(map_pairs=("title=",))]
 CLEAN = ["Ada", "ada@x.com", "1.5", "+49 30 123456", "yes", "Ada", "3 EUR", "2024-02-29", "new", "a;b", TARGET]
 BLANK = ["Bob", *[""] * 10]
+EMPTY = [""] * 11
 
 
 @st.composite
 def rows(draw):
     """Draw a clean row with at most three odd cells: with more, hardly any row would be encoded."""
-    row = list(draw(st.sampled_from([CLEAN, BLANK])))
+    row = list(draw(st.sampled_from([CLEAN, BLANK, EMPTY])))
     for place in draw(st.sets(st.integers(0, len(COLUMNS) - 1), max_size=3)):
         row[place] = draw(st.sampled_from(CELLS[COLUMNS[place]]))
     return row

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.encodings import Encoding, Lines, count_lines, open_text
-from crmctl.files.rows import QUOTE, RECORD_LIMIT, Dialect, Row, Source, SourceOptions
+from crmctl.files.rows import QUOTE, RECORD_LIMIT, Block, Dialect, Row, Source, SourceOptions
+from crmctl.files.whole_files import CHUNK_ROWS
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
 
@@ -29,11 +30,38 @@ class QuotedRecord(NamedTuple):
 
 
 class OrdinaryLines(NamedTuple):
-    """Lines of a table that are one record each, without problems: the number of the first, their texts without line ends, their cells."""
+    """Lines of a table that are one record each, without problems.
+
+    Number of the first line, texts without line ends, and cells of the lines with quotes, by place.
+    """
 
     first_line: int
     texts: list[str]
-    cells: list[list[str]]
+    quoted: Mapping[int, list[str]]
+
+
+class OrdinaryBlock(Block):
+    """Rows of ordinary lines, split into cells on demand."""
+
+    def __init__(self, first: int, lines: OrdinaryLines, delimiter: str) -> None:
+        self._lines = lines
+        self._delimiter = delimiter
+        self.ordinals = range(first, first + len(lines.texts))
+        self.has_problems = False
+
+    def rows(self) -> Sequence[Row]:
+        numbers = range(self._lines.first_line, self._lines.first_line + len(self.ordinals))
+        fields = zip(self.ordinals, numbers, numbers, self._lines.texts, self.cells(), repeat(None), repeat(None))
+        return list(map(_NEW_ROW, fields))
+
+    def texts(self) -> Iterable[tuple[int, int, str]]:
+        return zip(self.ordinals, count(self._lines.first_line), self._lines.texts)
+
+    def cells(self) -> Sequence[list[str]]:
+        cells = [line.split(self._delimiter) for line in self._lines.texts]
+        for place, record in self._lines.quoted.items():
+            cells[place] = record
+        return cells
 
 
 def split_records(lines: Iterator[str], delimiter: str, *, lines_before: int = 0) -> Iterator[QuotedRecord]:
@@ -210,16 +238,37 @@ class DelimitedSource(Source):
             self.header.pop()
         if not self.header:
             raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
+        before = self._delimiter if self._width > 1 else "\n"
+        self._header_end = f"{before}{self.header[-1]}\n"
         self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
 
     def rows(self) -> Iterator[Row]:
+        for item in self._items():
+            if isinstance(item, Block):
+                yield from item.rows()
+            else:
+                yield item
+
+    def blocks(self) -> Iterator[Block]:
+        rows: list[Row] = []
+        for item in self._items():
+            if isinstance(item, Row):
+                rows.append(item)
+            if rows and (isinstance(item, Block) or len(rows) == CHUNK_ROWS):
+                yield Block(rows)
+                rows = []
+            if isinstance(item, Block):
+                yield item
+        if rows:
+            yield Block(rows)
+
+    def _items(self) -> Iterator[Row | Block]:
+        """Yield blocks of ordinary lines, and the other rows one by one."""
         ordinal, blank, header_seen = 0, 0, False
         for record in self._records():
             if isinstance(record, OrdinaryLines):
-                first, texts, cells = record
-                places = range(first, first + len(texts))
-                yield from map(_NEW_ROW, zip(count(ordinal + 1), places, places, texts, cells, repeat(None), repeat(None)))
-                ordinal += len(texts)
+                yield OrdinaryBlock(ordinal + 1, record, self._delimiter)
+                ordinal += len(record.texts)
             elif record.cells is not None and not header_seen:
                 header_seen = True
             elif (row := self._row(record, ordinal + 1)) is not None:
@@ -275,7 +324,7 @@ class DelimitedSource(Source):
                         break
 
     def _split(self, block: str, first_line: int) -> OrdinaryLines | None:
-        """Split whole lines after the header into cells. None if one of them needs a closer look. This is the hot path of large files."""
+        """Split whole lines after the header. None if one of them needs a closer look. This is the hot path of large files."""
         text = block.replace("\r\n", "\n") if "\r" in block else block
         texts = text.removesuffix("\n").split("\n")
         if "\r" in text or "" in texts or len(self.header) != self._width or self._excel_safe:
@@ -283,18 +332,15 @@ class DelimitedSource(Source):
         places = [place for place, line in enumerate(texts) if QUOTE in line] if QUOTE in text else []
         if any(texts[place].count(QUOTE) % 2 for place in places):
             return None
-        cells = [line.split(self._delimiter) for line in texts]
-        if places:
-            try:
-                quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, strict=True))
-            except csv.Error:
-                return None
-            if len(quoted) != len(places):
-                return None
-            for place, record in zip(places, quoted, strict=True):
-                cells[place] = record
-        is_table = {*map(len, cells)} == {self._width}
-        return OrdinaryLines(first_line, texts, cells) if is_table and self.header[-1] not in map(itemgetter(-1), cells) else None
+        try:
+            quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            return None
+        plain = [line for line in texts if QUOTE not in line] if places else texts
+        delimiters = {*map(methodcaller("count", self._delimiter), plain)}
+        is_table = len(quoted) == len(places) and {*map(len, quoted)} <= {self._width} and delimiters <= {self._width - 1}
+        repeats_header = self._header_end in f"\n{text}\n" or self.header[-1] in map(itemgetter(-1), quoted)
+        return OrdinaryLines(first_line, texts, dict(zip(places, quoted, strict=True))) if is_table and not repeats_header else None
 
 
 def separator_of(line: str) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
@@ -432,7 +433,7 @@ class _Column(dict[str, str]):
             if lines.count("\n") == len(texts) and self._are_same(lines):
                 opening = f'{self._member}"'
                 return [f'{opening}{text}"' for text in texts]
-        return [self[text] for text in texts]
+        return [*map(self.__getitem__, texts)]
 
 
 class _Ignored:
@@ -454,21 +455,21 @@ class RowEncoder:
         self._places = {cell.slug: (cell.place, cell.read_text) for cell in builder.cells}
         self._constants = builder.constants
         self._head = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
-        self._skipped = 0 if builder.constants else 1
 
-    def encode(self, rows: Sequence[Row]) -> list[bytes | None]:
-        """Return the records of rows as JSON, equal to the builder's. None for a row that needs the builder."""
+    def encode(self, rows: Sequence[list[str]]) -> list[bytes | None]:
+        """Return the records of the cells of rows as JSON, equal to the builder's. None for a row that needs the builder."""
         try:
-            _, _, _, _, cells, _, problems = zip(*rows, strict=True)
-            if any(problems):
-                raise _Remarkable
-            columns = zip(*cells, strict=True)
+            columns = zip(*rows, strict=True)
             members = [column.members(texts) for column, texts in zip(self._columns, columns, strict=True)]
         except (_Remarkable, RejectedError, ValueError):
             middle = len(rows) // 2
             return [*self.encode(rows[:middle]), *self.encode(rows[middle:])] if middle else [None]
-        head, skipped = self._head, self._skipped
-        return [f"{head}{text[skipped:]}}}}}".encode() if text else None for text in map("".join, zip(*members, strict=True))]
+        lines = "\n".join(map("".join, zip(repeat(self._head), *members, repeat("}}"))))
+        if not self._constants:
+            lines = lines.replace(f"{self._head},", self._head)  # never inside a record: quotes in texts are escaped
+        records: list[bytes | None] = [*lines.encode().split(b"\n")]
+        nothing = f"{self._head}}}}}".encode()
+        return [None if record == nothing else record for record in records] if nothing in records else records
 
     def values(self, cells: list[str], slugs: Sequence[str]) -> Json:
         """Return values of an encoded row by slug."""

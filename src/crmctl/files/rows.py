@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from crmctl.errors import RejectedError, reason, storage_error
+from crmctl.files.whole_files import chunks
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
@@ -59,6 +60,26 @@ class Row(NamedTuple):
     cells: list[str]
     value: Json | None = None
     problem: Finding | None = None
+
+
+class Block:
+    """Consecutive rows of a source."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self.ordinals = range(rows[0].ordinal, rows[-1].ordinal + 1)
+        self.has_problems = any(row.problem for row in rows)
+
+    def rows(self) -> Sequence[Row]:
+        return self._rows
+
+    def texts(self) -> Iterable[tuple[int, int, str]]:
+        """Return ordinal, first line and original text of each row."""
+        return ((row.ordinal, row.first_line, row.raw) for row in self._rows)
+
+    def cells(self) -> Sequence[list[str]]:
+        """Return the cells of each row; none for a row with a problem."""
+        return [[] if row.problem else row.cells for row in self._rows]
 
 
 @dataclass(frozen=True)
@@ -132,6 +153,10 @@ class Source:
     def rows(self) -> Iterator[Row]:
         """Read the file from its beginning. Raises UsageError for undecodable bytes, RejectedError if reading cannot continue."""
         raise NotImplementedError
+
+    def blocks(self) -> Iterator[Block]:
+        """Read all rows like `rows`, in blocks of at least one row."""
+        return map(Block, chunks(self.rows()))
 
 
 def spool_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import count, repeat
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 from crmctl.client.session import encode_json
@@ -16,7 +16,6 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import Mapping
 from crmctl.files.payloads import RowBuilder, RowEncoder, Seen, can_encode
 from crmctl.files.rows import Row, Source
-from crmctl.files.whole_files import chunks
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
@@ -242,12 +241,12 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
     encoder = RowEncoder(builder, len(source.header))
     unique = builder.unique
     with Seen() as seen:
-        for block in chunks(source.rows()):
-            records = encoder.encode(block)
+        for block in source.blocks():
+            records = encoder.encode(block.cells())
             if not unique and None not in records:
-                yield from map(_NEW_ENTRY, zip(count(block[0].ordinal), records, repeat(None)))
+                yield from map(_NEW_ENTRY, zip(block.ordinals, records, repeat(None)))
                 continue
-            for row, encoded in zip(block, records, strict=True):
+            for row, encoded in zip(block.rows(), records, strict=True):
                 if encoded is None:
                     yield _payload(row, builder, seen)
                 elif unique and (findings := _duplicates(seen, unique, encoder.values(row.cells, unique), row)):

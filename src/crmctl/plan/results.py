@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 from crmctl.files.encodings import BLOCK, Encoding, open_text
-from crmctl.files.rows import QUOTE, Format, Row, Source
-from crmctl.files.whole_files import chunks, whole_file
+from crmctl.files.rows import QUOTE, Block, Format, Row, Source
+from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, JobState, RowState
@@ -262,7 +262,7 @@ class ResultFormat(ABC):
     foot: str
 
     @abstractmethod
-    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str: ...
+    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str: ...
 
 
 def result_format(source: Source, newline: str, added: Sequence[str] = ADDED) -> ResultFormat:
@@ -288,12 +288,12 @@ class _Delimited(ResultFormat):
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
         self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed]), len(header)), *added]) + newline
 
-    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
+    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
         tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
-        if not self._dropped and not any(row.problem for row in rows):
-            return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, _, raw, _, _, _ in rows])
-        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows])
+        if not self._dropped and not rows.has_problems:
+            return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, raw in rows.texts()])
+        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows.rows()])
 
     def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
@@ -338,8 +338,8 @@ class _Lines(ResultFormat):
         self._added = added
         self._newline = newline
 
-    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
-        return "".join(_json_object(row, outcome, self._added) + self._newline for row in rows)
+    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
+        return "".join(_json_object(row, outcome, self._added) + self._newline for row in rows.rows())
 
 
 class _Array(ResultFormat):
@@ -349,8 +349,8 @@ class _Array(ResultFormat):
     def __init__(self, added: Sequence[str]) -> None:
         self._added = added
 
-    def rows(self, rows: Sequence[Row], outcome: Outcome, *, first: bool) -> str:
-        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome, self._added) for row in rows)
+    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
+        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome, self._added) for row in rows.rows())
 
 
 FILE_OF: dict[RowState, str] = {
@@ -404,10 +404,11 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
 
             told = files.enter_context(closing(KeptValues(journal.folder))).told
         for rows, entry in _judged(journal, source, duplicates):
-            kept = () if told is None else (told(rows[0].ordinal),)
+            ordinal = rows.ordinals[0]
+            kept = () if told is None else (told(ordinal),)
             for sink in sinks[FILE_OF[entry.state]]:
                 sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error, *kept))
-            if further := duplicates.get(rows[0].ordinal):
+            if further := duplicates.get(ordinal):
                 sinks["duplicates"][0].write(rows, (entry.state, entry.record_id, f"there more than once: {', '.join(further)}", *kept))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
@@ -423,7 +424,7 @@ class _Sink:
         self._first = True
         stream.write(form.head)
 
-    def write(self, rows: Sequence[Row], outcome: Outcome) -> None:
+    def write(self, rows: Block, outcome: Outcome) -> None:
         self._stream.write(self._form.rows(rows, outcome, first=self._first))
         self._first = False
 
@@ -431,16 +432,16 @@ class _Sink:
         self._stream.write(self._form.foot)
 
 
-def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> Iterator[tuple[Sequence[Row], RowEntry]]:
+def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> Iterator[tuple[Block, RowEntry]]:
     """Yield every row of the input with its journal entry. Consecutive rows with equal entries may come together, except those `alone`."""
-    for chunk in chunks(source.rows()):
-        first, last = chunk[0].ordinal, chunk[-1].ordinal
-        if journal.number_created(first, last) == len(chunk) and alone.keys().isdisjoint(range(first, last + 1)):
-            yield chunk, CREATED
+    for block in source.blocks():
+        first, last = block.ordinals[0], block.ordinals[-1]
+        if journal.number_created(first, last) == len(block.ordinals) and alone.keys().isdisjoint(block.ordinals):
+            yield block, CREATED
             continue
         entries = journal.rows(first, last)
-        for row in chunk:
-            yield (row,), entries.get(row.ordinal, UNSENT)
+        for row in block.rows():
+            yield Block([row]), entries.get(row.ordinal, UNSENT)
 
 
 def newline_of(source: Source) -> str:
