@@ -462,7 +462,7 @@ def run(arguments: Sequence[str], runtime: Runtime) -> int:
     """Run one command line, print its output and errors, and return the exit code."""
     try:
         code = _run_or_preview(arguments, runtime)
-        _tell_monitor(runtime, code)
+        runtime.send_ping(str(int(code)))
         runtime.close()
         return code
     except KeyboardInterrupt:
@@ -496,15 +496,8 @@ def _run_or_preview(arguments: Sequence[str], runtime: Runtime) -> int:
         return ExitCode.OK
 
 
-def _tell_monitor(runtime: Runtime, code: int) -> None:
-    if runtime.ping_url is not None:
-        from crmctl.cli.monitor import send_ping
-
-        send_ping(runtime, str(int(code)))
-
-
 def _report(runtime: Runtime, error: CrmctlError) -> int:
     # Before the error, which is the last line.
-    _tell_monitor(runtime, error.exit_code)
+    runtime.send_ping(str(int(error.exit_code)))
     runtime.messages.report_error(error)
     return error.exit_code

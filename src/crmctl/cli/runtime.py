@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from crmctl.output.progress import ProgressDisplay
     from crmctl.output.streams import Streams
 
+PING_SECONDS = 10.0
+
 
 class Runtime:
     """Parts of one run. `flags` holds the given common options by parameter name."""
@@ -35,7 +39,7 @@ class Runtime:
         self.arguments = list(arguments)
         self.clock: Clock = clock or SystemClock()
         self.flags: Json = {}
-        self.ping_url: str | None = None
+        self._ping_url: str | None = None
         self._warnings_left = True
         self._connected: Crm | None = None
         self._endings: list[Callable[[], object]] = []
@@ -104,11 +108,34 @@ class Runtime:
         self.emitter.is_after_write = not self.dry_run
 
     def start_ping(self, url: str | None) -> None:
-        """With a URL, tell a monitor that the command starts, and at the end its exit code. Raises UsageError for a bad URL."""
-        if url is not None:
-            from crmctl.cli.monitor import start_ping
+        """With a URL, tell a monitor that the command starts, and at the end its exit code, also after SIGTERM.
 
-            start_ping(self, url)
+        Raises UsageError for a bad URL.
+        """
+        from crmctl.config.settings import is_web_address
+
+        if url is None:
+            return
+        if not is_web_address(url):
+            raise UsageError(f"--ping {url!r} is no web address", hint="for example --ping https://hc.example.com/ping/UUID")
+        self._ping_url = url.rstrip("/")
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self.send_ping("start")
+
+    def send_ping(self, word: str) -> None:
+        """Request URL/WORD of the monitor, if there is one. A monitor that cannot be reached gets a warning and changes nothing."""
+        if self._ping_url is None:
+            return
+        from crmctl.client.transport import Request, send_once
+
+        request = Request("GET", f"{self._ping_url}/{word}", timeout=PING_SECONDS)
+        try:
+            status = send_once(request, ca_bundle=self.settings.ca_bundle.value).status
+            if status >= 400:
+                self.messages.warn(f"the monitor answered --ping with status {status}")
+        except CrmctlError as error:
+            self.messages.warn(f"the monitor did not get --ping {word}: {error.message}")
 
     def confirm(self, question: str, stake: Callable[[], str] | None = None) -> None:
         """Ask before a loss, unless --yes or --dry-run is given. `stake` describes the loss and is called only for a prompt.

@@ -1,0 +1,151 @@
+"""Reports for CI: findings of a dry run and outcomes of data checks, for GitHub, JUnit and Markdown."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.sax.saxutils import quoteattr
+
+from crmctl.errors import CrmctlError
+from crmctl.models.findings import Finding, Severity
+from crmctl.plan.checks import Outcome
+
+IN_MEMORY = 1 << 20
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A finding or a check in a report. `level` is error, warning, or empty for a passed check; `cells` are the row in Markdown."""
+
+    level: str
+    group: str
+    name: str
+    file: str
+    lines: tuple[int, int]
+    code: str
+    text: str
+    cells: Mapping[str, object]
+
+
+def finding_case(file: str, finding: Finding) -> Case:
+    level, first, last = "error" if finding.rejects else "warning", finding.first_line or 1, finding.last_line
+    column = f"column {finding.column}: " if finding.column is not None else ""
+    value = f" (value {finding.value!r})" if finding.value is not None else ""
+    hint = f"; {finding.hint}" if finding.hint else ""
+    name = f"line {first}" + (f", column {finding.column}" if finding.column is not None else "")
+    lines = str(finding.first_line or "") + (f"-{last}" if last not in (None, finding.first_line) else "")
+    cells = {"": level, "line": lines, "column": finding.column, "value": finding.value, "what is wrong": f"{finding.message}{hint}"}
+    return Case(level, file, name, file, (first, last or first), finding.code, f"{column}{finding.message}{value}{hint}", cells)
+
+
+def error_finding(error: CrmctlError) -> Finding:
+    """Return the finding of an error that ends a dry run."""
+    line = error.details.get("line") if isinstance(error.details, dict) else None
+    return Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line)
+
+
+def outcome_case(outcome: Outcome) -> Case:
+    check, text = outcome.check, outcome.text or ""
+    level = {"failed": "error", "warned": "warning"}.get(outcome.status, "")
+    cells = {"check": check.name, "object": check.object, "status": outcome.status, "failing": len(outcome.failures), "owner": check.owner}
+    file, _, line = check.places[check.kind].rpartition(", line ")
+    return Case(level, check.object or "sql", check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
+
+
+class Report(ExitStack):
+    """Collect cases on disk, and produce the report at the end."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.columns: Sequence[str] = ()
+        self.counts: Counter[str] = Counter()
+        self._write, self._enclose = _FORMS[form]
+        spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the stack closes it
+        self._spool = self.enter_context(spool)
+
+    def add(self, case: Case) -> None:
+        self.counts[case.level] += 1
+        self.columns = self.columns or [*case.cells]
+        self._spool.write(self._write(case))
+
+    def text(self, title: str, sentence: str = "") -> Iterator[str]:
+        """Yield the report in pieces. `title` names what was checked, `sentence` states the outcome."""
+        self._spool.seek(0)
+        head, foot = self._enclose(self, title, sentence)
+        yield head
+        while piece := self._spool.read(IN_MEMORY):
+            yield piece
+        yield foot
+
+
+def _annotation(case: Case) -> str:
+    if not case.level:
+        return ""
+    first, last = case.lines
+    facts = {"file": case.file, "line": first, **({"endLine": last} if last != first else {}), "title": case.code}
+    properties = ",".join(f"{name}={_github_property(str(value))}" for name, value in facts.items())
+    return f"::{case.level} {properties}::{_github_data(case.text)}\n"
+
+
+def _notice(_report: Report, title: str, sentence: str) -> tuple[str, str]:
+    return "", f"::notice title={_github_property(title)}::{_github_data(sentence)}\n" if sentence else ""
+
+
+def _github_data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _github_property(text: str) -> str:
+    return _github_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _test_case(case: Case) -> str:
+    element = Element("testcase", classname=case.group, name=case.name, file=case.file, line=str(case.lines[0]))
+    if case.level == "error":
+        SubElement(element, "failure", type=case.code, message=case.text).text = f"{case.file}:{case.lines[0]}: {case.text}"
+    elif case.level:
+        SubElement(element, "system-out").text = case.text
+    return _xml(tostring(element, encoding="unicode"))
+
+
+def _suite(report: Report, title: str, sentence: str) -> tuple[str, str]:
+    counts = f'tests="{report.counts.total() + bool(sentence)}" failures="{report.counts["error"]}"'
+    suite = f'<testsuites {counts}>\n<testsuite name={quoteattr(title)} {counts} errors="0" skipped="0">'
+    last = _xml(f"<testcase classname={quoteattr(title)} name={quoteattr(sentence)}/>") if sentence else ""
+    return _xml(f'<?xml version="1.0" encoding="UTF-8"?>\n{suite}'), f"{last}</testsuite>\n</testsuites>\n"
+
+
+def _xml(text: str) -> str:
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text) + "\n"
+
+
+def _row(case: Case) -> str:
+    return f"| {' | '.join(markdown_cell('' if cell is None else str(cell)) for cell in case.cells.values())} |\n"
+
+
+def markdown_cell(value: object) -> str:
+    """Return a value as text without markup in Markdown and HTML; an empty text for None."""
+    return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", "" if value is None else " ".join(str(value).split()))
+
+
+def _table(report: Report, title: str, sentence: str) -> tuple[str, str]:
+    head = f"### {markdown_cell(title)}\n" + (f"\n{markdown_cell(sentence)}\n" if sentence else "")
+    if report.columns:
+        rules = ("---:" if column in ("line", "failing") else "---" for column in report.columns)
+        head += f"\n| {' | '.join(report.columns)} |\n| {' | '.join(rules)} |\n"
+    return head, ""
+
+
+_FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[Report, str, str], tuple[str, str]]]] = {
+    "github": (_annotation, _notice),
+    "junit": (_test_case, _suite),
+    "markdown": (_row, _table),
+}
+
+FORMS = tuple(_FORMS)
