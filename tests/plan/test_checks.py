@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import xml.etree.ElementTree as ET
@@ -153,6 +154,44 @@ def test_a_failing_check_its_files_its_trend_and_its_repair(service: RunningServ
     assert out == ""
 
 
+def test_odd_values_in_results_and_reports(service: RunningService) -> None:
+    _, create = make(service, "odd", [{"slug": "code", "type": "text"}, {"slug": "price", "type": "currency"}])
+    huge, markup = create({"code": "x" * 100_000}), create({"code": "a|b <c> \x02 \N{SNOWMAN}\n]]> %"})
+    create({"price": {"currency": "EUR", "amount": 5.0}})
+    write(
+        "- {name: codes, object: odd, matches: &y {attribute: code, pattern: y}}\n"
+        "- {name: 'codes | too', object: odd, matches: *y, severity: warn, message: 'a|b %, \N{SNOWMAN}'}\n"
+        "- {name: prices, object: odd, in: {attribute: price, values: [5 EUR]}}\n"
+        "- {name: none, object: odd, sql: SELECT 1 WHERE 0}\n"
+    )
+    first, second, *others = check("--report", "junit=a.xml", "--report", "markdown=a.md", "--report", "github=a.txt").exits(11).json()
+    assert (first["ids"], second["ids"], [each["failing"] for each in others]) == ([huge, markup], [huge, markup], [0, 0])
+    assert len(first["message"]) < 200
+    cases = ET.parse("a.xml").getroot().findall(".//testcase")
+    assert [(case.get("name"), case.get("line"), len(case)) for case in cases] == [
+        ("codes", "2", 1), ("codes | too", "3", 1), ("prices", "4", 0), ("none", "5", 0),
+    ]  # fmt: skip
+    rows = [line for line in Path("a.md").read_text().splitlines() if line.startswith("| ")][1:]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7] * 5
+    assert [line.split("::")[1] for line in Path("a.txt").read_text().splitlines()] == [
+        "error file=checks/all.yaml,line=2,title=codes",
+        "warning file=checks/all.yaml,line=3,title=codes | too",
+    ]
+    with Path(first["file"]).open(newline="") as file:
+        assert {row["id"]: len(row["problem"]) < 200 for row in csv.DictReader(file)} == {huge: True, markup: True}
+
+
+def test_parts_compare_however_they_are_spelled(service: RunningService) -> None:
+    _, create = make(service, "spelled", [{"slug": "person", "type": "name"}])
+    ids = [create({"person": name}) for name in ({"first": "Ada", "last": "L"}, {"last": "X", "first": "ADA"}, {"first": "Bo"})]
+    write(
+        "- {name: first, object: spelled, unique: [person.firstName]}\n"
+        "- {name: order, object: spelled, matches: {attribute: person, pattern: 'Ada L|ADA X|Bo'}}\n"
+        "- {name: last, object: spelled, not_empty: [person.last]}\n"
+    )
+    assert [each["ids"] for each in check().exits(11).json()] == [ids[:2], [], ids[2:]]
+
+
 @pytest.mark.parametrize("damage", ["[]", "{", '{"a": 1}', '{"a": ["x"]}'])
 def test_a_damaged_trend_begins_anew(damage: str) -> None:
     write("- {name: a, sql: SELECT 1 WHERE 0}\n")
@@ -199,6 +238,11 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
     ("rule", "code", "said"),
     [
         ("object: people, unique: [emial]", 2, "line 2: people has no attribute 'emial'"),
+        ("object: people, unique: [name.frist]", 2, "line 2: name has no part 'frist'"),
+        ("object: people, not_empty: [email.domain]", 2, "line 2: email has no part 'domain'"),
+        ("object: people, unique: [phone]", 2, "line 2: people has no attribute 'phone'"),
+        ("object: people, filter: phone isEmpty", 2, "line 2: unknown attribute 'phone' in a filter"),
+        ("object: people, filter: score~5", 9, "line 2: the filter on 'score' with contains"),
         ("object: people, references: [email]", 2, "line 2: email is no reference"),
         ("object: people, filter: emial=x", 2, "line 2: "),
         ("object: people, filter: status=cutsomer", 2, "line 2: 'cutsomer' is no option of status ("),
@@ -211,7 +255,7 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
     ],
 )
 def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, said: str) -> None:
-    run_crmctl("mirror", "sync", "people", "companies").ok()
+    run_crmctl("mirror", "sync", "people", "companies", "--exclude", "people.phone").ok()
     write(f"- {{name: a, {rule}}}\n")
     refused = check("--no-sync").exits(code)
     assert said in refused.error()["message"], refused.err
@@ -224,14 +268,16 @@ def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, 
         (("--select", "b"), "there is no check 'b'"),
         (("--report", "junit"), "--report must be KIND=FILE, not 'junit'"),
         (("--report", "junt=x"), "--report must be KIND=FILE, not 'junt=x'"),
-        (("--report", "junit=absent/x"), "cannot write absent/x: no such file or directory"),
-        (("--report", "junit=checks"), "cannot write checks: is a directory"),
+        (("--report", "junit=absent/x"), "cannot write absent/x: there is no directory"),
+        (("--report", "junit=checks"), "cannot write checks: it is a directory"),
         (("--ping", "nowhere"), "--ping 'nowhere' is no web address"),
     ],
 )
-def test_bad_options(options: tuple[str, ...], said: str) -> None:
+def test_bad_options(options: tuple[str, ...], said: str, service: RunningService) -> None:
     write("- {name: a, sql: SELECT 1 WHERE 0}\n")
+    before = len(service.log)
     assert said in check(*options).exits(2).error()["message"]
+    assert len(service.log) == before
 
 
 def test_without_a_mirror_no_sync_is_refused() -> None:

@@ -186,23 +186,27 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
 
     Raises the error that would prevent the import, after the report.
     """
-    from crmctl.plan.check_reports import FORMS, FindingReport
+    from crmctl.plan.ci_reports import FORMS, Report, error_finding, finding_case
     from crmctl.plan.dry_run import preview_import
 
     check_choice("--report", form, FORMS)
     if option := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
         raise UsageError(f"--report and --{option} exclude each other", hint="leave one of them out")
-    with FindingReport(form, request.file) as report:
-        failure: CrmctlError | None = None
+    file, failure = "stdin" if request.file == "-" else request.file, None
+    with Report(form) as report:
+
+        def hear(finding: Finding) -> None:
+            report.add(finding_case(file, finding))
+
         try:
-            preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime, report.add)), request)
+            preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime, hear)), request)
             failure, sentence = preview.error, describe(preview).replace("\n", "; ")
-            if failure is not None and not report.errors:
-                report.add_error(failure)
+            if failure is not None and not report.counts["error"]:
+                hear(error_finding(failure))
         except CrmctlError as error:
             failure, sentence = error, "the file was not checked"
-            report.add_error(error)
-        for piece in report.text(f"{report.file} into {request.object}", sentence):
+            hear(error_finding(error))
+        for piece in report.text(f"{file} into {request.object}", sentence):
             runtime.streams.write_out(piece)
     if failure is not None:
         failure.details = None

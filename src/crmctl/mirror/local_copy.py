@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
@@ -205,7 +205,7 @@ class MirroredLists:
 
     def _numbers(self, object_id: str, conditions: Sequence[Condition], sort: str, is_descending: bool) -> array[int]:
         attributes = {attribute.slug: attribute for attribute in self._copy.attributes(object_id)} if conditions else {}
-        tests = [_test(attributes, condition) for condition in conditions]
+        tests = [condition_test(attributes, condition) for condition in conditions]
 
         def admits(record: Record) -> bool:
             return all(test(record) for test in tests)
@@ -213,7 +213,7 @@ class MirroredLists:
         return self._copy.numbers(object_id, sort, is_descending=is_descending, admits=admits if tests else None)
 
 
-def _test(attributes: dict[str, Attribute], condition: Condition) -> Callable[[Record], bool]:
+def condition_test(attributes: Mapping[str, Attribute], condition: Condition) -> Callable[[Record], bool]:
     """Return a test of one condition. Raises RejectedError for an attribute the object does not have."""
     slug = condition.slug
     if slug in attributes:

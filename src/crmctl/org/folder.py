@@ -253,8 +253,8 @@ class OrgFolder:
                 refuse(name, reason(error))
             if isinstance(content, list) is not is_list:
                 refuse(name, "must be a list" if is_list else "must be one entry")
-            for entry, line in zip(content, lines, strict=True) if is_list else [(content, 1)]:
-                place = f"{name}:{line}"
+            for number, entry in enumerate(content if is_list else [content]):
+                place = f"{name}:{lines[number,] if is_list else 1}"
                 if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
                     refuse(place, f"an entry has no {key}")
                 if problem := _entry_problem(section, entry):

@@ -1,29 +1,37 @@
-"""Data checks: their files, and their evaluation on the mirror."""
+"""Data checks: their files, their evaluation on the mirror, their outcomes and trend."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.query.clauses import FilterReader
-from crmctl.client.query.record_filter import Admits, QueryContext
-from crmctl.errors import NotFoundError, UsageError, reason
-from crmctl.mirror.local_copy import LocalCopy
+from crmctl.client.query.clauses import FilterReader, parts_of, plain_part
+from crmctl.client.query.record_filter import QueryContext
+from crmctl.config.settings import write_private
+from crmctl.errors import CrmctlError, NotFoundError, UsageError, reason
+from crmctl.files.whole_files import whole_file
+from crmctl.mirror.local_copy import LocalCopy, condition_test
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
-from crmctl.models.field_paths import value_at
+from crmctl.models import jsontext
+from crmctl.models.findings import shorten
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.values import yaml_text
-from crmctl.values.conditions import keys_of, value_test
+from crmctl.values.composites import knows_part, learn_form, split_target, unknown_part
+from crmctl.values.conditions import elements_of, keys_of, text_of
+from crmctl.values.folded_text import fold
 from crmctl.values.moments import seconds_of
 
 _SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
@@ -44,32 +52,23 @@ class DataCheck:
     message: str | None = None
     max: int = 0
 
-    @property
-    def place(self) -> str:
-        return self.places[self.kind]
+
+SHOWN = 20
+"""Ids of failing records in the output; the CSV has all."""
 
 
-@dataclass
-class Outcome:
-    """The result of a check: the failing records, or rows without an id."""
+class Failure(NamedTuple):
+    """A record that fails a check, or a row without an id, and why."""
 
-    check: DataCheck
-    failures: list[tuple[str | None, str]] = field(default_factory=list)
-    """Id of the record, and why it fails."""
-
-    @property
-    def status(self) -> str:
-        if len(self.failures) <= self.check.max:
-            return "passed"
-        return "failed" if self.check.severity == "error" else "warned"
+    record_id: str | None
+    problem: str
 
 
 def read_checks(folder: Path) -> list[DataCheck]:
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder} with checks", hint="crmctl check --suggest proposes some")
     checks = [check for path in sorted(folder.glob("*.y*ml")) for check in _read_file(path)]
     if not checks:
-        raise UsageError(f"{folder} holds no checks", hint="crmctl check --suggest proposes some")
+        problem = f"{folder} holds no checks" if folder.is_dir() else f"there is no folder {folder} with checks"
+        raise UsageError(problem, hint="crmctl check --suggest proposes some")
     places: dict[str, str] = {}
     for check in checks:
         if check.name in places:
@@ -79,41 +78,37 @@ def read_checks(folder: Path) -> list[DataCheck]:
 
 
 def _read_file(path: Path) -> Iterator[DataCheck]:
-    import yaml
-
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        document, root = yaml_text.loads(text), cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))
+        document, lines = yaml_text.loads_with_lines(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {reason(error)}", code="bad_check_file") from error
     if not isinstance(document, dict) or list(document) != ["checks"] or not isinstance(document["checks"], list):
         raise _wrong(f"{path}, line 1", "the file must hold one list: checks:")
-    for entry, node in zip(document["checks"], root.value[0][1].value, strict=True):
-        place = f"{path}, line {node.start_mark.line + 1}"
+    for number, entry in enumerate(document["checks"]):
+        first = lines["checks", number]
         if not isinstance(entry, dict):
-            raise _wrong(place, "a check is an object with a name")
-        yield _read_check(entry, place, {key.value: f"{path}, line {key.start_mark.line + 1}" for key, _ in node.value})
+            raise _wrong(f"{path}, line {first}", "a check is an object with a name")
+        places = {name: f"{path}, line {lines['checks', number, name]}" for name in entry}
+        yield _read_check(entry, f"{path}, line {first}", places)
 
 
 def _read_check(entry: Json, place: str, places: Mapping[str, str]) -> DataCheck:
     """Return the check of an entry at `place`, whose keys are at `places`. Raises UsageError."""
-    names = (*FIELDS, *RULES)
-    if unknown := next((name for name in entry if name not in names), None):
-        raise _wrong(places[unknown], f"unknown key {unknown!r}", suggestion(unknown, names, f"keys: {', '.join(names)}"))
-    kinds = [name for name in entry if name in RULES]
+    if unknown := next((name for name in entry if name not in KEYS), None):
+        raise _wrong(places[unknown], f"unknown key {unknown!r}", suggestion(unknown, KEYS, f"keys: {', '.join(KEYS)}"))
+    kinds = [name for name in entry if name in KINDS]
     if len(kinds) != 1:
-        raise _wrong(places[kinds[1]] if kinds else place, f"a check needs exactly one of: {', '.join(RULES)}")
+        raise _wrong(places[kinds[1]] if kinds else place, f"a check needs exactly one of: {', '.join(KINDS)}")
     for name in ("name",) if kinds == ["sql"] else ("name", "object"):
         if name not in entry:
             raise _wrong(place, f"{name} is missing")
     for name, value in entry.items():
-        form, fits = FIELDS[name] if name in FIELDS else RULES[name].value
         try:
-            if not fits(value):
-                raise _wrong(places[name], f"{name} must be {form}, not {value!r}")
+            if not KEYS[name].fits(value):
+                raise _wrong(places[name], f"{name} must be {KEYS[name].form}, not {value!r}")
         except re.error as error:
             raise _wrong(places[name], f"{name} has a pattern that is no regular expression: {error}") from error
-    fields = {name: value for name, value in entry.items() if name in FIELDS}
+    fields = {name: value for name, value in entry.items() if name not in KINDS}
     return DataCheck(places, kind=kinds[0], rule=entry[kinds[0]], **fields)
 
 
@@ -121,48 +116,147 @@ def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
     return UsageError(f"{place}: {problem}", hint=hint, code="bad_check_file")
 
 
-class MirroredObject:
-    """An object in the mirror with its attributes."""
+@dataclass(frozen=True)
+class Column:
+    """An attribute of the mirrored records, or a part of one. `attribute` is what its values compare as."""
 
-    def __init__(self, copy: LocalCopy, check: DataCheck) -> None:
+    name: str
+    attribute: Attribute
+    values: Callable[[Record], list[Any]]
+
+    def texts(self, record: Record) -> list[str]:
+        """Return the values as patterns see them: the items of a list, none if it is empty."""
+        return [text for value in self.values(record) if (text := text_of(self.attribute, _canonical(value)))]
+
+    def keys(self, record: Record) -> list[str]:
+        return keys_of(self.attribute, self.values(record))
+
+
+def _canonical(value: Any) -> Any:
+    """Return a value with numbers in their only spelling: 12.0 as 12."""
+    if isinstance(value, Mapping):
+        return {part: _canonical(inner) for part, inner in value.items()}
+    return canonical_number(value) if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else value
+
+
+class CheckedData:
+    """The data of one check: the mirror, and in it the object with its attributes. `seconds` limits a query in SQL."""
+
+    def __init__(self, copy: LocalCopy, context: BulkContext, name: str | None, seconds: float | None = None) -> None:
         """Raises NotFoundError if the mirror does not have the object."""
-        states = {name: state for state in copy.states() if state.syncs for name in (state.slug, state.object_id)}
-        if check.object not in states:
-            hint = suggestion(check.object or "", states, f"crmctl mirror sync {check.object} adds it")
-            raise NotFoundError(f"{check.places['object']}: {check.object} is not in the mirror", hint=hint)
-        state = states[check.object]
-        self.copy, self.check, self.slug, self.object_id = copy, check, state.slug, state.object_id
-        self.attributes = {attribute.slug: attribute for attribute in copy.attributes(state.object_id)}
-        self._excluded = state.excluded
+        self.copy, self.context, self.seconds = copy, context, seconds
+        self.slug, self.object_id, self.attributes = "", "", dict[str, Attribute]()
+        if name is None:
+            return  # a query in SQL needs no object
+        states = {key: state for state in copy.states() if state.syncs for key in (state.slug, state.object_id)}
+        if name not in states:
+            raise NotFoundError(f"{name} is not in the mirror", hint=suggestion(name, states, f"crmctl mirror sync {name} adds it"))
+        self.slug, self.object_id, excluded = states[name].slug, states[name].object_id, states[name].excluded
+        attributes = copy.attributes(self.object_id)
+        self.attributes = {attribute.slug: attribute for attribute in attributes if attribute.slug not in excluded}
 
-    def attribute(self, name: str) -> Attribute:
+    def column(self, name: str) -> Column:
         """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
-        slug = name.partition(".")[0]
-        if slug not in self.attributes or slug in self._excluded:
-            mirrored = [slug for slug in self.attributes if slug not in self._excluded]
-            raise _wrong(
-                self.check.place, f"{self.slug} has no attribute {slug!r}", suggestion(slug, mirrored, f"it has {', '.join(mirrored)}")
-            )
-        return self.attributes[slug]
+        slug, part = split_target(name, self.attributes)
+        if slug not in self.attributes:
+            hint = suggestion(slug, self.attributes, f"it has {', '.join(self.attributes)}")
+            raise UsageError(f"{self.slug} has no attribute {slug!r}", hint=hint, code="unknown_attribute")
+        attribute = self.attributes[slug]
+        if part is None:
+            return Column(name, attribute, lambda record: elements_of(record.data.get(slug)))
+        form = learn_form(attribute, [{slug: record.data.get(slug)} for record in self.records()])
+        if not knows_part(attribute, part, form):
+            raise unknown_part(attribute, part, form)
+        return Column(name, plain_part(attribute, part, name), lambda record: parts_of(attribute, record.data.get(slug), part))
 
     def records(self) -> Iterator[Record]:
         for page in self.copy.pages(self.object_id):
             yield from page
 
 
-Found = Iterator[tuple[str | None, str]]
+Found = Iterator[Failure]
 
 
-Value = tuple[str, Callable[[Any], bool]]
-"""The value of a key in a check: its form in words, and whether a value has it."""
+def _not_empty(data: CheckedData, names: Sequence[str]) -> Found:
+    columns = [data.column(name) for name in names]
+    for record in data.records():
+        if empty := [column.name for column in columns if not column.texts(record)]:
+            yield Failure(record.id, f"{', '.join(empty)} is empty")
 
 
-@dataclass(frozen=True)
-class CheckKind:
-    """A kind of check: the value of its key, and a search that yields what fails."""
+def _unique(data: CheckedData, names: Sequence[str]) -> Found:
+    columns = [data.column(name) for name in names]
 
-    value: Value
-    find: Callable[[MirroredObject, Any, BulkContext], Found]
+    def key(record: Record) -> tuple[str, ...]:
+        return tuple("\0".join(sorted(column.keys(record))) for column in columns)
+
+    counts = Counter(map(key, data.records()))
+    for record in data.records():
+        if counts[values := key(record)] > 1 and all(values):
+            yield Failure(record.id, f"{', '.join(names)} is shared")
+
+
+def _outside(column: Column, records: Iterator[Record], fits: Callable[[str], object]) -> Found:
+    for record in records:
+        if other := next((text for text in column.texts(record) if not fits(text)), None):
+            yield Failure(record.id, f"{column.name} is {shorten(other)!r}")
+
+
+def _matches(data: CheckedData, rule: Json) -> Found:
+    return _outside(data.column(rule["attribute"]), data.records(), re.compile(rule["pattern"]).fullmatch)
+
+
+def _in(data: CheckedData, rule: Json) -> Found:
+    column = data.column(rule["attribute"])
+    return _outside(column, data.records(), {text_of(column.attribute, _canonical(value)) for value in rule["values"]}.__contains__)
+
+
+def _references(data: CheckedData, names: Sequence[str]) -> Found:
+    targets = []
+    for column in map(data.column, names):
+        target = column.attribute.target_object_id
+        if target is None:
+            raise UsageError(f"{column.name} is no reference")
+        if data.copy.state(target) is None:
+            raise NotFoundError(f"the mirror lacks the object that {column.name} refers to", hint="crmctl mirror sync OBJECT")
+        targets.append((column, set(map(fold, data.copy.ids(target)))))
+    for record in data.records():
+        if missing := [f"{column.name} refers to {key}" for column, ids in targets for key in column.keys(record) if key not in ids]:
+            yield Failure(record.id, f"{missing[0]}, which does not exist")
+
+
+def _fresh(data: CheckedData, rule: str) -> Found:
+    newest = max((seconds_of(record.updated_at or record.created_at) or 0 for record in data.records()), default=0)
+    if data.context.clock.now() - newest > int(rule[:-1]) * _UNITS[rule[-1]]:
+        yield Failure(None, f"no record of {data.slug} has changed for {rule}")
+
+
+def _filter(data: CheckedData, rule: str | list[str]) -> Found:
+    context, conditions = data.context, [rule] if isinstance(rule, str) else rule
+    note = context.listener.note
+    reader = FilterReader(QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note, strict=True), data.slug)
+    reader.attributes = data.attributes
+    record_filter = reader.read(conditions).without_choices()
+    tests = [condition_test(data.attributes, condition) for condition in record_filter.conditions]
+    tests += [bound.admits for bound in record_filter.bounds] + [local.admits for local in record_filter.local_conditions]
+    for record in () if record_filter.is_impossible else data.records():
+        if all(test(record) for test in tests):
+            yield Failure(record.id, f"matches {', '.join(conditions)}")
+
+
+def _sql(data: CheckedData, statement: str) -> Found:
+    for row in ask(data.copy.path, statement, {}, data.context.clock, data.seconds):
+        record_id = row.get("id")
+        shown = ", ".join(f"{name}={shorten(value)}" for name, value in row.items() if name != "id")
+        yield Failure(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
+
+
+class CheckKey(NamedTuple):
+    """A key of a check: the form of its value in words, and whether a value has it. A kind of check also finds what fails."""
+
+    form: str
+    fits: Callable[[Any], bool]
+    find: Callable[[CheckedData, Any], Found] | None = None
 
 
 def _is_text(value: Any) -> bool:
@@ -184,135 +278,63 @@ def _is_choice(value: Any) -> bool:
     return is_form and isinstance(value["values"], list) and bool(value["values"])
 
 
-TEXT: Value = ("a text", _is_text)
-NAMES: Value = ("a list of attributes: [email]", _are_texts)
-FIELDS: dict[str, Value] = {
-    **dict.fromkeys(("name", "object", "owner", "message"), TEXT),
-    "severity": ("error or warn", lambda value: value in ("error", "warn")),
-    "max": ("a whole number from 0", lambda value: type(value) is int and value >= 0),
+_NAMES = ("a list of attributes: [email]", _are_texts)
+KEYS: dict[str, CheckKey] = {
+    **dict.fromkeys(("name", "object", "owner", "message"), CheckKey("a text", _is_text)),
+    "severity": CheckKey("error or warn", lambda value: value in ("error", "warn")),
+    "max": CheckKey("a whole number from 0", lambda value: type(value) is int and value >= 0),
+    "not_empty": CheckKey(*_NAMES, _not_empty),
+    "unique": CheckKey(*_NAMES, _unique),
+    "matches": CheckKey("{attribute: SLUG, pattern: REGEX}", _is_pattern, _matches),
+    "in": CheckKey("{attribute: SLUG, values: [...]}", _is_choice, _in),
+    "references": CheckKey(*_NAMES, _references),
+    "fresh": CheckKey("a duration such as 2d or 12h", lambda value: _is_text(value) and bool(_SPAN.fullmatch(value)), _fresh),
+    "filter": CheckKey("a condition or a list of conditions", lambda value: _is_text(value) or _are_texts(value), _filter),
+    "sql": CheckKey("a SELECT", _is_text, _sql),
 }
-"""The keys of a check besides the one of its kind."""
+KINDS = {name: key.find for name, key in KEYS.items() if key.find is not None}
+"""The searches of the kinds; a check has exactly one of these keys."""
 
 
-def values_of(name: str, record: Record) -> list[Any]:
-    """Return the values of an attribute or part: the items of a list, none if it is empty."""
-    value = value_at(record.data, tuple(name.split(".")))
-    items = value if isinstance(value, list) else [value]
-    return [item for item in items if not _is_empty(item)]
+@dataclass
+class Outcome:
+    """The result of a check. `trend` holds the numbers of failures of the last runs, `file` the failing records of its object."""
 
+    check: DataCheck
+    failures: Sequence[Failure]
+    trend: Sequence[int] = ()
+    file: Path | None = None
 
-def _is_empty(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_empty, value.values()))
-    return value is None or value == "" or value == []
+    @property
+    def status(self) -> str:
+        if len(self.failures) <= self.check.max:
+            return "passed"
+        return "failed" if self.check.severity == "error" else "warned"
 
+    @property
+    def text(self) -> str | None:
+        """What failed in one sentence: the check's own message, then the first failure; None if it passed."""
+        if self.status == "passed":
+            return None
+        failing = f"{len(self.failures):,} failing, for example {self.failures[0].problem}"
+        return f"{self.check.message}: {failing}" if self.check.message else failing
 
-def _text(value: Any) -> str:
-    """Return a value as its patterns see it: a composite's parts joined by blanks, 12.0 as 12."""
-    if isinstance(value, dict):
-        return " ".join(_text(part) for part in value.values() if not _is_empty(part))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return canonical_number(value) if isinstance(value, int | float | Decimal) else str(value)
-
-
-def _not_empty(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
-    for name in names:
-        held.attribute(name)
-    for record in held.records():
-        if empty := [name for name in names if not values_of(name, record)]:
-            yield record.id, f"{', '.join(empty)} is empty"
-
-
-def _unique(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
-    attributes = {name: held.attribute(name) for name in names}
-    first: dict[tuple[str, ...], str] = {}
-    seen: set[str] = set()
-    for record in held.records():
-        values = {name: values_of(name, record) for name in names}
-        if not all(values.values()):
-            continue
-        parts = [
-            _text(values[name]).casefold() if "." in name else "\0".join(sorted(keys_of(attributes[name], record.data.get(name))))
-            for name in names
-        ]
-        other = first.setdefault(tuple(parts), record.id)
-        if other != record.id:
-            shown = f"{', '.join(names)} is shared"
-            if other not in seen:
-                seen.add(other)
-                yield other, shown
-            yield record.id, shown
-
-
-def _outside(held: MirroredObject, name: str, fits: Callable[[str], object]) -> Found:
-    held.attribute(name)
-    for record in held.records():
-        if other := [text for text in map(_text, values_of(name, record)) if not fits(text)]:
-            yield record.id, f"{name} is {other[0]!r}"
-
-
-def _matches(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
-    return _outside(held, rule["attribute"], re.compile(rule["pattern"]).fullmatch)
-
-
-def _in(held: MirroredObject, rule: Json, _context: BulkContext) -> Found:
-    return _outside(held, rule["attribute"], set(map(_text, rule["values"])).__contains__)
-
-
-def _references(held: MirroredObject, names: Sequence[str], _context: BulkContext) -> Found:
-    targets = {}
-    for name in names:
-        target = (held.attribute(name).config or {}).get("allowed_object_id")
-        if held.attribute(name).type != AttributeType.REFERENCE or not isinstance(target, str):
-            raise _wrong(held.check.place, f"{name} is no reference")
-        if held.copy.state(target) is None:
-            raise NotFoundError(f"{held.check.place}: the mirror lacks the object that {name} refers to", hint="crmctl mirror sync OBJECT")
-        targets[name] = {record_id.lower() for record_id in held.copy.ids(target)}
-    for record in held.records():
-        for name, ids in targets.items():
-            keys = [key for key in keys_of(held.attribute(name), record.data.get(name)) if key.lower() not in ids]
-            if keys:
-                yield record.id, f"{name} refers to {keys[0]}, which does not exist"
-
-
-def _fresh(held: MirroredObject, rule: str, context: BulkContext) -> Found:
-    newest = max((seconds_of(record.updated_at) or 0 for record in held.records()), default=0)
-    if context.clock.now() - newest > int(rule[:-1]) * _UNITS[rule[-1]]:
-        yield None, f"no record of {held.slug} has changed for {rule}"
-
-
-def _filter(held: MirroredObject, rule: str | list[str], context: BulkContext) -> Found:
-    def tell(text: str) -> None:
-        context.listener.note(f"{held.check.place}: {text}")
-
-    query_context = QueryContext(context.crm, context.directory, context.clock.now(), warn=tell, tell=tell, strict=True)
-    try:
-        record_filter = FilterReader(query_context, held.slug).read([rule] if isinstance(rule, str) else rule)
-    except UsageError as error:
-        raise _wrong(held.check.place, error.message, error.hint) from error
-    tests = [
-        (condition.slug, value_test(held.attribute(condition.slug), condition.operator, condition.value))
-        for condition in record_filter.conditions
-    ]
-    further: list[Admits] = [*(choice.admits for choice in record_filter.choices), *(bound.admits for bound in record_filter.bounds)]
-    further += [condition.admits for condition in record_filter.local_conditions]
-    for record in () if record_filter.is_impossible else held.records():
-        if all(test(record.data.get(slug)) for slug, test in tests) and all(admits(record) for admits in further):
-            yield record.id, f"matches {rule if isinstance(rule, str) else ', '.join(rule)}"
-
-
-RULES: dict[str, CheckKind] = {
-    "not_empty": CheckKind(NAMES, _not_empty),
-    "unique": CheckKind(NAMES, _unique),
-    "matches": CheckKind(("{attribute: SLUG, pattern: REGEX}", _is_pattern), _matches),
-    "in": CheckKind(("{attribute: SLUG, values: [...]}", _is_choice), _in),
-    "references": CheckKind(NAMES, _references),
-    "fresh": CheckKind(("a duration such as 2d or 12h", lambda value: _is_text(value) and bool(_SPAN.fullmatch(value))), _fresh),
-    "filter": CheckKind(("a condition or a list of conditions", lambda value: _is_text(value) or _are_texts(value)), _filter),
-    "sql": CheckKind(("a SELECT", _is_text), lambda *_: iter(())),
-}
-"""The kinds of checks by their key in the file."""
+    def to_document(self) -> Json:
+        check = self.check
+        return {
+            "name": check.name,
+            "object": check.object,
+            "kind": check.kind,
+            "severity": check.severity,
+            "status": self.status,
+            "failing": len(self.failures),
+            "max": check.max,
+            "owner": check.owner,
+            "message": self.text,
+            "ids": [failure.record_id for failure in self.failures[:SHOWN] if failure.record_id is not None],
+            "file": None if self.file is None else str(self.file),
+            "trend": list(self.trend),
+        }
 
 
 @contextmanager
@@ -328,57 +350,80 @@ def open_mirror(context: BulkContext, *, sync: bool) -> Iterator[LocalCopy]:
 
 
 def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck], seconds: float | None) -> list[Outcome]:
-    """Evaluate the checks on the mirror. Raises UsageError and NotFoundError for what a check cannot use."""
-    return [Outcome(check, list(_find(copy, check, context, seconds))) for check in checks]
-
-
-def _find(copy: LocalCopy, check: DataCheck, context: BulkContext, seconds: float | None) -> Found:
-    if check.kind != "sql":
-        yield from RULES[check.kind].find(MirroredObject(copy, check), check.rule, context)
-        return
-    if check.object:
-        MirroredObject(copy, check)  # the object of the file of failing records
-    try:
-        for row in ask(copy.path, check.rule, {}, context.clock, seconds):
-            record_id = row.get("id")
-            shown = ", ".join(f"{name}={value}" for name, value in row.items() if name != "id")
-            yield (record_id if isinstance(record_id, str) and check.object else None), shown or "the query returns this row"
-    except UsageError as error:
-        raise _wrong(check.place, error.message, error.hint) from error
+    """Evaluate the checks on the mirror. Errors name the line in the file."""
+    outcomes = []
+    for check in checks:
+        key = "object"
+        try:
+            data = CheckedData(copy, context, check.object, seconds)
+            key = check.kind
+            outcomes.append(Outcome(check, list(KINDS[key](data, check.rule))))
+        except CrmctlError as error:
+            error.message = f"{check.places[key]}: {error.message}"
+            raise
+    return outcomes
 
 
 LEAST = 20
 """Records from which --suggest trusts the data."""
 
 
-def suggest_checks(copy: LocalCopy) -> list[Json]:
+def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
     """Propose checks from the schema and the data."""
     proposals: dict[str, Json] = {}
-    for state in copy.states():
-        mirrored = MirroredObject(copy, DataCheck({}, "", "", None, object=state.slug))
-        records = list(mirrored.records())
-        for slug, attribute in mirrored.attributes.items():
-            if slug in state.excluded:
-                continue
-            filled = sum(bool(values_of(slug, record)) for record in records)
+    for data in [CheckedData(copy, context, state.slug) for state in copy.states() if state.syncs]:
+        records = list(data.records())
+        for slug, attribute in data.attributes.items():
+            filled = sum(map(bool, map(data.column(slug).texts, records)))
+            identifies = attribute.type in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER) and filled >= LEAST
             rules: Json = {}
-            if attribute.is_required or (len(records) >= LEAST and filled == len(records)):
+            if attribute.is_required or filled == len(records) >= LEAST:
                 rules["not_empty"] = [slug]
-            if attribute.is_unique or (filled >= LEAST and _is_key(attribute, records)):
+            if attribute.is_unique or (identifies and not any(_unique(data, [slug]))):
                 rules["unique"] = [slug]
             if attribute.type == AttributeType.REFERENCE:
                 rules["references"] = [slug]
             if attribute.type == AttributeType.SELECT and attribute.options:
-                rules["in"] = {"attribute": slug, "values": list(attribute.options)}
+                rules["in"] = {"attribute": slug, "values": attribute.options}
             for kind, rule in rules.items():
-                name = f"{state.slug}-{slug}-{kind}".replace("_", "-")
+                name = f"{data.slug}-{slug}-{kind}".replace("_", "-")
                 name += f"-{len(proposals) + 1}" if name in proposals else ""
-                proposals[name] = {"name": name, "object": state.slug, kind: rule}
+                proposals[name] = {"name": name, "object": data.slug, kind: rule}
     return list(proposals.values())
 
 
-def _is_key(attribute: Attribute, records: Sequence[Record]) -> bool:
-    if attribute.type not in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER):
-        return False
-    keys = [tuple(keys_of(attribute, record.data.get(attribute.slug))) for record in records if values_of(attribute.slug, record)]
-    return len(set(keys)) == len(keys)
+RUNS = 30
+
+
+def keep_outcomes(context: BulkContext, folder: Path, outcomes: Sequence[Outcome]) -> None:
+    """Add a run of the checks in a folder to their trend, and write the failing records of each object to a CSV."""
+    digest = hashlib.sha256(f"{context.profile} {context.origin} {folder.resolve()}".encode()).hexdigest()[:12]
+    place = context.state / "checks" / digest
+    trend = place / "runs.json"
+    try:
+        runs = {name: [int(number) for number in numbers] for name, numbers in jsontext.loads(trend.read_text("utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        runs = {}  # no run yet, or a damaged file
+    for outcome in outcomes:
+        outcome.trend = runs[outcome.check.name] = [*runs.get(outcome.check.name, []), len(outcome.failures)][-RUNS:]
+    write_private(trend, jsontext.dumps(runs))
+    for old in place.glob("*.csv"):
+        old.unlink()
+    rows: dict[Path, dict[str, tuple[str, str, str]]] = defaultdict(dict)
+    for outcome in outcomes:
+        for record_id, problem in outcome.failures if outcome.status != "passed" else ():
+            if record_id is not None:
+                outcome.file = place / f"{outcome.check.object}.csv"
+                rows[outcome.file].setdefault(record_id, (record_id, outcome.check.name, problem))
+    for path, lines in rows.items():
+        with whole_file(path, errors="backslashreplace", mode=0o600) as file:
+            csv.writer(file).writerows([("id", "check", "problem"), *lines.values()])
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def trend_text(numbers: Sequence[int]) -> str:
+    """Return `▁▁▃█` for the failures of the last runs."""
+    most = max(numbers, default=0)
+    return "".join(_BARS[0] if not number else _BARS[max(1, round(number * 7 / most))] for number in numbers)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
 _NAME = (
-    "title prefix full fullName full_name first firstName first_name given "
+    "amount number title prefix full fullName full_name first firstName first_name given "
     "middle middleName middle_name last lastName last_name family suffix"
 )
 _ADDRESS = "name line1 street address line2 street2 city state region postalCode postal_code zip country countryCode country_code"
@@ -53,7 +53,7 @@ def word_patterns(text: str, quote: Callable[[str], str]) -> list[tuple[str, str
 
 
 def name_text(parts: Mapping[str, str | None]) -> str:
-    """Return a name as one text, its parts in the order people write them."""
+    """Return a name, money or a phone number as one text, its parts in the order people write them."""
     return _joined(parts, _NAME, " ")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -15,6 +15,9 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES, typed
 from crmctl.values.composites import part_value
+
+Path = tuple[str | int, ...]
+"""The keys and positions that lead to a value."""
 
 
 def loads(text: str) -> Any:
@@ -29,13 +32,19 @@ def loads(text: str) -> Any:
     return value
 
 
-def loads_with_lines(text: str) -> tuple[Any, list[int]]:
-    """Parse YAML like `loads`; return also the lines of the items if it is a list."""
+def loads_with_lines(text: str) -> tuple[Any, dict[Path, int]]:
+    """Parse YAML like `loads`; return also the line of every key and item, by its path."""
     import yaml
 
-    value = loads(text)
-    node: Any = yaml.compose(text, Loader=yaml.SafeLoader) if isinstance(value, list) else None
-    return value, [] if node is None else [item.start_mark.line + 1 for item in node.value]
+    return loads(text), dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader)))
+
+
+def _lines(node: Any, path: Path = ()) -> Iterator[tuple[Path, int]]:
+    for position, item in enumerate(node.value if isinstance(getattr(node, "value", None), list) else ()):
+        key, value = item if isinstance(item, tuple) else (item, item)
+        inner = (*path, key.value if isinstance(item, tuple) else position)
+        yield inner, _line(key)
+        yield from _lines(value, inner)
 
 
 def _check_plain(value: Any, path: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, UsageError
 from crmctl.models.ids import suggestion
+
+if TYPE_CHECKING:
+    from crmctl.plan.checks import Outcome
 
 app = CommandApp()
 
@@ -45,17 +49,16 @@ def check_data(
     """
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.output.views import CHECKS
-    from crmctl.plan.check_reports import CheckHistory, outcome_document, read_targets, trend_text, write_reports
-    from crmctl.plan.checks import open_mirror, read_checks, run_checks, suggest_checks
+    from crmctl.plan.checks import keep_outcomes, open_mirror, read_checks, run_checks, suggest_checks, trend_text
     from crmctl.values.yaml_text import dumps
 
     runtime.start_ping(ping)
     context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:
         with open_mirror(context, sync=not no_sync) as copy:
-            runtime.streams.write_out(dumps({"checks": suggest_checks(copy)}))
+            runtime.streams.write_out(dumps({"checks": suggest_checks(copy, context)}))
         return ExitCode.OK
-    targets, checks = read_targets(reports or []), read_checks(folder)
+    targets, checks = _read_targets(reports or []), read_checks(folder)
     names = [check.name for check in checks]
     if unknown := next((name for name in select or () if name not in names), None):
         raise UsageError(f"there is no check {unknown!r}", hint=suggestion(unknown, names, f"checks: {', '.join(names)}"))
@@ -63,14 +66,46 @@ def check_data(
     chosen = [check for check in checks if not select or check.name in select]
     with open_mirror(context, sync=not no_sync) as copy:
         outcomes = run_checks(copy, context, chosen, runtime.settings.timeout.value)
-    history = CheckHistory(context, folder)
-    trends, files = history.add(outcomes), history.write_failures(outcomes)
-    write_reports(targets, outcomes, runtime.streams.write_out)
+    keep_outcomes(context, folder, outcomes)
+    _write_reports(runtime, targets, outcomes)
     if not any(file == "-" for _, file in targets):
-        rows = [outcome_document(outcome, trends[outcome.check.name], files.get(outcome.check.object or "")) for outcome in outcomes]
+        rows = [outcome.to_document() for outcome in outcomes]
         if runtime.output_format == "table":
             rows = [row | {"trend": trend_text(row["trend"])} for row in rows]
         runtime.emitter.emit_items(rows, CHECKS)
-    for slug, file in files.items():
-        runtime.messages.note(f"failing records of {slug}: {file}; crmctl bulk update {slug} --ids {file} --set ...")
+    for slug, path in {outcome.check.object: outcome.file for outcome in outcomes if outcome.file is not None}.items():
+        runtime.messages.note(f"failing records of {slug}: {path}; crmctl bulk update {slug} --ids {path} --set ...")
     return ExitCode.DIFFERENT if any(outcome.status == "failed" for outcome in outcomes) else ExitCode.OK
+
+
+def _read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return form and file of each `KIND=FILE`. Raises UsageError, also for a file that cannot be written."""
+    from crmctl.files.whole_files import check_place
+    from crmctl.plan.ci_reports import FORMS
+
+    targets = []
+    for text in texts:
+        form, _, file = text.partition("=")
+        if form not in FORMS or not file:
+            hint = suggestion(form, FORMS, f"kinds: {', '.join(FORMS)}; for example --report junit=checks.xml")
+            raise UsageError(f"--report must be KIND=FILE, not {text!r}", hint=hint)
+        if file != "-":
+            check_place(Path(file))
+        targets.append((form, file))
+    return targets
+
+
+def _write_reports(runtime: Runtime, targets: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> None:
+    from crmctl.files.whole_files import whole_file
+    from crmctl.plan.ci_reports import Report, outcome_case
+
+    for form, file in targets:
+        with Report(form) as report:
+            for outcome in outcomes:
+                report.add(outcome_case(outcome))
+            text = "".join(report.text("Data checks"))
+        if file == "-":
+            runtime.streams.write_out(text)
+        else:
+            with whole_file(Path(file)) as stream:
+                stream.write(text)

@@ -46,13 +46,13 @@ def _is_amount(attribute: Attribute, part: str) -> bool:
     return attribute.type == AttributeType.CURRENCY and usual_name(attribute, part) == "amount"
 
 
-def _plain_part(attribute: Attribute, part: str, name: str) -> Attribute:
+def plain_part(attribute: Attribute, part: str, name: str) -> Attribute:
     """Return an attribute whose values compare as those of a part."""
     return Attribute(id="", slug=name, type=AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT, is_list=True)
 
 
 def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCondition:
-    as_plain = _plain_part(attribute, part, clause.target)
+    as_plain = plain_part(attribute, part, clause.target)
     positive = clause.operator.positive
     tests = [value_test(as_plain, positive, value) for value in clause.values]
     is_complement = clause.operator.is_negation
@@ -458,7 +458,7 @@ def list_order(
 
 
 def _key(attribute: Attribute, part: str) -> Callable[[Record], Any]:
-    as_plain = _plain_part(attribute, part, attribute.slug)
+    as_plain = plain_part(attribute, part, attribute.slug)
 
     def key(record: Record) -> Any:
         value = record.data.get(attribute.slug)
