@@ -81,3 +81,13 @@ def test_an_error_names_the_mistake_and_the_way_out(words: str, code: int, messa
 def test_an_inspection_explains_unreadable_rows() -> None:
     Path("odd.csv").write_text("name,email\nAda,ada@acme.com,1815\n", encoding="utf-8")
     assert "warning: line 2: " in run_here("bulk", "inspect", "odd.csv", "-o", "table").ok().err
+
+
+@pytest.mark.parametrize("depth", [300, 900, 960, 5000])
+def test_json_nested_too_deeply_is_a_finding_of_its_row(depth: int) -> None:
+    record = f'{{"email":"deep@acme.com","tags":{"[" * depth}{"]" * depth}}}'
+    Path("deep.jsonl").write_text(f"{record}\n", encoding="utf-8")
+    [finding] = run_here("bulk", "import", "people", "deep.jsonl").exits(9).error()["details"]["findings"]
+    assert (finding["line"], finding["message"]) == (1, "arrays or objects are nested too deeply")
+    Path("deep.json").write_text(f"[{record}]\n", encoding="utf-8")
+    assert "nested too deeply (line 1" in run_here("bulk", "import", "people", "deep.json").exits(9).error()["message"]

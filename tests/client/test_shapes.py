@@ -226,8 +226,12 @@ def test_bulk_failures_with_structured_errors_keep_their_words() -> None:
 
 
 def test_a_failure_nested_beyond_reason_has_no_words() -> None:
-    deep = json.loads('{"why":' * 900 + "1" + "}" * 900)
+    deep = json.loads('{"why":' * 190 + "1" + "}" * 190)
     assert [(each.index, each.error) for each in read_bulk(answer({"failed": [{"index": 1, "error": deep}]})).failed] == [(1, "")]
+    deeper = json.loads("[" * 900 + "]" * 900)
+    with pytest.raises(ServiceError) as caught:
+        read_bulk(answer({"failed": [{"index": 1, "error": deeper}]}, wrote=True))
+    assert (caught.value.code, caught.value.outcome_unknown) == ("unreadable_answer", True)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'"ok"', b"null"])

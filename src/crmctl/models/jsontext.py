@@ -55,6 +55,10 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
+DEEPEST = 200
+"""Most levels of arrays and objects. Deeper values would end functions that walk through them in a RecursionError."""
+
+
 def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
     """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON: NaN and Infinity, numbers and nesting beyond
     all reason included.
@@ -64,22 +68,48 @@ def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
     try:
         # json.loads would make a decoder for every call.
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
-        return (_UNIQUE if unique_keys else _PLAIN).decode(decoded)
+        value = (_UNIQUE if unique_keys else _PLAIN).decode(decoded)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
+    _check_depth(value, decoded, 0, len(decoded))
+    return value
 
 
 def scan(text: str, start: int = 0, *, unique_keys: bool = False) -> tuple[Any, int]:
     """Parse the one JSON value that begins exactly at `start`; gives it and the position after it. Raises as `loads` does."""
     try:
-        return (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
+        value, end = (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
+    _check_depth(value, text, start, end)
+    return value, end
+
+
+def _check_depth(value: Any, text: str, start: int, end: int) -> None:
+    """Raise NotJsonError for a value of more than DEEPEST levels. Most values are known to be shallow without a walk through them."""
+    if end - start <= 2 * DEEPEST:
+        return
+    brackets = text[start:end].encode("utf-8", "surrogatepass").translate(None, _OTHER_BYTES)
+    for _ in range(DEEPEST // 2):  # each round removes one or two levels; brackets inside strings may remain
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        if not brackets:
+            return
+    level = [value]
+    for _ in range(DEEPEST):
+        below = (item for parent in level for item in (parent.values() if type(parent) is dict else parent))
+        level = [item for item in below if type(item) is dict or type(item) is list]
+        if not level:
+            return
+    raise NotJsonError(_TOO_DEEP)
+
+
+_OTHER_BYTES = bytes({*range(256)} - {*b"[]{}"})
+_TOO_DEEP = "arrays or objects are nested too deeply"
 
 
 def _in_our_words(error: Exception) -> Exception:
     if isinstance(error, RecursionError):
-        return NotJsonError("arrays or objects are nested too deeply")
+        return NotJsonError(_TOO_DEEP)
     if isinstance(error, ArithmeticError) or type(error) is ValueError:  # of integers with thousands of digits
         return NotJsonError("a number is beyond all reason")
     return error
