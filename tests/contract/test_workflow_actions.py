@@ -52,7 +52,11 @@ def test_values_keep_their_types_and_actions_see_earlier_results(work: Machinery
 @pytest.mark.parametrize(
     ("action", "says"),
     [
-        ({"type": "createActivity", "title": "Call {{ record.data.phone }}"}, "actions[0].title: 'phone' is undefined"),
+        ({"type": "createActivity", "title": "Call {{ record.data.phone }}"}, "action 1 (createActivity): title: 'phone' is undefined"),
+        (
+            {"type": "callUrl", "url": "https://example.com", "headers": {"x": "{{ nope }}"}},
+            "action 1 (callUrl): headers.x: 'nope' is undefined",
+        ),
         ({"type": "updateRecord", "data": {"email": "{{ record.data.notes }}"}}, "email must be an email address"),
         ({"type": "updateRecord", "recordId": NIL, "data": {}}, "there is no record"),
         ({"type": "createActivity", "title": "{{ record.data.notes | replace('n', record.data.notes) }}" * 50}, "longer than"),

@@ -63,7 +63,7 @@ class Runs(ClaimingJob[Claimed]):
     def _change(self, run: Claimed, action: Mapping[str, Any]) -> Claimed:
         """Do a step in the database. Its effects, its events and the note that it is done commit together."""
         scope = _scope(run)
-        filled = render(dict(action), scope, f"actions[{run.step}]")
+        filled = render(dict(action), scope)
 
         def change(tx: Tx) -> Claimed:
             now, changes = self._context.clock.now(), list[str]()
@@ -83,7 +83,7 @@ class Runs(ClaimingJob[Claimed]):
             raise BadRequest("interrupted: the service stopped during the call; whether it arrived is not known and it was not repeated")
         engine, clock = self._context.engine, self._context.clock
         scope = _scope(run)
-        filled = render(dict(action), scope, f"actions[{run.step}]")
+        filled = render(dict(action), scope)
         headers = {"content-type": "application/json", "user-agent": USER_AGENT, "idempotency-key": f"{run.id}-{run.step}"}
         headers |= {name.lower(): str(value) for name, value in filled.get("headers", {}).items()}
         body = jsontext.dumps(filled.get("body", scope)).encode()

@@ -121,11 +121,11 @@ def is_template(value: Any) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
 
 
-def render(value: Any, scope: Mapping[str, Any], where: str) -> Any:
+def render(value: Any, scope: Mapping[str, Any], where: str = "") -> Any:
     """Return the value with its templates filled in. A text that is a single expression becomes its result, of any type. Raises BadRequest
     naming the place, also for an unknown name."""
     if isinstance(value, dict):
-        return {key: render(item, scope, f"{where}.{key}") for key, item in value.items()}
+        return {key: render(item, scope, f"{where}.{key}" if where else key) for key, item in value.items()}
     if isinstance(value, list):
         return [render(item, scope, f"{where}[{position}]") for position, item in enumerate(value)]
     if not is_template(value):
