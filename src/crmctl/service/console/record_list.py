@@ -75,10 +75,14 @@ class ListQuestion:
         pairs += [("column", slug) for slug in self.columns if self.columns != self.first_columns]
         return pairs + ([("sort", self.sort)] if self.sort != NEWEST else []) + ([("all", "1")] if self.is_complete else [])
 
-    def query(self, **more: Any) -> str:
-        """Return the query string of the address with more parameters, each ending in `&`."""
+    def query(self) -> str:
+        """Return the query string of the address."""
+        return urlencode(self.pairs())
+
+    def link(self, **more: Any) -> str:
+        """Return the end of an address that asks this, with more parameters: its query string after a `?`, or nothing."""
         pairs = self.pairs() + [(name, str(value)) for name, value in more.items()]
-        return "".join(f"{pair}&" for pair in urlencode(pairs).split("&") if pair)
+        return f"?{urlencode(pairs)}" if pairs else ""
 
     @property
     def is_plain(self) -> bool:
@@ -134,7 +138,7 @@ def _add_views(pages: Pages) -> None:
     @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
     def save_view(tx: Tx, visit: Visit) -> Redirect:
         crm_object, name = object_of(tx, visit), visit.text("name")
-        query = question_of(parse_qs(visit.raw("query"), max_num_fields=500), crm_object).query()
+        question = question_of(parse_qs(visit.raw("query"), max_num_fields=500), crm_object)
         is_shared = bool(visit.text("shared")) and visit.may_write
         # Saving under the name of a view changes that view.
         same = [
@@ -142,9 +146,9 @@ def _add_views(pages: Pages) -> None:
         ]
         owner = next((view["owner"] for view in same if view["isShared"] and is_shared), visit.actor)
         preferences.save_view(
-            tx, crm_object["id"], visit.context.ids(), {"name": name, "query": query, "owner": owner, "isShared": is_shared}
+            tx, crm_object["id"], visit.context.ids(), {"name": name, "query": question.query(), "owner": owner, "isShared": is_shared}
         )
-        return Redirect(f"/records/{crm_object['slug']}?{query}", "view-saved")
+        return Redirect(f"/records/{crm_object['slug']}{question.link()}", "view-saved")
 
     @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
     def delete_view(tx: Tx, visit: Visit) -> Redirect:
@@ -187,8 +191,10 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         error = problem.message
     by_slug, ticked = {attribute["slug"]: attribute for attribute in own_attributes}, _with_ticks(own_attributes)
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
-    listed_views = preferences.list_views(tx, crm_object["id"], visit.actor)
-    view = next((view for view in listed_views if question_of(parse_qs(view["query"]), crm_object) == question), None)
+    listed_views = [
+        (view, question_of(parse_qs(view["query"]), crm_object)) for view in preferences.list_views(tx, crm_object["id"], visit.actor)
+    ]
+    view = next((view for view, saved in listed_views if saved == question), None)
     values = {
         "object": crm_object,
         "attributes": [*with_targets(visit, own_attributes), *_TIME_ATTRIBUTES],
@@ -269,11 +275,11 @@ def _is_option(ticked: Mapping[str, Mapping[str, Any]], row: tuple[str, str, str
 
 
 def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return each condition in words, with the query that drops it; the ticked options of an attribute are one condition."""
+    """Return each condition in words, with the end of the address that drops it; the ticked options of an attribute are one condition."""
     ticked = _with_ticks(list(by_slug.values()))
     described = (*_TIME_ATTRIBUTES, *by_slug.values(), *part_attributes(list(by_slug.values())))
     names_by_slug = {attribute["slug"]: (attribute["name"], attribute["type"]) for attribute in described}
-    chips = [(f"“{question.words}”", replace(question, words="").query())] if question.words else []
+    chips = [(f"“{question.words}”", replace(question, words="").link())] if question.words else []
     for place, row in enumerate(question.conditions):
         slug, name, value = row
         same = (
@@ -287,7 +293,7 @@ def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, An
         value = " or ".join(condition[2] for condition in same) or value
         labels = labels_in(tx, [by_slug[slug]], [{slug: value}]) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
-        chips.append((condition_text((slug, name, shown), names_by_slug), replace(question, conditions=others).query()))
+        chips.append((condition_text((slug, name, shown), names_by_slug), replace(question, conditions=others).link()))
     return chips
 
 
@@ -321,7 +327,7 @@ def list_path(crm_object: Json, query: str) -> str:
     """Return the address of a list as the query of its page says, without anything that is no part of a list."""
     fields = parse_qs(query[:8000])
     page = [("page", text) for text in fields.get("page", [])[:1] if text.isdecimal()]
-    return f"/records/{crm_object['slug']}?{question_of(fields, crm_object).query(**dict(page))}".rstrip("&")
+    return f"/records/{crm_object['slug']}{question_of(fields, crm_object).link(**dict(page))}"
 
 
 def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -> tuple[list[Condition], list[Where]]:
