@@ -67,6 +67,8 @@ def test_every_page_is_small_and_works_without_scripts(crm: RunningService, furn
         assert re.findall(r"<h1", page) == ["<h1"], path
         assert not re.search(r'<[^>]* on\w+=|<[^>]* style=|href="javascript:|<script(?! src=)', page), path
         assert re.findall(r'href="[^"]*[?&](?:amp;)?"', page) == [], path
+        for label, options in re.findall(r"<label for[^>]*>((?:(?!</label>).)*)</label>\s*<select[^>]*>(.*?)</select>", page, re.DOTALL):
+            assert 'value=""' in options or "(optional)" not in label, (path, label)
         # Every form can be sent, and every button works without scripts.
         for form in re.findall(r"<form.*?</form>", page, re.DOTALL):
             assert re.search(r"<button(?! type=.button.)", form), (path, form)
