@@ -20,7 +20,7 @@ from typer.main import _get_params_name_from_function as read_parameters
 from typer.main import get_command_from_info as build_command
 
 from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
-from crmctl.cli.registry import BY_NAME, COMMANDS
+from crmctl.cli.registry import BY_NAME, COMMANDS, extra_hint, option_hint, way_out
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
 from crmctl.output.streams import Streams
@@ -196,8 +196,6 @@ class CommandGroup(_StrictOptions, TyperGroup):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            from crmctl.cli.registry import way_out
-
             full_name = f"{ctx.command_path} {args[0]}".removeprefix("crmctl ")
             raise UsageError(f"there is no command '{full_name}'", hint=way_out(ctx.obj, ctx.command_path, args, names))
         return super().resolve_command(ctx, args)
@@ -345,8 +343,6 @@ def _refuse(error: click.exceptions.ClickException) -> NoReturn:
     """Raise UsageError for an error of the parser."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "crmctl"
-    from crmctl.cli.registry import extra_hint, option_hint
-
     options = [name for parameter in ctx.command.params for name in parameter.opts if not parameter.hidden] if ctx is not None else []
     if isinstance(error, click.exceptions.NoSuchOption):
         hint = option_hint(path, error.option_name, [*options, "--help"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_output import PreviewListener, RuntimeContext, show, tell_findings
+from crmctl.cli.bulk_output import PreviewListener, RuntimeContext, apply_merges, report_import, show, tell_findings
 from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
-from crmctl.output.streams import clean
+from crmctl.output.streams import cell_width, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,6 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     if runtime.dry_run or request.plan_path is not None:
         runtime.flags["dry_run"] = True
         if report is not None:
-            from crmctl.cli.bulk_output import report_import
-
             report_import(runtime, request, report, preview_text)
             return
         from crmctl.plan.dry_run import preview_import
@@ -57,8 +55,6 @@ def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     from crmctl.plan.merge_records import holds_merges
 
     if holds_merges(request.file):
-        from crmctl.cli.bulk_output import apply_merges
-
         apply_merges(runtime, request)
         return
     context = RuntimeContext(runtime)
@@ -131,7 +127,6 @@ _CHOICES_SHOWN, _VALUE_SHOWN = 20, 40
 def _choices_text(choices: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each value that needed a choice."""
     from crmctl.models import jsontext
-    from crmctl.output.streams import cell_width
     from crmctl.output.table import aligned, pad
 
     def said(value: Any) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
-from crmctl.cli.bulk_output import RuntimeContext, show
-from crmctl.cli.record_queries import FEW_REQUESTS
+from crmctl.cli.bulk_output import RuntimeContext, resume_merges, show
+from crmctl.cli.record_queries import FEW_REQUESTS, one_list, query_context
 from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
 
@@ -181,7 +181,6 @@ def _undo_text(plan: Undo | Recreation | Separation) -> str:
 
 def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] | None, *, strict: bool = False) -> None:
     """Write the records to stdout or a file. Raises UsageError for an existing file without --yes."""
-    from crmctl.cli.record_queries import one_list
     from crmctl.plan.export import Further, export
 
     request.check()
@@ -225,7 +224,6 @@ def _with_format(runtime: Runtime, request: ExportRequest) -> ExportRequest:
 
 def _with_fields(runtime: Runtime, request: ExportRequest, further: Further, names: list[str]) -> tuple[ExportRequest, Further]:
     """Return the request with the paths of the fields, and look-ups for fields of other records. Raises UsageError for unknown fields."""
-    from crmctl.cli.record_queries import query_context
     from crmctl.client.query.related_records import FieldLookups
     from crmctl.output.emitter import choose_fields
     from crmctl.output.views import record_view
@@ -303,7 +301,6 @@ def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = 
 
 def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     """Continue a job, or show the rest of it with --dry-run."""
-    from crmctl.cli.bulk_output import resume_merges
     from crmctl.plan.resume import preview_resume, resume
 
     if resume_merges(runtime, request.job, last=request.last):

@@ -24,6 +24,8 @@ from crmctl.models import jsontext
 from crmctl.models.ids import suggestion
 from crmctl.output.streams import Streams
 from crmctl.service.context import ServiceSettings
+from crmctl.service.faults import BadRequest
+from crmctl.values.moments import read_moment
 
 if TYPE_CHECKING:
     from crmctl.service.server import Ready, Server
@@ -66,10 +68,8 @@ def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOpt
     host = settings.host.strip("[]")
     if not is_loopback(f"http://[{host}]" if ":" in host else f"http://{host}"):
         raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
-    from crmctl.service.faults import BadRequest
     from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
-    from crmctl.values.moments import read_moment
 
     start = None if options.clock is None else read_moment(options.clock, runtime.clock.now()).at.timestamp()
     fixture = None if options.fixture is None else Fixture.read(options.fixture)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from crmctl.cli.targets import find_member, find_record, known_attributes, named_value, on_object, on_record, read_json_object
 from crmctl.errors import ForbiddenError, NotFoundError, RejectedError, UsageError
+from crmctl.models import jsontext
+from crmctl.models.ids import is_uuid
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
@@ -188,8 +190,6 @@ def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]
 
 
 def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Fields:
-    from crmctl.models.ids import is_uuid
-
     kind, _, identity = (part.strip() for part in text.partition(":"))
     if kind not in ("user", "person") or not identity:
         raise UsageError(
@@ -227,8 +227,6 @@ def body_of(fields: Sequence[str]) -> Json:
 
 def query_of(fields: Sequence[str]) -> list[tuple[str, str]]:
     """Return fields as query parameters. Raises UsageError."""
-    from crmctl.models import jsontext
-
     pairs = [_field(text) for text in fields]
     return [(name, value if isinstance(value, str) else jsontext.dumps(value)) for name, value in pairs]
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from crmctl.cli.bulk_output import WaitingContext
+from crmctl.cli.bulk_output import WaitingContext, show, show_merges
 from crmctl.cli.preview import WouldSend
-from crmctl.cli.record_lists import RecordDisplay
-from crmctl.cli.targets import read_record
+from crmctl.cli.record_lists import RecordDisplay, value_texts
+from crmctl.cli.targets import NamedRecord, find_record, read_record, record_name
 from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, UsageError, reason, storage_error
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ def _keep_and_raise(error: CrmctlError, path: Path, shown: str | None = None) ->
 
 def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep: str | None, assignments: Sequence[str] | None) -> None:
     """Show two records and the merged one, ask, and merge them. Raises UsageError if both names mean one record."""
-    from crmctl.cli.bulk_output import show, show_merges
     from crmctl.cli.fields import read_fields
-    from crmctl.cli.targets import NamedRecord, find_record, record_name
     from crmctl.plan import merge_records as merging
     from crmctl.plan.import_records import ApplyRequest
 
@@ -192,7 +190,6 @@ def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep
 
 def _merge_lines(runtime: Runtime, object_name: str, records: Sequence[Record], merged: Json) -> list[str]:
     """Return a table of both records and the merged one."""
-    from crmctl.cli.record_lists import value_texts
     from crmctl.output.table import aligned, short_ids
 
     columns = value_texts(runtime, object_name, [*(record.data for record in records), merged])

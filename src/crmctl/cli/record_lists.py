@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.list_window import ORDERS, SeenPages, Window, show_found, window
 from crmctl.cli.record_queries import check_references, shown_context
-from crmctl.cli.targets import known_attributes, on_object, record_columns
+from crmctl.cli.targets import find_record, known_attributes, on_object, record_columns, value_text
 from crmctl.config.output_formats import OUTPUT_FORMATS
-from crmctl.errors import NotFoundError, RejectedError, UsageError
-from crmctl.models.ids import check_choice
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.models.ids import check_choice, reference_ids
 from crmctl.models.jsontext import Json
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ class _Labels:
         """Return names by id, as far as the key may read them."""
         from crmctl.client.directory import known_attributes
         from crmctl.client.query.related_records import label_of
-        from crmctl.errors import DeniedError
 
         ids = [record_id.lower() for record_id in ids]
         try:
@@ -163,7 +162,6 @@ class _Labels:
         return {record_id: label_of(record, attributes) for record_id in ids if (record := self.related[record_id]) is not None}
 
     def put(self, wires: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        from crmctl.models.ids import reference_ids
         from crmctl.output.value_text import NamedReference
 
         ids = list(dict.fromkeys(record_id for wire in wires for record_id in reference_ids((wire.get("data") or {}).get(self.slug))))
@@ -180,8 +178,6 @@ class _Labels:
 
 def value_texts(runtime: Runtime, object_name: str, data: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return the values of records, by slug, as tables show them; references by name."""
-    from crmctl.cli.targets import value_text
-
     attributes = known_attributes(runtime, object_name) or []
     display = RecordDisplay(runtime, object_name, only=list(dict.fromkeys(slug for values in data for slug in values)) or [""])
     return [
@@ -411,7 +407,6 @@ TABLE_FIELDS = ("at", "attribute", "old", "new", "change", "by")
 
 def show_changes(runtime: Runtime, object_name: str, record_name: str, part: Window) -> None:
     """Show the changes of a record. Raises RejectedError if the service keeps no history."""
-    from crmctl.cli.targets import find_record
     from crmctl.client.answers import iterate
     from crmctl.output.views import generic_view
 

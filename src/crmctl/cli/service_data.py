@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from crmctl.cli.commands.serve import data_directory, service_libraries
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
-from crmctl.service.context import DATABASE_FILE, ServiceSettings
+from crmctl.service import faults
+from crmctl.service.context import DATABASE_FILE, ServiceSettings, open_data
+from crmctl.service.store.engine import rehearse
+from crmctl.service.store.logs import OPERATOR
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -38,9 +41,6 @@ def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wri
     """
     if writes:
         runtime.guard_read_only()
-    from crmctl.service import faults
-    from crmctl.service.context import open_data
-
     settings = settings_for(runtime, data, database_url)
     if data is not None and not writes:
         require_data(settings)
@@ -54,7 +54,4 @@ def opened(runtime: Runtime, data: Path | None, database_url: str | None, *, wri
 
 def write(runtime: Runtime, engine: Engine, work: Callable[[Tx], T]) -> T:
     """Do the work, or with --dry-run roll it back."""
-    from crmctl.service.store.engine import rehearse
-    from crmctl.service.store.logs import OPERATOR
-
     return rehearse(engine, work, by=OPERATOR) if runtime.dry_run else engine.write(work, by=OPERATOR)

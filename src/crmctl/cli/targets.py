@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from crmctl.cli.runtime import counted
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.models.ids import is_uuid
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -25,8 +26,6 @@ T = TypeVar("T")
 @contextmanager
 def taken_for_id(text: str, problem: str, hint: str) -> Iterator[None]:
     """Explain the error of a service that was asked for a text that is no id. Only 404 is certain to be about the id."""
-    from crmctl.models.ids import is_uuid
-
     try:
         yield
     except (NotFoundError, RejectedError) as error:
@@ -42,8 +41,6 @@ def on_object(runtime: Runtime, text: str, call: Callable[[str], T]) -> T:
 
 def on_attribute(runtime: Runtime, text: str, attribute: str, call: Callable[[str, str], T]) -> T:
     """Return `call(object id, attribute id)` for a slug or id of an attribute."""
-
-    from crmctl.models.ids import is_uuid
 
     attribute = runtime.shown_ids.whole(attribute)
 

@@ -13,6 +13,7 @@ from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import ObjectArgument, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
+from crmctl.models.ids import is_uuid
 
 if TYPE_CHECKING:
     from crmctl.models.resources import Item
@@ -251,7 +252,6 @@ def list_items(runtime: Runtime, noun: Noun) -> list[Item]:
 def find_item(runtime: Runtime, noun: Noun, text: str) -> Item:
     """Return an item by id, unread, or by its exact name. Raises UsageError for an ambiguous name, NotFoundError for an unknown one."""
     from crmctl.client.directory import find_by_name
-    from crmctl.models.ids import is_uuid
     from crmctl.models.resources import Item
 
     identity = runtime.shown_ids.whole(text)

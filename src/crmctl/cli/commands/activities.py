@@ -9,6 +9,7 @@ import typer
 from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import DataOption, takes
 from crmctl.cli.runtime import Runtime
+from crmctl.cli.targets import on_object, taken_for_id
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import UsageError
 
@@ -54,8 +55,6 @@ def list_activities(
 
     Shows 50 unless --limit or --all asks for more.
     """
-    from crmctl.cli.targets import on_object
-
     record = record and runtime.shown_ids.whole(record)
 
     def fetch(limit: int, offset: int) -> Page[Activity]:
@@ -127,7 +126,6 @@ def update_activity(
     --link and --participant replace the whole list; to clear it: --data '{"linkedRecords": []}'.
     """
     from crmctl.cli.fields import with_links
-    from crmctl.cli.targets import taken_for_id
 
     fields, pairs = _fields(runtime, links, title=title, summary=summary, date=date, participants=participants, data=data)
     activity_id = runtime.shown_ids.whole(activity_id)

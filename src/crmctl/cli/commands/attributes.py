@@ -11,6 +11,7 @@ from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, plain_fields
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import RejectedError, UsageError
+from crmctl.models.ids import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,6 @@ def create_attribute(
     try:
         attribute = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
     except RejectedError as error:
-        from crmctl.models.ids import did_you_mean
         from crmctl.values.attribute_types import TYPES
 
         kind = str(fields["type"])

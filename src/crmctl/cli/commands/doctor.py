@@ -15,6 +15,8 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
+from crmctl.output.streams import clean
+from crmctl.version import __version__
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Answer
@@ -47,8 +49,6 @@ def examine(
 def _described(runtime: Runtime, check: Check) -> str:
     """Return a check as text with wrapped details."""
     import textwrap
-
-    from crmctl.output.streams import clean
 
     width = max(60, runtime.streams.width or 120) - len(BEFORE_DETAIL)
     texts = [clean(check.detail), *([f"hint: {clean(check.hint)}"] if check.hint else [])]
@@ -97,8 +97,6 @@ def _looked(look: Look, runtime: Runtime) -> Check | None:
 
 
 def python(_runtime: Runtime) -> Check:
-    from crmctl.version import __version__
-
     version = ".".join(str(part) for part in sys.version_info[:3])
     return Check("python", "ok", f"crmctl {__version__} on Python {version}, {sys.platform}")
 

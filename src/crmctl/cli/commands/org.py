@@ -12,6 +12,7 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import Runtime, counted
 from crmctl.errors import ExitCode, UsageError
+from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
     from crmctl.models.jsontext import Json
@@ -156,7 +157,6 @@ def diff_org(
     from contextlib import ExitStack
 
     from crmctl.cli.bulk_output import RuntimeContext
-    from crmctl.models.ids import check_choice
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import known_ids
 

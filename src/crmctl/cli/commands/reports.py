@@ -8,6 +8,8 @@ import typer
 
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
+from crmctl.config.output_formats import OUTPUT_FORMATS
+from crmctl.errors import NotFoundError
 
 if TYPE_CHECKING:
     from crmctl.models.resources import ReportRun
@@ -84,7 +86,6 @@ def _warn_unless_completed(runtime: Runtime, run: ReportRun) -> None:
 
 def _newest(runtime: Runtime, identity: str, report: str) -> str:
     from crmctl.client.runs import newest_report_run
-    from crmctl.errors import NotFoundError
 
     newest = newest_report_run(runtime.crm, identity)
     if newest is None:
@@ -93,7 +94,6 @@ def _newest(runtime: Runtime, identity: str, report: str) -> str:
 
 
 def _emit(runtime: Runtime, results: Any, *, chart: bool) -> None:
-    from crmctl.config.output_formats import OUTPUT_FORMATS
     from crmctl.output.chart import rows_of
 
     emitter = runtime.emitter

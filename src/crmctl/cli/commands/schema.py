@@ -10,6 +10,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import read_input
+from crmctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from crmctl.schema.apply import SchemaChange
@@ -44,7 +45,6 @@ def diff_schema(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
 ) -> int:
     """Show what separates the service from a schema file."""
-    from crmctl.errors import ExitCode
     from crmctl.output.views import SCHEMA_CHANGES
 
     changes, _, _ = _compare(runtime, file, prune=prune)

@@ -19,6 +19,15 @@ from crmctl.errors import NotFoundError, PartialError, UsageError
 from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
+from crmctl.models.scopes import SCOPES
+from crmctl.service.context import new_id
+from crmctl.service.faults import NotFound
+from crmctl.service.store import keys as store
+from crmctl.service.store import logs, members
+from crmctl.service.store.keys import ADDRESS, get_value, parse_expiry
+from crmctl.service.store.tx import micros_of, to_micros, to_wire
+from crmctl.values.moments import in_a_sentence, timestamp
+from crmctl.values.value_readers import parse_instant
 
 if TYPE_CHECKING:
     from crmctl.service.store.keys import ApiKey
@@ -38,8 +47,6 @@ def list_members(runtime: Runtime, data: DataOption = None, database_url: Databa
 
     A member is active (with a password), invited (with a valid link), or has no access."""
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.store import members
-
         now = runtime.clock.now()
         member_rows, access = engine.read(lambda tx: (members.list_members(tx), members.access_of_members(tx, now=now)))
     rows = [_describe_member(member) | {"access": access.get(member["id"], "none")} for member in member_rows]
@@ -65,8 +72,6 @@ def invite_member(
     """
     check_choice("--role", role, ROLES)
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.context import new_id
-        from crmctl.service.store import members
 
         def invite(tx: Tx) -> Json:
             member = members.create_member(tx, name=name or email, email=email, role=role, ids=new_id, now=runtime.clock.now())
@@ -83,7 +88,6 @@ def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = No
     The present password works until the member uses the link, which ends all of the member's sessions.
     """
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.store import members
 
         def reset(tx: Tx) -> Json:
             member = members.find_member_by_email(tx, email)
@@ -97,8 +101,6 @@ def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = No
 
 def _linked(runtime: Runtime, tx: Tx, member: Json) -> Json:
     from crmctl.service.console.visits import make_password_link
-    from crmctl.service.store.keys import ADDRESS, get_value
-    from crmctl.service.store.tx import to_micros, to_wire
 
     address = get_value(tx, ADDRESS)
     if address is None:
@@ -197,8 +199,6 @@ def _is_remote(place: str) -> bool:
 
 
 def _show(runtime: Runtime, about: Json, wire: Json) -> None:
-    from crmctl.values.moments import in_a_sentence
-
     as_of = in_a_sentence(str(wire["createdAt"]), runtime.clock.now())
     size = f", {size_text(wire['bytes'])}" if "bytes" in wire else ""
     text = f"{about['file']}: {wire['records']:,} records, {wire['files']:,} uploaded files{size}, as of {as_of}"
@@ -208,14 +208,8 @@ def _show(runtime: Runtime, about: Json, wire: Json) -> None:
 def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, database_url: str | None) -> None:
     """Restore the records of an object as of a moment. Raises NotFoundError, RejectedError, PartialError when some could not be
     restored."""
-    from crmctl.service.store.tx import micros_of, to_micros, to_wire
-    from crmctl.values.moments import timestamp
-    from crmctl.values.value_readers import parse_instant
-
     moment = micros_of(parse_instant(timestamp(as_of, runtime.clock.now()))) / 1_000_000
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.context import new_id
-        from crmctl.service.faults import NotFound
         from crmctl.service.store import objects, record_history
 
         crm_object = engine.read(lambda tx: objects.find_object_by_slug(tx, slug))
@@ -258,14 +252,8 @@ def list_requests(
 
     Shows when, which key, what, the status, the duration, and from where. Requests are kept for 7 days unless serve --keep says otherwise.
     """
-    from crmctl.service.store.tx import micros_of
-    from crmctl.values.moments import timestamp
-    from crmctl.values.value_readers import parse_instant
-
     moment = None if since is None else micros_of(parse_instant(timestamp(since, runtime.clock.now()))) / 1_000_000
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.store import logs
-
         entries = engine.read(
             lambda tx: logs.list_requests(tx, limit, key_id=key, request_id=request, status=400 if failed else None, since=moment)
         )
@@ -287,8 +275,6 @@ def list_audit(
     Newest first. Changes of records are in their history: crmctl records history.
     """
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.store import logs
-
         entries = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
     rows = [entry | {"by": entry["by"] and entry["by"].get("name", entry["by"]["type"])} for entry in entries]
     runtime.emitter.emit_rows(rows, "entries", first=("at", "by", "action", "about"))
@@ -317,10 +303,6 @@ def create_key(
     if bool(scope) == full_access:
         raise UsageError("say what the key may do: --scope SCOPE (repeatable), or --full-access", hint="crmctl help service keys create")
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.context import new_id
-        from crmctl.service.store import keys as store
-        from crmctl.service.store.keys import parse_expiry
-
         now = runtime.clock.now()
         end = parse_expiry(expires, now) if expires else None
         scopes = None if full_access else frozenset(scope or ())
@@ -334,8 +316,6 @@ def create_key(
 def list_keys(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the API keys without their secrets; revoked ones too."""
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.store import keys as store
-
         api_keys = engine.read(store.list_keys)
     rows = [_describe(key) for key in api_keys]
     runtime.emitter.emit_rows(rows, "keys", first=("name", "scopes", "id", "expiresAt", "revokedAt"))
@@ -350,8 +330,6 @@ def revoke_key(
 ) -> None:
     """Revoke an API key for good; the service refuses its next request."""
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.store import keys as store
-
         key = write(runtime, engine, lambda tx: store.revoke_key(tx, key_id, now=runtime.clock.now()))
     runtime.emitter.emit_item({"dryRun": True} | _describe(key) if runtime.dry_run else _describe(key))
 
@@ -369,8 +347,6 @@ def console(
     """
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.console.visits import CONSOLE, make_link
-        from crmctl.service.store.keys import ADDRESS, get_value
-        from crmctl.service.store.tx import to_micros, to_wire
 
         address = engine.read(lambda tx: get_value(tx, ADDRESS))
         if address is None:
@@ -407,7 +383,6 @@ def load_definitions(
         except UnicodeDecodeError:
             raise UsageError(f"{file} is not UTF-8 text", hint="save it as UTF-8") from None
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.context import new_id
         from crmctl.service.definitions.definitions_file import load_document, parse_document, parse_sections
 
         document = parse_document(content) if isinstance(content, str) else parse_sections(content)
@@ -445,8 +420,6 @@ app.command(
 
 
 def _describe(key: ApiKey) -> Json:
-    from crmctl.models.scopes import SCOPES
-
     return key.wire() | {"scopes": sorted(SCOPES if key.scopes is None else key.scopes)}
 
 

@@ -14,6 +14,8 @@ from crmctl.cli.service_data import opened, write
 from crmctl.cli.targets import named_value
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError
+from crmctl.service.context import new_id
+from crmctl.service.store.keys import parse_expiry
 
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
 
@@ -58,9 +60,7 @@ def add_trust(
     expected |= {claim: str(value) for claim, value, _ in (named_value("--claim", text) for text in claims or ())}
     address = _issuer(issuer or (GITHUB if github else GITLAB), dev=dev)
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.context import new_id
         from crmctl.service.store import oidc_trusts
-        from crmctl.service.store.keys import parse_expiry
 
         now = runtime.clock.now()
         trust = oidc_trusts.Trust(name, address, expected, scopes, round(parse_expiry(ttl, now) - now), dev)

@@ -13,7 +13,8 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
-from crmctl.output.streams import ClosedPipe
+from crmctl.models.ids import is_uuid, suggestion
+from crmctl.output.streams import ClosedPipe, clean
 
 if TYPE_CHECKING:
     from crmctl.client.webhook_receiver import ReceivedEvent
@@ -131,7 +132,6 @@ def trigger_event(
     from crmctl.client.transport import Request, send_once
     from crmctl.config.settings import is_web_address
     from crmctl.models import jsontext
-    from crmctl.models.ids import suggestion
     from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.models.signatures import sign
 
@@ -169,8 +169,6 @@ def _sample(event: str) -> Json:
 
 def _record_payload(runtime: Runtime, record_id: str) -> Json:
     """Return the payload of a record, which may belong to any object. Raises NotFoundError."""
-    from crmctl.models.ids import is_uuid
-
     if not is_uuid(record_id):
         raise UsageError(f"--record {record_id!r} is no id", hint="crmctl records list OBJECT -o ids")
     for crm_object in runtime.crm.list_objects():
@@ -264,7 +262,6 @@ def listen(runtime: Runtime, address: tuple[str, int], secret: str, tolerance: f
     """
     from crmctl.client.webhook_receiver import Receiver
     from crmctl.models import jsontext
-    from crmctl.output.streams import clean
 
     ended = threading.Event()
     problems: list[BaseException] = []

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crmctl.cli.runtime import Runtime
+from crmctl.cli.targets import read_json_object
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
-from crmctl.errors import PendingError, ServiceError, UsageError
+from crmctl.errors import PendingError, RejectedError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from crmctl.models.jsontext import Json
@@ -49,8 +50,6 @@ def run_workflow(
     With --wait the exit code is 0 if the run completed, 7 if it failed, 8 if it did not end in time. The service does not say which run
     a call started; if crmctl finds several new runs, all of them must complete.
     """
-    from crmctl.cli.targets import read_json_object
-
     if wait_timeout is not None and not (wait and 0 <= wait_timeout < 1e7):
         raise UsageError("--wait-timeout is a number of seconds from 0 on, and goes with --wait")
     values = read_json_object(runtime, data) if data is not None else None
@@ -71,7 +70,6 @@ def run_workflow(
 
 def _enabled(runtime: Runtime, text: str, *, look: bool) -> Workflow:
     """Return the workflow. Raises RejectedError if it is disabled; `look` reads it to find out."""
-    from crmctl.errors import RejectedError
     from crmctl.models.resources import Workflow
 
     item = Workflow.parse(find_item(runtime, NOUN, text).wire)
