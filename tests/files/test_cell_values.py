@@ -11,7 +11,8 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.column_names import parse_date_formats, parse_decimal_marks
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
-from tests.support.bulkfiles import attribute, select
+from crmctl.values import yaml_text
+from tests.support.bulkfiles import attribute, read, select
 from tests.support.sheetreading import convert
 
 DEFAULT = ValueOptions()
@@ -71,6 +72,17 @@ def test_a_value_that_does_not_fit_is_a_finding_with_column_and_value(type, valu
     assert isinstance(finding, Finding)
     assert (finding.code, finding.column, finding.severity) == (code, "It", Severity.ERROR)
     assert finding.value == (value if isinstance(value, str) else jsontext.dumps(value))
+
+
+@pytest.mark.parametrize("number", ["1.10", "1e3", "1E-2", "-0.0", "0.50", "12345678901234567890.0", "3"])
+def test_a_number_in_a_json_file_keeps_its_spelling_as_text_and_is_plain_as_a_number(tmp_path, number):
+    for name, content in (("a.jsonl", f'{{"value": {number}}}'), ("a.json", f'[{{"value": {number}}}]')):
+        [row] = read(tmp_path, content, name)
+        assert convert(row["value"], attribute("value"), DEFAULT) == number
+        assert convert(row["value"], select("value", number), DEFAULT) == number
+        wire = convert(row["value"], attribute("value", "number"), DEFAULT)
+        assert jsontext.dumps(wire) == jsontext.dumps(jsontext.loads(number))
+        assert jsontext.loads(jsontext.dumps(yaml_text.loads(yaml_text.dumps({"value": wire})))) == {"value": float(number)}
 
 
 def test_a_long_value_is_shortened_in_a_finding():

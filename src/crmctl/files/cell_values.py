@@ -243,8 +243,8 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
         if Trait.JSON_NUMBER in type_of(kind).traits:
             check_number(value)
             return value
-        # keep the digits as written in JSON; the type decides whether they are a date, an option or a yes
-        return read_text(jsontext.dumps(value))
+        # keep the number as written in JSON; the type decides whether they are a date, an option or a yes
+        return read_text(jsontext.spelling(value))
     if kind == AttributeType.LIST or value is None:
         check_numbers(value)
         return value

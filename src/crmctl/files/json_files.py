@@ -106,7 +106,7 @@ class JsonSource(Source):
                 ordinal += 1
                 row = Row(ordinal, number, number, raw, [])
                 try:
-                    value = jsontext.loads(raw, unique_keys=True)
+                    value = jsontext.loads(raw, spelled=True)
                 except ValueError as error:
                     yield problem_row(row, json_problem(error))
                 else:
@@ -162,7 +162,7 @@ class _Elements:
             failure: json.JSONDecodeError | None = None
             value, end = None, self.pos
             try:
-                value, end = jsontext.scan(self.buffer, self.pos, unique_keys=True)
+                value, end = jsontext.scan(self.buffer, self.pos, spelled=True)
             except json.JSONDecodeError as error:
                 failure = error
             except ValueError as error:

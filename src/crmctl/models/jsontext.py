@@ -36,11 +36,27 @@ class NotJsonError(ValueError):
     """A text that is no JSON for a reason other than its syntax. The message names it."""
 
 
+class SpelledFloat(float):
+    """A number as a file spells it, in `text`: 1.10, 1e3. Otherwise it is the float."""
+
+    __slots__ = ("text",)
+    text: str
+
+
 def _exact_number(text: str) -> float | Decimal:
     number = float(text)
     if math.isfinite(number) and Decimal(repr(number)) == Decimal(text):
         return number
     return Decimal(text)
+
+
+def _spelled_number(text: str) -> float | Decimal:
+    number = _exact_number(text)
+    if isinstance(number, Decimal) or repr(number) == text:
+        return number
+    spelled = SpelledFloat(number)
+    spelled.text = text
+    return spelled
 
 
 def _refuse_constant(text: str) -> Any:
@@ -59,26 +75,26 @@ DEEPEST = 200
 """Most levels of arrays and objects. Deeper values would end functions that walk through them in a RecursionError."""
 
 
-def loads(text: str | bytes | bytearray, *, unique_keys: bool = False) -> Any:
+def loads(text: str | bytes | bytearray, *, unique_keys: bool = False, spelled: bool = False) -> Any:
     """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON: NaN and Infinity, numbers and nesting beyond
     all reason included.
 
-    With `unique_keys`, an object that names a key twice is refused as well.
+    With `unique_keys`, an object that names a key twice is refused as well; with `spelled` too, and floats keep their spelling.
     """
     try:
         # json.loads would make a decoder for every call.
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
-        value = (_UNIQUE if unique_keys else _PLAIN).decode(decoded)
+        value = (_SPELLED if spelled else _UNIQUE if unique_keys else _PLAIN).decode(decoded)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
     _check_depth(value, decoded, 0, len(decoded))
     return value
 
 
-def scan(text: str, start: int = 0, *, unique_keys: bool = False) -> tuple[Any, int]:
+def scan(text: str, start: int = 0, *, spelled: bool = False) -> tuple[Any, int]:
     """Parse the one JSON value that begins exactly at `start`; gives it and the position after it. Raises as `loads` does."""
     try:
-        value, end = (_UNIQUE if unique_keys else _PLAIN).raw_decode(text, start)
+        value, end = (_SPELLED if spelled else _PLAIN).raw_decode(text, start)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
     _check_depth(value, text, start, end)
@@ -117,6 +133,7 @@ def _in_our_words(error: Exception) -> Exception:
 
 _PLAIN = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant)
 _UNIQUE = json.JSONDecoder(parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
+_SPELLED = json.JSONDecoder(parse_float=_spelled_number, parse_constant=_refuse_constant, object_pairs_hook=_unique_pairs)
 
 
 _DOUBLE_DIGITS = 308
@@ -154,6 +171,11 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
     if not text.isascii() and _HALF.search(text):
         text = _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
     return _MARKED.sub(r"\1", text) if _MARK in text else text
+
+
+def spelling(value: Any) -> str:
+    """Return the text of a number as its file spells it, and any other value as JSON."""
+    return value.text if isinstance(value, SpelledFloat) else dumps(value)
 
 
 def holds_half(value: Any) -> bool:

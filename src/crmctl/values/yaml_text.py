@@ -110,6 +110,7 @@ def _dumper() -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(Decimal, decimal)
+    Dumper.add_representer(jsontext.SpelledFloat, Dumper.represent_float)
     Dumper.add_representer(str, text)
     return Dumper
 
