@@ -94,6 +94,14 @@ def test_an_update_changes_only_the_given_fields(service: RunningService) -> Non
     assert [kind for kind, _ in events(service)] == ["activity.created", "activity.updated", "activity.updated"]
 
 
+def test_an_update_cannot_clear_the_date(service: RunningService) -> None:
+    made = create(service, activityDate="2026-05-01T10:00:00Z")
+    answer = service.client.patch(f"/api/v1/activities/{made['id']}", json={"activityDate": None, "summary": "new"})
+    assert (answer.status_code, answer.json()["details"]) == (400, {"field": "activityDate"})
+    assert service.client.get(f"/api/v1/activities/{made['id']}").json() == made
+    assert create(service, activityDate=None)["activityDate"] != made["activityDate"]
+
+
 def test_a_link_to_a_deleted_record_does_not_prevent_an_update(service: RunningService) -> None:
     person = record(service, "people", {})
     made = create(service, linkedRecords=[person])

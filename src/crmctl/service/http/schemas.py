@@ -428,15 +428,20 @@ class MemberUpdate(Body):
 
 
 class ActivityUpdate(Body):
+    """Omitted fields keep their values; the defaults only make a field optional."""
+
     title: Title = Field(default_factory=str)
     summary: Description | None = None
-    activity_date: Timestamp | None = None
+    activity_date: Timestamp = Field(default_factory=str)
     linked_records: Annotated[list[ActivityLink], Field(max_length=MOST_LINKS)] | None = None
     participants: Annotated[list[ActivityParticipant], Field(max_length=MOST_LINKS)] | None = None
 
 
 class ActivityCreate(ActivityUpdate):
+    """An activity without a date, or with null as its date, happens now."""
+
     title: Title
+    activity_date: Timestamp | None = None  # type: ignore[assignment]
 
 
 class WorkflowRunStart(Body):

@@ -41,7 +41,7 @@ def get_activity(tx: Tx, activity_id: str) -> Json:
 
 
 def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> Json:
-    """Create an activity from wire fields (specification 4.4); only the title is the date defaults to now. `created_by` is a
+    """Create an activity from wire fields (specification 4.4); only the title is required, the date defaults to now. `created_by` is a
     member's id.
 
     Raises BadRequest naming the field, also for a link or participant that does not exist.
@@ -102,7 +102,7 @@ def _checked(tx: Tx, fields: Mapping[str, Any], existing: Mapping[str, Any], now
 
 def _instant(value: Any, now: float) -> int:
     if value is None:
-        return to_micros(now)  # "when" is the one field that always has an answer
+        return to_micros(now)
     try:
         if not isinstance(value, str):
             raise Invalid("must be an ISO 8601 timestamp (2026-01-31T09:30:00Z)")
