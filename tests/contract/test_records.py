@@ -72,6 +72,16 @@ def test_lists_are_paged_sorted_and_counted(crm: RunningService, people: str) ->
     assert (beyond["records"], beyond["pagination"]["total"]) == ([], 7)
 
 
+@pytest.mark.parametrize(("limit", "status"), [("5.0", 200), ("5", 200), ("5.5", 400), ("0.0", 400), ("1e2", 200), ("1e999999999", 400)])
+def test_a_search_takes_whole_numbers_however_json_writes_them(crm: RunningService, people: str, limit: str, status: int) -> None:
+    answer = crm.client.post(f"{people}/search", content=f'{{"limit": {limit}, "offset": 0.0}}')
+    assert answer.status_code == status
+    if status == 200:
+        assert f'"limit":{int(float(limit))},"offset":0' in answer.text
+    else:
+        assert answer.json()["details"] == {"field": "limit"}
+
+
 def test_search_and_list_give_the_same_answer(crm: RunningService, people: str) -> None:
     for address in ("ada@acme.com", "bob@acme.com", "eve@other.org"):
         create(crm, people, email=address)

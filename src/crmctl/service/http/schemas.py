@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from crmctl.errors import reason
 from crmctl.models import jsontext, resources
@@ -406,11 +406,19 @@ class SearchSort(Body):
     order: Literal["asc", "desc"] = "desc"
 
 
+def _whole(number: Any) -> Any:
+    """Return `5.0` as 5: JSON writes an integer in both ways."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+
+
 class RecordSearch(Body):
     filters: list[SearchFilter] = Field(default_factory=list, max_length=MAX_CONDITIONS)
     sort: SearchSort | None = None
-    limit: int = Field(50, ge=1, le=PAGE_LIMIT)
-    offset: int = Field(0, ge=0, le=LARGEST_OFFSET)
+    limit: Integer = Field(50, ge=1, le=PAGE_LIMIT)
+    offset: Integer = Field(0, ge=0, le=LARGEST_OFFSET)
 
 
 class BulkWrite(Body):

@@ -149,7 +149,7 @@ def search_records(tx: Tx, call: Call) -> Json:
 
 def _page(tx: Tx, call: Call, query: Json) -> Json:
     sorting = (query.get("sort") or SORT.schema["default"], query.get("order") or ORDER.schema["default"])
-    page = records.Paging(*sorting, query.get("limit", 50), query.get("offset", 0))
+    page = records.Paging(*sorting, int(query.get("limit", 50)), int(query.get("offset", 0)))
     conditions = [
         read_condition(condition["attributeSlug"], condition["operator"], condition.get("value")) for condition in query.get("filters", ())
     ]
