@@ -106,6 +106,22 @@ def test_too_many_conditions_are_refused(service: RunningService, member: Visito
     assert member.get("/console/records/people?" + "where=address.city&op=contains&value=x&" * 100).status_code == 200
 
 
+def test_a_view_keeps_conditions_without_a_value(service: RunningService, member: Visitor) -> None:
+    for data in ({"notes": "x"}, {"email": "a@example.com", "notes": "x"}, {"notes": "y"}):
+        add(service, "people", **data)
+    for conditions, matches in (
+        ("where=email&op=isEmpty&value=", 2),
+        ("where=created_at&op=today&value=&where=notes&op=contains&value=x", 2),
+        ("where=email&op=isEmpty&value=&where=notes&op=contains&value=x", 1),
+    ):
+        saved = member.send("/console/records/people/views", name="Empty", query=conditions)
+        assert saved.headers["location"] == f"/console/records/people?{conditions}&notice=view-saved"
+        page = member.follow(saved).text
+        assert f"1–{matches} of {matches}" in page
+        assert re.findall(r'<a href="([^"]*)" aria-current="true">Empty', page) == [f"/console/records/people?{html.escape(conditions)}"]
+    assert member.send("/console/records/people/views", name="Wide", query="&".join("a" * 5001)).status_code == 403
+
+
 def test_views_are_private_or_shared_and_deleted_by_their_owners(service: RunningService, member: Visitor, newcomer: Newcomer) -> None:
     add(service, "people", email="ada@example.com", status="customer")
     path = "/console/records/people"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
@@ -29,7 +29,7 @@ from crmctl.service.console.conditions_form import (
 )
 from crmctl.service.console.pages import Pages
 from crmctl.service.console.record_form import USUAL_PARTS, part_attributes
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, fields_of
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import objects, preferences, records
@@ -138,7 +138,7 @@ def _add_views(pages: Pages) -> None:
     @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
     def save_view(tx: Tx, visit: Visit) -> Redirect:
         crm_object, name = object_of(tx, visit), visit.text("name")
-        question = question_of(parse_qs(visit.raw("query"), max_num_fields=500), crm_object)
+        question = question_of(fields_of(visit.raw("query").encode()), crm_object)
         is_shared = bool(visit.text("shared")) and visit.may_write
         # Saving under the name of a view changes that view.
         same = [
@@ -161,7 +161,7 @@ def _add_views(pages: Pages) -> None:
 
 
 def _list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
-    return list_page(tx, replace(visit, queries=parse_qs(visit.raw("query"), max_num_fields=500)))
+    return list_page(tx, replace(visit, queries=fields_of(visit.raw("query").encode())))
 
 
 def _found(tx: Tx, visit: Visit, limit: int) -> list[tuple[Mapping[str, Any], list[dict[str, str]]]]:
@@ -192,7 +192,8 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     by_slug, ticked = {attribute["slug"]: attribute for attribute in own_attributes}, _with_ticks(own_attributes)
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     listed_views = [
-        (view, question_of(parse_qs(view["query"]), crm_object)) for view in preferences.list_views(tx, crm_object["id"], visit.actor)
+        (view, question_of(fields_of(view["query"].encode()), crm_object))
+        for view in preferences.list_views(tx, crm_object["id"], visit.actor)
     ]
     view = next((view for view, saved in listed_views if saved == question), None)
     values = {
@@ -325,7 +326,7 @@ def question_of(fields: Mapping[str, list[str]], crm_object: Json) -> ListQuesti
 
 def list_path(crm_object: Json, query: str) -> str:
     """Return the address of a list as the query of its page says, without anything that is no part of a list."""
-    fields = parse_qs(query[:8000])
+    fields = fields_of(query[:8000].encode())
     page = [("page", text) for text in fields.get("page", [])[:1] if text.isdecimal()]
     return f"/records/{crm_object['slug']}{question_of(fields, crm_object).link(**dict(page))}"
 
