@@ -187,6 +187,15 @@ def test_the_columns_of_an_export_are_recognised():
     assert targets(["Record", "email"], mode=Mode.UPSERT, map_pairs=("Record=id",)) == ["id", "email"]
 
 
+def test_a_field_of_records_is_no_attribute_of_a_similar_name_and_the_other_way_round():
+    attributes = [attribute("createdat"), attribute("i_d"), attribute("updated", name="Updated at")]
+    header = ["id", "i_d", "createdat", "createdAt", "Updated At", "updatedAt"]
+    for mode, record_id in ((Mode.CREATE, None), (Mode.UPSERT, "id")):
+        columns = build_mapping(header, attributes, MappingOptions(mode=mode)).columns
+        assert [column.target for column in columns] == [record_id, "i_d", "createdat", None, "updated", None]
+    assert build_mapping(["Created At"], attributes, MappingOptions()).columns[0].target == "createdat"
+
+
 def test_only_the_columns_of_result_files_are_left_out_silently():
     mapping = build_mapping(["notes", "_error", "_mine", "_x"], [*ATTRIBUTES, attribute("_x")], MappingOptions())
     assert [column.target for column in mapping.columns] == ["notes", None, None, "_x"]

@@ -17,9 +17,8 @@ from crmctl.values.composites import CURRENCY_SUFFIX, LIST_SIGNS, Form, fold, kn
 from crmctl.values.typed_text import date_directives
 
 RECORD_ID = "id"
-RECORD_FIELDS = frozenset({"id", "objectid", "createdat", "updatedat"})
-"""Fields of a record outside its data, folded. Exports have them as columns."""
-
+RECORD_FIELDS = frozenset({"id", "objectId", "createdAt", "updatedAt"})
+"""Fields of a record outside its data. Exports have them as columns."""
 
 LEAST_LIKENESS = 0.7
 """Least similarity of a suggested name."""

@@ -211,16 +211,19 @@ def schema_digest(attributes: Sequence[Attribute]) -> str:
 
 
 def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> MappedColumn:
-    """Return the meaning of a column by its name alone. Raises UsageError if the name matches several attributes."""
+    """Return the meaning of a column by its name alone. Raises UsageError if the name matches several attributes.
+
+    A slug as it is written comes first, then a field of every record, then an attribute whose name is only similar.
+    """
     if header.startswith("_") and header not in names.slugs:
         note = None if header in RESULT_COLUMNS else "names that begin with _ belong to result files"
         return MappedColumn(header, index, Role.IGNORED, by="result column", note=note)
-    folded = fold(header)
-    if mode is not Mode.CREATE and folded == RECORD_ID:
+    folded, is_field = fold(header), header in RECORD_FIELDS and header not in names.slugs
+    if mode is not Mode.CREATE and folded == RECORD_ID and (header == RECORD_ID or header not in names.slugs):
         return MappedColumn(header, index, Role.RECORD_ID, by="record field")
-    if header.strip() and (match := names.find(header)) is not None:
+    if header.strip() and not is_field and (match := names.find(header)) is not None:
         return MappedColumn(header, index, Role.ATTRIBUTE, match.attribute, match.part, str(match.by))
-    if folded in RECORD_FIELDS:
+    if folded in map(fold, RECORD_FIELDS):
         note = "creating always makes new ids" if folded == RECORD_ID else "the service sets it"
         return MappedColumn(header, index, Role.IGNORED, by="record field", note=note)
     return MappedColumn(header, index, Role.UNKNOWN)
