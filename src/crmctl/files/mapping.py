@@ -313,13 +313,13 @@ def _refuse_shared_targets(columns: Sequence[MappedColumn], constants: MappingOf
 
     A whole value and its parts may have a column each, as exports do: a row fills one or the other.
     """
-    owners: dict[str, MappedColumn] = {}
+    owners: dict[tuple[str, str | None], MappedColumn] = {}
     for column in sorted(columns, key=lambda column: column.part is not None):
         if column.target is None:
             continue
-        target = fold(column.target) if not column.changes_items else column.target
         slug = RECORD_ID if column.attribute is None else column.attribute.slug
-        rival = owners.get(target) or (owners.get(fold(slug)) if column.changes_items else None)
+        target = slug, column.part and fold(column.part)
+        rival = owners.get(target) or (owners.get((slug, None)) if column.changes_items else None)
         if rival is not None:
             raise UsageError(
                 f"two columns fill {slug}: {rival.label!r} and {column.label!r}",
