@@ -23,12 +23,14 @@ from crmctl.errors import (
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.files.whole_files import CHUNK_ROWS, chunks
+from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
 from crmctl.plan.import_plan import NO_ID, NO_RECORD
 from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.read.read_back import Baseline, Reader
+from crmctl.read.records import find
 from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
 from crmctl.write.evidence import Sent
@@ -254,8 +256,6 @@ def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableR
 
 def _resolve(run: ImportRun, resolver: Resolver) -> None:
     """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent."""
-    from crmctl.match.keys import KeyIndex
-
     journal = run.journal
     lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
     lookup.at_hand = run.at_hand or lookup.at_hand
@@ -413,8 +413,6 @@ def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], 
         return
     entries = entries_of(journal, payloads)
     refused = [row for row, entry in entries if entry is not None and entry.state is RowState.FAILED and row.id]
-    from crmctl.read.records import find
-
     existing = {record.id.lower() for record in find(reader, (str(row.id) for row in refused))}
     missing = [row for row in refused if str(row.id).lower() not in existing]
     for row in missing:

@@ -14,6 +14,7 @@ from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError, 
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import chunks, whole_bytes
+from crmctl.match.keys import is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, Record
@@ -365,8 +366,6 @@ class Changing:
         return (self._change(row, find(row.id or "")) for row in rows)
 
     def _change(self, row: Payload, record: Record | None) -> ValueChange:
-        from crmctl.match.keys import is_unchanged
-
         if record is None:
             return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
         try:

@@ -26,7 +26,7 @@ from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import currency_code
 from crmctl.values.moments import MICROS
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobStore
+from crmctl.write.jobs import JobStore, ObjectLock
 
 if TYPE_CHECKING:
     from crmctl.plan.mirrored_records import MirroredRecords
@@ -257,8 +257,6 @@ def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, b
     if not by_key:
         yield
         return
-    from crmctl.write.jobs import ObjectLock
-
     lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
     with lock.hold(context.clock, context.listener.note):
         yield
