@@ -70,6 +70,12 @@ class _StrictOptions:
             param.add_to_parser(parser, ctx)
         return parser
 
+    def get_help_option(self: Any, ctx: click.Context) -> TyperOption | None:
+        option: TyperOption | None = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            _read_on_demand(option).callback = _show_help
+        return option
+
 
 @cache
 def _common_parameters() -> Sequence[Any]:
@@ -136,12 +142,6 @@ def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
         ctx.exit()
 
 
-def _help_option(option: TyperOption | None) -> TyperOption | None:
-    if option is not None:
-        _read_on_demand(option).callback = _show_help
-    return option
-
-
 class Command(_StrictOptions, TyperCommand):
     """A command that takes the common options; its epilog holds its examples, one per line.
 
@@ -156,9 +156,6 @@ class Command(_StrictOptions, TyperCommand):
         settings["params"] = _with_common(self.own_params)
         settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
         super().__init__(name, **settings)
-
-    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
-        return _help_option(super().get_help_option(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
         runtime = ctx.obj
@@ -183,9 +180,6 @@ class CommandGroup(_StrictOptions, TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
-
-    def get_help_option(self, ctx: click.Context) -> TyperOption | None:
-        return _help_option(super().get_help_option(ctx))
 
     def __init__(self, **settings: Any) -> None:
         settings["params"] = _with_common(settings.get("params") or ())

@@ -92,15 +92,11 @@ def parse_keep(texts: Sequence[str], attributes: Sequence[Attribute]) -> KeepRul
         elif slug not in by_slug:
             hint = f"the attributes are: {', '.join(by_slug)}"
             raise UsageError(f"--keep: there is no attribute {slug}", hint=hint, code="unknown_attribute")
-        elif rule == UNION and not holds_several(by_slug[slug]):
+        elif rule == UNION and not by_slug[slug].holds_items:
             raise UsageError(f"--keep: {slug} holds one value, of which there is no union", hint=HINT, code="malformed_rule")
         else:
             values[slug] = rule
     return KeepRules(survivor or OLDEST, values)
-
-
-def holds_several(attribute: Attribute) -> bool:
-    return bool(attribute.is_list) or attribute.type == AttributeType.LIST
 
 
 def is_empty(value: Any) -> bool:

@@ -35,7 +35,7 @@ def whole_bytes(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     special = is_special(target)
     part = target if special else target.with_name(target.name + ".part")
     try:
-        with _open(part, mode) as raw:
+        with _open(part, mode, target) as raw:
             yield raw
             raw.flush()
             if not special:
@@ -93,11 +93,13 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _open(path: Path, mode: int) -> IO[bytes]:
+def _open(part: Path, mode: int, target: Path) -> IO[bytes]:
+    """Open the part of a file that becomes `target`. Raises UsageError and StorageError, which name the target."""
     try:
-        return cast(IO[bytes], os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
+        return cast(IO[bytes], os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb"))
     except OSError as error:
-        failure = storage_error(error, path, UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file"))
+        error.filename = str(target)
+        failure = storage_error(error, target, UsageError(f"cannot write {target}: {reason(error)}", code="unwritable_file"))
         raise failure from error
 
 

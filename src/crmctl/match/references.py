@@ -24,6 +24,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP
 from crmctl.values.composites import fold
+from crmctl.values.conditions import elements_of
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 
@@ -246,7 +247,7 @@ class ReferenceMap:
                     continue
                 if among is not None and (key := rule.key(payload.data)) is not None:
                     self._db.execute("INSERT INTO own VALUES (?, ?, ?, ?)", (slug, key, payload.ordinal, (payload.id or "").lower()))
-                for value in _values(payload.data.get(slug)):
+                for value in elements_of(payload.data.get(slug)):
                     number += 1
                     data = {reference.key: value}
                     index.want(number, data, lines=(payload.first_line, payload.last_line))
@@ -300,7 +301,7 @@ class ReferenceMap:
             parents: set[int] = set()
             for reference, rule in self._references:
                 value = payload.data.get(reference.slug)
-                meanings = [self._meaning(reference, rule, item) or _Meaning() for item in _values(value)]
+                meanings = [self._meaning(reference, rule, item) or _Meaning() for item in elements_of(value)]
                 parents.update(meaning.parent for meaning in meanings if meaning.parent is not None)
                 if any(meaning.row is not None for meaning in meanings):
                     waiting = reference.slug if reference.is_required else waiting
@@ -392,7 +393,7 @@ class ReferenceMap:
             if value is None:
                 continue
             ids, is_later = [], False
-            for item in _values(value):
+            for item in elements_of(value):
                 meaning = self._meaning(reference, rule, item)
                 if meaning is None:
                     findings += self._not_looked_up(payload, reference, rule, item)
@@ -436,10 +437,6 @@ class ReferenceMap:
             return None
         hint = f"create it first; or --on-missing-ref create makes it, null leaves {reference.slug} empty"
         return Finding("missing_reference", f"no record has this {reference.told}", hint=hint)
-
-
-def _values(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def as_sent(attribute: Attribute | None, value: Any) -> Any:

@@ -28,7 +28,6 @@ from crmctl.dedupe.merge_plan import (
     PlannedMerge,
     choose_survivor,
     find_groups,
-    holds_several,
     is_merge_plan,
     merge_values,
     parse_keep,
@@ -455,7 +454,7 @@ def propose_merge(attributes: Sequence[Attribute], records: Sequence[Record], su
     """Propose to merge records: the oldest survives unless `survivor` is given, keeps its values, fills its blanks and unites lists."""
     listed = [MergeRecord(record.id, record.data, record.created_at, record.updated_at) for record in records]
     kept = survivor or choose_survivor(listed, OLDEST).id
-    keep = KeepRules(OLDEST, {attribute.slug: UNION for attribute in attributes if holds_several(attribute)})
+    keep = KeepRules(OLDEST, {attribute.slug: UNION for attribute in attributes if attribute.holds_items})
     values = merge_values(listed, kept, keep, attributes)
     return PlannedMerge(1, 1.0, (), kept, tuple(record.id for record in listed if record.id != kept), values, tuple(listed))
 

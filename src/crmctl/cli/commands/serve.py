@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from crmctl.cli.ephemeral_service import DoubleOptions, serve_double, test_doubl
 from crmctl.cli.options import advanced
 from crmctl.cli.runtime import Runtime
 from crmctl.config.settings import is_web_address
-from crmctl.errors import UsageError, install_command, reason, storage_error
+from crmctl.errors import UsageError, install_command
 from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, nearest
 from crmctl.models.jsontext import Json
@@ -223,7 +222,10 @@ def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], un
 
 def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
     if ready_file is not None:
-        _write_whole(ready_file, jsontext.dumps(ready.document(with_key=False)) + "\n")
+        from crmctl.files.whole_files import whole_file
+
+        with whole_file(ready_file, mode=0o600) as file:  # the console link is as good as a key until it is used
+            file.write(jsontext.dumps(ready.document(with_key=False)) + "\n")
     is_read = runtime.streams.stdout_is_terminal and runtime.flags.get("output") != "json" and not runtime.flags.get("json")
     if not is_read:
         runtime.streams.write_out(jsontext.dumps(ready.document()) + "\n")
@@ -236,21 +238,6 @@ def _announce(runtime: Runtime, ready: Ready, ready_file: Path | None) -> None:
         lines += [f"    crmctl auth login --base-url {ready.base_url}", "    crmctl records list people"]
     show = runtime.streams.write_out if is_read else runtime.streams.write_err
     show("\n".join([*lines, "", "  Ctrl-C stops it", "", ""]))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that readers never see half written. Raises UsageError, and StorageError on a full disk."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        # For its owner alone: the console link is as good as a key until it is used.
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text)
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        error.filename = str(path)
-        raise storage_error(error, None, UsageError(f"cannot write {path}: {reason(error)}", hint="--ready-file PATH")) from error
 
 
 def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[str, Any]], None] | None:
