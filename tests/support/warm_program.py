@@ -18,6 +18,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import sysconfig
@@ -280,6 +281,7 @@ def preload(*packages: str) -> None:
         _build(app.load_command(name))
     for model in Resource.__subclasses__():
         model.fields()
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # lets OpenSSL read its configuration and build its tables
 
 
 def _build(command: Any) -> None:
