@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,27 @@ def test_an_error_names_the_mistake_and_the_way_out(words: str, code: int, messa
     error = run_here(*words.split()).exits(code).error()
     assert message in error["message"]
     assert hint in (error["hint"] or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("bulk import people ''", "FILE"),
+        ("bulk import people a.csv --failed ''", "--failed"),
+        ("bulk delete people --ids ''", "--ids"),
+        ("bulk export people -O ''", "--out"),
+        ("files upload a.csv '' --bucket b", "PATH"),
+        ("org pull ''", "DIR"),
+        ("check ''", "DIR"),
+        ("webhooks verify '' --secret s --id i --timestamp 1 --signature x", "BODYFILE"),
+        ("records list people --fields ''", "--fields"),
+        ("--profile '' records list people", "--profile"),
+        ("records list people --query ''", "--query"),
+    ],
+)
+def test_an_empty_value_is_no_name(words: str, name: str) -> None:
+    error = run_here(*shlex.split(words)).exits(2).error()
+    assert (error["message"], error["hint"]) == (f"{name} is empty", "is a variable of the shell not set?")
 
 
 def test_an_inspection_explains_unreadable_rows() -> None:

@@ -34,6 +34,8 @@ CONTEXT = {"help_option_names": ["-h", "--help", HELP_ALL], "max_content_width":
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    if value == "":
+        _refuse_empty(param)
     if value is not None and param.name:
         if param.name in ctx.obj.flags and _takes_one_value(param):
             _refuse_repeated(param)
@@ -48,6 +50,11 @@ def _takes_one_value(param: Any) -> bool:
 def _refuse_repeated(param: Any) -> NoReturn:
     name = max(param.opts, key=len)
     raise UsageError(f"{name} takes one value and was given more than once", hint=f"leave one {name} out")
+
+
+def _refuse_empty(param: Any) -> NoReturn:
+    name = max(param.opts, key=len) if isinstance(param, TyperOption) else param.metavar.partition("|")[0]
+    raise UsageError(f"{name} is empty", hint="is a variable of the shell not set?")
 
 
 class _Parser(OptionParser):
@@ -104,6 +111,8 @@ class _OnDemand(RuntimeParam):
     """Builds Typer's reader of a parameter (a pydantic adapter, 1 ms each) only for a value that needs it."""
 
     def _coerce_value(self, value: Any, param: Any, ctx: click.Context) -> Any:
+        if "" in (value if isinstance(value, list | tuple) else [value]) and _names_file("", param.metavar or ""):
+            _refuse_empty(param)
         if value is param.default or (self.annotation is str and _is_text(value)):
             return value
         if self.annotation == list[str] and all(map(_is_text, value)):
