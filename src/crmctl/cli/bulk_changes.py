@@ -11,10 +11,10 @@ from crmctl.errors import UsageError
 from crmctl.output.streams import cell_width, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.plan.changes import Deletion
+    from crmctl.plan.changes import Deletion, Selection
     from crmctl.plan.dry_run import ImportPreview, PlanPreview
     from crmctl.plan.import_records import ApplyRequest
     from crmctl.plan.job_hooks import ChangeForecast
@@ -193,15 +193,10 @@ FEW = 3
 def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]) -> None:
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.fields import with_reference_ids
-    from crmctl.cli.record_queries import one_list
-    from crmctl.files.sources import is_stream
-    from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
+    from crmctl.plan.changes import UpdateRequest, preview_update, update
 
-    ids_file, filters = values["ids"], values["filters"]
-    if ids_file is not None:
-        is_stream(ids_file)  # a missing file is an error before any question
-    conditions, admits = one_list(runtime, object_name, filters, strict=values["strict"])
-    selection = Selection(ids_file, conditions, admits=admits, price=_price(runtime, object_name, "update"), typed=filters or ())
+    _check_ids_file(values["ids"])
+    selection = _selection(runtime, object_name, "update", values)
     set_values = with_reference_ids(runtime, object_name, values.get("set_values"))
     request = UpdateRequest.taken({**values, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
@@ -214,21 +209,32 @@ def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]
         show(runtime, document, text, preview.error, preview.findings)
         return
     check_shown(runtime)
-    if not runtime.prompter.can_ask or ids_file == "-":
+    if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Update records of {object_name}")
     show_result(runtime, update(RuntimeContext(runtime), request, lambda forecast: approve(runtime, forecast)))
 
 
-def _price(runtime: Runtime, object_name: str, verb: str) -> Callable[[int], None]:
-    """Return a function that announces the cost of reading the records to change."""
-    from crmctl.cli.record_queries import approve_cost
-    from crmctl.client.query.record_filter import ReadingCost
+def _check_ids_file(name: str | None) -> None:
+    """Raise UsageError for a missing file of --ids: an error before any question."""
+    from crmctl.files.sources import is_stream
 
-    def hear(requests: int) -> None:
+    if name is not None:
+        is_stream(name)
+
+
+def _selection(runtime: Runtime, object_name: str, verb: str, values: Mapping[str, Any]) -> Selection:
+    """Return the records of --ids and --filter, whose reading is announced if it takes many requests."""
+    from crmctl.cli.record_queries import approve_cost, one_list
+    from crmctl.client.query.record_filter import ReadingCost
+    from crmctl.plan.changes import Selection
+
+    def price(requests: int) -> None:
         if requests > FEW:
             approve_cost(runtime, ReadingCost(requests, f"reading the records of {object_name} to {verb}"))
 
-    return hear
+    filters = values["filters"]
+    conditions, admits = one_list(runtime, object_name, filters, strict=values["strict"])
+    return Selection(values["ids"], conditions, verb=verb, admits=admits, price=price, typed=filters or ())
 
 
 def approve(runtime: Runtime, forecast: ChangeForecast) -> None:
@@ -271,23 +277,16 @@ def _sample_lines(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
 
 def delete_records(runtime: Runtime, object_name: str, backup: str | bool, values: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
-    from crmctl.cli.record_queries import one_list
-    from crmctl.files.sources import is_stream
-    from crmctl.plan.changes import DeleteRequest, Selection, delete, example_deletion
+    from crmctl.plan.changes import DeleteRequest, delete, example_deletion
 
-    ids_file, filters = values["ids"], values["filters"]
     if not runtime.dry_run:
         runtime.emitter.check_result(example_deletion(object_name))
-    if ids_file is not None:
-        is_stream(ids_file)  # a missing file is an error before any question
-    if not runtime.prompter.can_ask or ids_file == "-":
+    _check_ids_file(values["ids"])
+    if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).is_file():
         runtime.confirm(f"Replace {backup}")
-    conditions, admits = one_list(runtime, object_name, filters, strict=values["strict"])
-    selection = Selection(
-        ids_file, conditions, verb="delete", admits=admits, price=_price(runtime, object_name, "delete"), typed=filters or ()
-    )
+    selection = _selection(runtime, object_name, "delete", values)
     request = DeleteRequest(object_name, selection, backup, values["expect"], values["concurrency"], runtime.dry_run)
     done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:

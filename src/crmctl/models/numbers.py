@@ -102,6 +102,17 @@ SHORT = 10**15
 """Whole numbers below it need no decimal arithmetic."""
 
 
+def decimal_of(value: Any) -> Decimal | None:
+    """Return a number, or the number in a text; None for anything else, booleans and infinity included."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        return None
+    try:
+        number = Decimal(str(value).strip())
+    except ArithmeticError:
+        return None
+    return number if number.is_finite() else None
+
+
 def canonical_number(number: Number) -> str:
     """Return one text for all spellings of a number (1, 1.0, 1e0, and -0 for 0)."""
     if type(number) is int and abs(number) < SHORT:

@@ -9,6 +9,7 @@ from typing import Any
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.models.numbers import decimal_of
 from crmctl.output.streams import Streams, cell_width, clean
 from crmctl.output.table import pad
 
@@ -173,13 +174,7 @@ def number_of(value: Any) -> Decimal | None:
     """Return a number, the number in a text, or the amount of a sum of money; None for anything else, booleans included."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in ("amount", "value", "count") if key in value), None)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        return None
-    try:
-        number = Decimal(str(value).strip())
-    except ArithmeticError:
-        return None
-    return number if number.is_finite() else None
+    return decimal_of(value)
 
 
 DEFAULT_WIDTH = 80

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache
 from typing import Any, NamedTuple
 
 from crmctl.models import jsontext
@@ -77,14 +76,10 @@ def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((value[key] for key in keys if value.get(key) not in (None, "")), None)
 
 
-@cache
 def _usual_part(kind: str, key: str) -> str | None:
-    """Return the usual name of a part, however the service spells it."""
-    from crmctl.values.attribute_types import PART_NAMES  # a list as JSON shows no part
-    from crmctl.values.composites import fold
+    from crmctl.values.composites import usual_part  # a list as JSON shows no part
 
-    folded = fold(key)
-    return next((part for part, others in PART_NAMES[kind].items() if folded == fold(part) or folded in others), None)
+    return usual_part(kind, key)
 
 
 def _parts_of(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -65,13 +66,15 @@ def learn_form(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Fo
     return Form(plain=any(not isinstance(value, dict) for value in values), keys=keys)
 
 
-def usual_name(attribute: Attribute | StoredAttribute, part: str) -> str | None:
-    """Return the usual name of a part; None for an unknown one."""
+@cache
+def usual_part(kind: str, part: str) -> str | None:
+    """Return the usual name of a part in values of a type; None for an unknown one."""
     folded = fold(part)
-    for usual, others in PART_NAMES.get(attribute.type or "", {}).items():
-        if folded == fold(usual) or folded in others:
-            return usual
-    return None
+    return next((usual for usual, others in PART_NAMES.get(kind, {}).items() if folded == fold(usual) or folded in others), None)
+
+
+def usual_name(attribute: Attribute | StoredAttribute, part: str) -> str | None:
+    return usual_part(attribute.type or "", part)
 
 
 def part_name(attribute: Attribute, part: str, form: Form) -> str:

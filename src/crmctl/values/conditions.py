@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_id
+from crmctl.models.numbers import decimal_of
 from crmctl.models.resources import Attribute
 from crmctl.values.attribute_types import Family, StoredAttribute, type_of
 from crmctl.values.composites import usual_name
@@ -122,13 +123,7 @@ def number_in(attribute: AnyAttribute, value: Any) -> Decimal | None:
     """Return the number of a value, or the amount of money; None without one."""
     if isinstance(value, Mapping):
         value = next((inner for part, inner in value.items() if usual_name(attribute, part) == "amount"), None)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        return None
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
+    return decimal_of(value)
 
 
 def elements_of(value: Any) -> list[Any]:
