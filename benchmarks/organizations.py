@@ -135,7 +135,7 @@ def peak(service: RunningService, *words: str) -> int:
     return int(done.stdout.rpartition("PEAK ")[2]) * 1024
 
 
-PULL_PHASES = {"sync": "STATE/mirror/*", "write": ".crm.crmctl/new/*", "replace": ".crm.crmctl/COMPLETE.json"}
+PULL_PHASES = {"sync": "STATE/mirror/*", "write": ".crm.crmctl/new/*", "replace": ".crm.crmctl/[cm]o*"}
 APPLY_PHASES = {kind: f"STATE/jobs/*/steps/*-{kind}-*" for kind in ("schema", "create", "update", "entries")}
 """Files and folders that show that a command has reached a phase."""
 

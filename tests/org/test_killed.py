@@ -14,8 +14,8 @@ import pytest
 
 from crmctl.double_client import TestService
 from crmctl.errors import PartialError, UsageError
+from crmctl.org.folder import finish_replacement, new_content, replace_content, sibling
 from crmctl.org.jobs import raise_unfinished
-from crmctl.org.replacement import finish_replacement, new_content, replace_content, sibling
 from crmctl.plan.results import ImportResult
 from crmctl.write.database import RowState
 from crmctl.write.jobs import Summary
@@ -34,9 +34,9 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("last", range(8))
+@pytest.mark.parametrize("last", range(7))
 def test_a_pull_killed_at_any_rename_is_completed_or_had_no_effect(last: int) -> None:
-    folder, names = Path("crm"), ("a", "b", "c")
+    folder, names = Path("crm"), ("members.yaml", "webhooks.yaml", "schema.yaml")
     folder.mkdir()
     (folder / "kept").write_text("kept")
     for name in names[:2]:
@@ -59,9 +59,10 @@ def test_a_pull_killed_at_any_rename_is_completed_or_had_no_effect(last: int) ->
         with new_content(folder) as place:
             for name in names[1:]:
                 (place / name).write_text("new")
-            replace_content(folder, names)
+            replace_content(folder)
     finish_replacement(folder)
-    unchanged, complete = {"a": b"old", "b": b"old", "kept": b"kept"}, {"b": b"new", "c": b"new", "kept": b"kept"}
+    unchanged = {"kept": b"kept", **dict.fromkeys(names[:2], b"old")}
+    complete = {"kept": b"kept", **dict.fromkeys(names[1:], b"new")}
     assert content(folder) == (unchanged if last == 0 else complete)
     with new_content(folder):
         pass
@@ -71,13 +72,13 @@ def test_a_pull_killed_at_any_rename_is_completed_or_had_no_effect(last: int) ->
 def test_a_folder_that_is_a_mount_point_is_replaced_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("crm")
     folder.mkdir()
-    (folder / "a").write_text("old")
-    monkeypatch.setattr("crmctl.org.replacement.is_mounted", Path.is_dir)
+    (folder / "schema.yaml").write_text("old")
+    monkeypatch.setattr("crmctl.org.folder.is_mounted", Path.is_dir)
     with new_content(folder) as place:
         assert folder.resolve() in place.parents, "a rename cannot leave the file system"
-        (place / "a").write_text("new")
-        replace_content(folder, ("a",))
-    assert content(folder) == {"a": b"new"}
+        (place / "schema.yaml").write_text("new")
+        replace_content(folder)
+    assert content(folder) == {"schema.yaml": b"new"}
 
 
 def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder() -> None:
@@ -91,8 +92,8 @@ def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder() -> N
 
     def replace() -> None:
         with new_content(folder) as place:
-            (place / "a").write_text("new")
-            replace_content(folder, ("a",))
+            (place / "schema.yaml").write_text("new")
+            replace_content(folder)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "rename", refuse)
@@ -100,7 +101,7 @@ def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder() -> N
             with pytest.raises(UsageError, match="cannot write crm"):
                 action()
     finish_replacement(folder)
-    assert content(folder) == {"a": b"new"}
+    assert content(folder) == {"schema.yaml": b"new"}
 
 
 @pytest.mark.parametrize("writes", [1, 4, 9])

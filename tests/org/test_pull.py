@@ -197,7 +197,7 @@ BAD_INPUT = [
     ("MANIFEST.json", lambda text: text.replace('"format": 1', '"format": 9'), "crm has the format 9"),
     ("MANIFEST.json", lambda text: text.replace('"schema.yaml"', '"../schema.yaml"'), "MANIFEST.json: the path '../schema.yaml' leaves"),
     ("MANIFEST.json", None, "crm is no folder of crmctl org"),
-    ("schema.yaml", None, "crm is incomplete: schema.yaml is missing"),
+    ("schema.yaml", None, "schema.yaml: is missing"),
     ("members.yaml", lambda text: text + text, "members.yaml:13: the id m1-0@example.com is also in members.yaml:1"),
     ("webhooks.yaml", lambda _: "- url: [\n", "webhooks.yaml: "),
     ("webhooks.yaml", lambda _: '- {url: "a\\ud800"}\n', " holds half a character"),

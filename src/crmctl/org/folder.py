@@ -1,11 +1,13 @@
-"""The folder of an organization: its files, settings and rows. Needs no service."""
+"""The folder of an organization: its files, settings and rows, and their replacement by a pull. Needs no service."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, Self, get_args
@@ -13,12 +15,12 @@ from typing import Literal, NamedTuple, NoReturn, Self, get_args
 from pydantic import Field, ValidationError
 
 from crmctl.client.directory import find_object
-from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.errors import RejectedError, UsageError, reason, storage_error
+from crmctl.files.whole_files import sync_path
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.models.resources import AttributeType, Object
-from crmctl.org.replacement import finish_replacement, replace_content
 from crmctl.schema.schema_document import SchemaDocument, problems_of, read_schema
 from crmctl.values import yaml_text
 from crmctl.values.folded_text import fold
@@ -43,7 +45,7 @@ SECTION_ROWS = tuple(f" {section}" for section in SECTIONS)
 """Kinds of rows besides records; the blank tells them from the slugs of objects."""
 
 DATA_NAMES = (RECORDS, ACTIVITIES, *ENTRY_FILES, *(f"{section}.yaml" for section in SECTIONS), FILES, SCHEMA, MANIFEST)
-"""Files and folders that a pull replaces; the manifest comes last."""
+"""Files and folders that a pull replaces."""
 
 FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
 """Other files that people may keep in the folder, besides names that begin with a dot."""
@@ -69,9 +71,9 @@ keep = {keep}
 """
 
 
-def refuse(place: str, problem: str, message: str | None = None) -> NoReturn:
+def refuse(place: str, problem: str) -> NoReturn:
     details = [{"place": place, "problem": problem}]
-    raise RejectedError(message or f"{place}: {problem}", hint=_HINT, code="damaged_folder", details=details)
+    raise RejectedError(f"{place}: {problem}", hint=_HINT, code="damaged_folder", details=details)
 
 
 def refuse_folder(path: Path, problem: str, hint: str | None = None) -> NoReturn:
@@ -171,7 +173,7 @@ class OrgFolder:
         refuse_foreign(path)
         for name in (SETTINGS, MANIFEST, SCHEMA):
             if not (path / name).is_file():
-                refuse(name, "is missing", f"{path} is incomplete: {name} is missing")
+                refuse(name, "is missing")
         self.settings = OrgSettings.read(path / SETTINGS)
         self.manifest = self._read_manifest()
         self.schema = self._read_schema()
@@ -338,14 +340,12 @@ def _holds(path: Path, manifest: Json) -> bool:
 
 def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
     """Move new content from `place` into the folder; return False if it holds exactly that already. Settings are written only once."""
-    names = list(DATA_NAMES)
     if not (path / SETTINGS).exists():
         (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
-        names.insert(0, SETTINGS)
     elif (path / MANIFEST).exists() and _holds(path, manifest):
         return False
     (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    replace_content(path, names)
+    replace_content(path)
     return True
 
 
@@ -401,3 +401,74 @@ def file_facts(path: Path) -> Json:
 def references_of(spec: ObjectSpec) -> dict[str, AttributeSpec]:
     """Return an object's reference attributes by slug."""
     return {attribute.slug: attribute for attribute in spec.attributes if attribute.type == AttributeType.REFERENCE}
+
+
+# -- replacing the data as a whole, however the program ends -------------------------------------------------------------------------
+
+NEW, COMPLETE, MOVING, OLD = "new", "complete", "moving", "old"
+"""Folders in a sibling of the folder: new data that is being written, that waits for the old data to leave, and that moves; the old data.
+
+Entries move one by one. The name of the new data tells how far the move is, so the next command that opens the folder completes it.
+"""
+
+
+def sibling(folder: Path) -> Path:
+    """Return the place of the new content: beside the folder, or inside a folder that is a mount point."""
+    folder = folder.resolve()
+    name = f".{folder.name}.crmctl"
+    return folder / name if is_mounted(folder) else folder.with_name(name)
+
+
+def is_mounted(folder: Path) -> bool:
+    return folder.is_dir() and folder.stat().st_dev != folder.parent.stat().st_dev
+
+
+@contextmanager
+def new_content(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder for the new content. Deletes it when the block ends, unless a replacement has begun and failed."""
+    finish_replacement(folder)
+    place = sibling(folder)
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+        (place / NEW).mkdir(parents=True, mode=0o700)
+        yield place / NEW
+    except OSError as error:
+        raise storage_error(error, place, UsageError(f"cannot write {place}: {reason(error)}", code="unwritable_file")) from error
+    finally:
+        if not _is_complete(place):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_complete(place: Path) -> bool:
+    return (place / COMPLETE).exists() or (place / MOVING).exists()
+
+
+def replace_content(folder: Path) -> None:
+    """Replace the data of the folder by the new content, also data that the new content lacks."""
+    place = sibling(folder)
+    for path in (place / NEW).rglob("*"):
+        if path.is_file():
+            sync_path(path)
+    (place / NEW).rename(place / COMPLETE)
+    finish_replacement(folder)
+
+
+def finish_replacement(folder: Path) -> None:
+    """Complete a replacement, if one has begun."""
+    place = sibling(folder)
+    if not _is_complete(place):
+        return
+    try:
+        folder.mkdir(exist_ok=True)
+        (place / OLD).mkdir(exist_ok=True)
+        if (place / COMPLETE).exists():
+            for name in DATA_NAMES:
+                if (folder / name).exists():
+                    (folder / name).rename(place / OLD / name)
+            (place / COMPLETE).rename(place / MOVING)
+        for entry in [*(place / MOVING).iterdir()]:
+            entry.rename(folder / entry.name)
+        sync_path(folder)
+        shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        raise storage_error(error, folder, UsageError(f"cannot write {folder}: {reason(error)}", code="unwritable_file")) from error

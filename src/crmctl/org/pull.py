@@ -39,11 +39,11 @@ from crmctl.org.folder import (
     data_files,
     digest_of,
     file_facts,
+    new_content,
     source_digest,
     store_content,
 )
 from crmctl.org.mask import Mask
-from crmctl.org.replacement import new_content
 from crmctl.org.sections import DISABLED, Entries, coverage, fetch_file, portable, read_sections, write_section
 from crmctl.org.tables import OrgTables, Side
 from crmctl.plan.job_run import requests_made
