@@ -57,14 +57,11 @@ class OrgChange:
     object: str
     id: str
     other_id: str | None = None
-    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    values: Mapping[str, list[Any]] = field(default_factory=dict)
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        return {
-            "change": self.change, "object": self.object, "id": self.id, "otherId": self.other_id,
-            "values": {slug: list(values) for slug, values in self.values.items()},
-        }  # fmt: skip
+        return {"change": self.change, "object": self.object, "id": self.id, "otherId": self.other_id, "values": self.values}
 
 
 @dataclass
@@ -133,7 +130,7 @@ class OrgComparison:
             expected = self.translated(kind, after, strict=strict)[0]
             names = [name for name in {**before, **expected} if not self._alike(kind, name, expected.get(name), before.get(name))]
             if names:
-                yield OrgChange("changed", kind.strip(), left_id, right, {name: (before.get(name), expected.get(name)) for name in names})
+                yield OrgChange("changed", kind.strip(), left_id, right, {name: [before.get(name), expected.get(name)] for name in names})
 
     def updates(self, kind: str, *, strict: bool) -> Iterator[tuple[OrgChange, Json]]:
         """Yield the pairs that an apply changes, each with the values that the folder holds: apply clears nothing."""
@@ -149,9 +146,9 @@ class OrgComparison:
         """Yield every difference of records, activities and entries."""
         for kind in (*self.right.objects, *self.kinds):
             for row_id, data in self.tables.unpaired(Side.RIGHT, kind):
-                yield OrgChange("added", kind.strip(), row_id, None, {name: (None, value) for name, value in data.items()})
+                yield OrgChange("added", kind.strip(), row_id, None, {name: [None, value] for name, value in data.items()})
             for row_id, data in self.tables.unpaired(Side.LEFT, kind):
-                yield OrgChange("removed", kind.strip(), row_id, None, {name: (value, None) for name, value in data.items()})
+                yield OrgChange("removed", kind.strip(), row_id, None, {name: [value, None] for name, value in data.items()})
             yield from self.changed(kind, strict=strict)
 
 
@@ -204,24 +201,14 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *,
             yield kind.strip(), f"holds {count:,} rows, the manifest says {totals.get(kind, 0):,}"
 
 
-def folder_problems(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> list[Json]:
-    """Read a folder into the tables and return its first problems. `edited` is that of `load_folder`."""
+def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> None:
+    """Read a folder into the tables. Raises RejectedError with its first problems. `edited` is that of `load_folder`."""
     problems = list[Json]()
     try:
         loading = load_folder(tables, side, folder, key, edited=edited)
         problems.extend({"place": place, "problem": text} for place, text in islice(loading, MOST_PROBLEMS))
     except RejectedError as error:
-        problems += _problems_of(error, folder.path)
-    return problems
-
-
-def _problems_of(error: RejectedError, path: Path) -> list[Json]:
-    return error.details or [{"place": str(path), "problem": error.message}]
-
-
-def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *, edited: bool) -> None:
-    """Read a folder into the tables. Raises RejectedError that names its first problems."""
-    problems = folder_problems(tables, side, folder, key, edited=edited)
+        problems += error.details or ()
     if problems:
         text = problems[0]["problem"]
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
@@ -229,17 +216,15 @@ def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *
         raise RejectedError(f"{problems[0]['place']}: {text}{more}", hint=hint, code="damaged_folder", details=problems)
 
 
-def verify(path: Path) -> tuple[OrgFolder | None, list[Json]]:
-    """Check checksums, JSON, schema, references and counts; return the folder, if it can be opened, and its first problems.
+def verify(path: Path) -> OrgFolder:
+    """Check checksums, JSON, schema, references and counts of a folder. Raises RejectedError with its first problems.
 
     Raises UsageError for a folder that crmctl did not write.
     """
-    try:
-        folder = OrgFolder(path)
-    except RejectedError as error:
-        return None, _problems_of(error, path)
+    folder = OrgFolder(path)
     with OrgTables(folder.schema.objects) as tables:
-        return folder, folder_problems(tables, Side.RIGHT, folder)
+        check_folder(tables, Side.RIGHT, folder)
+    return folder
 
 
 # -- comparing -----------------------------------------------------------------------------------------------------------------------
@@ -358,7 +343,7 @@ def report_text(changes: Sequence[OrgChange], schema: Sequence[SchemaChange], ti
         lines += ["| record | change | attribute | before | after |", "|---|---|---|---|---|"]
         for change in of_object[:LISTED]:
             for name, (before, after) in change.values.items() or {"": ("", "")}.items():
-                lines.append(f"| `{change.id}` | {change.change} | {name} | {_cell(before)} | {_cell(after)} |")
+                lines.append(f"| `{_cell(change.id)}` | {change.change} | {name} | {_cell(before)} | {_cell(after)} |")
         lines += [f"| and {len(of_object) - LISTED:,} more | | | | |"] if len(of_object) > LISTED else []
         lines.append("")
     return "\n".join(lines if changes or schema else [*lines, "No differences.", ""])

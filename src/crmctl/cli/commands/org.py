@@ -11,7 +11,7 @@ import typer
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption
 from crmctl.cli.runtime import Runtime, counted
-from crmctl.errors import ExitCode, UsageError
+from crmctl.errors import ExitCode, RejectedError, UsageError
 from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
@@ -96,8 +96,13 @@ def verify_org(
     from crmctl.org.compare import verify
 
     runtime.start_ping(ping)
-    opened, problems = verify(Path(folder))
-    if drill and opened is not None and not problems:
+    opened: OrgFolder | None = None
+    problems: list[Json] = []
+    try:
+        opened = verify(Path(folder))
+    except RejectedError as error:
+        problems = error.details
+    if drill and opened is not None:
         problems = _drill(runtime, opened)
     runtime.emitter.emit_rows(problems, "problems")
     if problems or opened is None:
@@ -173,7 +178,7 @@ def diff_org(
         changes = list(compared.changes())
         schema = compared.schema
     rows = [
-        *(OrgChange("schema", change.place, "", None, {str(change.action): (None, change.summary)}).to_document() for change in schema),
+        *(OrgChange("schema", change.place, "", None, {str(change.action): [None, change.summary]}).to_document() for change in schema),
         *(change.to_document() for change in changes),
     ]
     if report == "markdown":
