@@ -141,6 +141,11 @@ def test_a_mask_replaces_the_keys_of_objects_that_may_be_personal() -> None:
     assert not {"ada@acme.org", "Ada's flat"} & {*first, *masked["address"]}
     with pytest.raises(DifferenceError, match="people 2, select"):
         mask.row("people", "2", {"select": "of ada@acme.org"})
+    kept = Mask(b"k" * 16, {"people": attributes}, ("people.list",))
+    data = {"list": [{"by ada's flat": 1}], "address": {"Ada's flat": "4b"}}
+    kept.see([("people", data)])
+    with pytest.raises(DifferenceError, match="people 3, list"):
+        kept.row("people", "3", data)
 
 
 @pytest.mark.parametrize("place", ["description", "name"])

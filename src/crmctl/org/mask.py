@@ -96,8 +96,7 @@ class Mask:
             for name, value in data.items():
                 masked = self._masked[kind].get(name)
                 seen = self._harmless if masked is None else texts
-                keys = () if masked is None else _personal_keys(masked, value)
-                seen.update(text.strip().lower() for text in (*texts_in(value), *keys))
+                seen.update(text.strip().lower() for text in texts_in(value, masked))
                 if masked is not None and masked.is_unique:
                     self._unique.update(_folded(masked, text) for text in texts_in(value))
         for text in texts - self._harmless:
@@ -173,14 +172,6 @@ def _is_form(attribute: Attribute, key: str) -> bool:
     return usual_name(attribute, key) is not None or fold(key) in FORM
 
 
-def _personal_keys(attribute: Attribute, value: Any) -> Iterator[str]:
-    """Yield the keys of objects in a value that are replaced."""
-    if isinstance(value, Mapping):
-        yield from (key for key in value if not _is_form(attribute, key))
-    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _personal_keys(attribute, item)
-
-
 def _folded(attribute: Attribute, value: str) -> tuple[str, str]:
     """Return the type of a text and the text that all its spellings share."""
     kind = attribute.type or AttributeType.TEXT
@@ -209,10 +200,15 @@ def _invent(kind: str, part: str, value: str, digest: bytes, *, is_unique: bool)
     return f"{replacement} {digest[:6].hex()}" if is_unique else replacement
 
 
-def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in a value."""
+def texts_in(value: Any, attribute: Attribute | None = None) -> Iterator[str]:
+    """Yield every text in a value, and the keys of objects. `attribute`: without the keys that a mask of its values leaves."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list | Mapping):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item, attribute)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if attribute is None or not _is_form(attribute, key):
+                yield key
+            yield from texts_in(item, attribute)
