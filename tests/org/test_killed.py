@@ -20,7 +20,7 @@ from crmctl.plan.results import ImportResult
 from crmctl.write.database import RowState
 from crmctl.write.jobs import Summary
 from tests.org.test_apply import at, by_new_ids, other
-from tests.org.test_diff import lines_of
+from tests.org.test_diff import lines_of, write_lines
 from tests.org.test_pull import content
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.organizations import furnish
@@ -135,6 +135,24 @@ def test_an_activity_with_a_lost_answer_is_neither_doubled_nor_forgotten(crm: Ru
         assert json.loads(Path("map.json").read_text())[lines_of(Path("crm/activities.jsonl"))[0]["id"]] == activity["id"]
         run_crmctl("bulk", "undo", done["job"], "--yes", env=dict(double.env)).ok()
         assert run_crmctl("activities", "list", env=dict(double.env)).ok().json() == []
+    finally:
+        double.close()
+
+
+def test_an_undo_restores_an_activity_whose_change_got_no_answer(crm: RunningService) -> None:
+    assert crm
+    double = TestService()
+    try:
+        at_double = dict(double.env)
+        run_crmctl("activities", "create", "--title", "Call", "--summary", "old", env=at_double).ok()
+        run_crmctl("org", "pull", "crm", env=at_double).ok()
+        [line] = lines_of(Path("crm/activities.jsonl"))
+        write_lines(Path("crm/activities.jsonl"), [line | {"summary": "new"}])
+        double.faults("PATCH /api/v1/activities/* [nth=1] -> drop=after")
+        run_crmctl("org", "apply", "crm", "--edited", "--max-wait", "0", env=at_double).exits(6)
+        done = run_crmctl("org", "apply", "crm", "--edited", "--settle", "0", env=at_double).ok().json()
+        run_crmctl("bulk", "undo", done["job"], "--yes", env=at_double).ok()
+        assert [activity["summary"] for activity in run_crmctl("activities", "list", env=at_double).ok().json()] == ["old"]
     finally:
         double.close()
 

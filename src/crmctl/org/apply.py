@@ -328,7 +328,7 @@ class _Run:
 
     def _send_entries(self, section: str) -> None:
         """Create and change activities, or the entries of a section, one request each."""
-        kind, tables, send = f" {section}", self.compared.tables, self._send_activity if section == "activities" else self._send_entry
+        kind, tables = f" {section}", self.compared.tables
         entries: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
         entries += [(str(change.other_id), change.id) for change, _ in self.compared.updates(kind, strict=section == "activities")]
         if section not in self.plan.others or not entries:
@@ -339,27 +339,24 @@ class _Run:
             for name in left_out:
                 self.plan.leave(f"{section} {source}", f"{name} is not in the service")
             try:
-                send(step, source, target_id, data)
+                self._send_entry(step, source, target_id, data)
             except (DeniedError, NotFoundError, RejectedError) as error:
                 self.plan.leave(f"{section} {source}", error.message)
 
     def _send_entry(self, step: OrgStep, source: str, target_id: str | None, data: Json) -> None:
-        before = self.compared.entries[step.object][target_id] if target_id is not None else None
-        sent = to_send(step.object, data, before)
-        step.note(source, id=source, sent=sent, before=before)
-        send_entry(self.context, step.object, sent, self.compared.right.path)
-
-    def _send_activity(self, step: OrgStep, source: str, target_id: str | None, data: Json) -> None:
-        fields = {name: value for name, value in data.items() if name != "links"}
-        if "links" in data:
-            pairs = [link.split("/", 1) for link in data["links"]]
-            fields["linkedRecords"] = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
-        before = None if target_id is None else current_entry(self.context, "activities", target_id, fields)
-        if target_id is None:
-            step.note(source, id=None, fields=list(fields), at=self.context.clock.now())
-        service = self.context.service
-        wire = (service.create_activity(fields) if target_id is None else service.update_activity(target_id, fields)).wire
-        step.note(source, id=wire["id"], sent={name: wire.get(name) for name in fields}, before=before)
+        """Send an entry or activity. The note that precedes it lets an undo find it if the program ends before the answer."""
+        section, entry_id, before = step.object, target_id, None
+        if section == "activities":
+            pairs = [link.split("/", 1) for link in data.pop("links", ())]
+            linked = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
+            sent = data | ({"linkedRecords": linked} if linked else {})
+            before = None if target_id is None else current_entry(self.context, section, target_id, sent)
+        else:
+            entry_id, before = source, None if target_id is None else self.compared.entries[section][target_id]
+            sent = to_send(section, data, before)
+        step.note(source, id=entry_id, sent=sent, before=before, at=self.context.clock.now())
+        entry_id, stored = send_entry(self.context, section, entry_id, sent, self.compared.right.path)
+        step.note(source, id=entry_id, sent=stored, before=before, at=self.context.clock.now())
 
     def _name_doubtful_activities(self) -> None:
         """Note the ids of activities that an interrupted run created without hearing of it: they have been matched by their content."""
@@ -367,5 +364,5 @@ class _Run:
         for step in steps_of(self.job):
             for source, note in step.notes().items() if step.object == "activities" else ():
                 if note["id"] is None and source in pairs:
-                    sent = current_entry(self.context, "activities", pairs[source], note["fields"])
+                    sent = current_entry(self.context, "activities", pairs[source], note["sent"])
                     step.note(source, id=pairs[source], sent=sent, before=None)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import iterate
@@ -16,9 +17,8 @@ from crmctl.client.uploads import LocalFile, Uploader, download
 from crmctl.errors import DeniedError, NotFoundError, RejectedError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, digest_of
+from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, digest_of, entry_id
 from crmctl.values import yaml_text
-from crmctl.values.folded_text import fold
 
 READ, WRITE = "GET /definitions", "POST /definitions"
 DOWNLOAD_SECONDS = 600.0
@@ -39,26 +39,11 @@ def coverage(content: str, count: int | None, note: str = "") -> Json:
 
 def portable(section: str, entry: Mapping[str, object]) -> Json:
     """Return an entry as any service would show it: without defaults, fields that belong to one service, and headers, often secret."""
-    kept: Json = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ()) and value not in (None, "", [])}
-    for name in kept.keys() & {"filters", "conditions"}:
-        kept[name] = [_canonical_condition(condition) for condition in kept[name]]
-    if section == "workflows":
-        kept["actions"] = [
-            {
-                name: value
-                for name, value in action.items()
-                if name != "headers" and value is not None and (name, value) != ("repeat", False)
-            }
-            for action in kept["actions"]
-        ]
-    if section == "reports" and isinstance(kept.get("sort"), dict):
-        kept["sort"] = {"order": "asc"} | kept["sort"]
-    if section == "webhooks" and isinstance(kept.get("eventTypes"), list):
-        kept["eventTypes"] = sorted(kept["eventTypes"], key=str)
-    return kept
+    kept = {name: value for name, value in entry.items() if name not in OMITTED.get(section, ()) and value not in (None, "", [])}
+    return {name: _FORMS[name](value) if name in _FORMS else value for name, value in kept.items()}
 
 
-def _canonical_condition(condition: object) -> object:
+def _condition(condition: object) -> object:
     """Return a condition with its value as text; one without a value compares with `true`."""
     if not isinstance(condition, dict):
         return condition
@@ -66,35 +51,50 @@ def _canonical_condition(condition: object) -> object:
     return condition | {"value": value if isinstance(value, str) else jsontext.dumps(value)}
 
 
+def _action(action: Json) -> Json:
+    return {name: value for name, value in action.items() if name != "headers" and value is not None and (name, value) != ("repeat", False)}
+
+
+_FORMS: Mapping[str, Callable[[Any], object]] = {
+    "filters": lambda conditions: [_condition(condition) for condition in conditions],
+    "conditions": lambda conditions: [_condition(condition) for condition in conditions],
+    "actions": lambda actions: [_action(action) for action in actions],
+    "sort": lambda sort: {"order": "asc"} | sort if isinstance(sort, dict) else sort,
+    "eventTypes": lambda types: sorted(types, key=str) if isinstance(types, list) else types,
+}
+"""Fields that can be written in several ways, each with a function that returns one of them."""
+
+
 def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries, list[Json]]:
     """Return the entries of these parts, and a row of coverage for each section that the service does not show."""
     sections: Entries = {}
     notes: list[Json] = []
-    if "members" in parts:
-        try:
-            users = [(member.role, user) for member in context.service.list_members() if (user := member.user) is not None and user.email]
-            sections["members"] = {
-                fold(user.email or ""): {"email": user.email, "name": user.name, "role": role, "userId": user.id} for role, user in users
-            }
-        except DeniedError as error:
-            notes.append(coverage("members", None, error.message))
-    others = [section for section in SECTIONS if section in parts and section != "members"]
-    offered = context.service.extensions() if others else None
+    chosen = [section for section in SECTIONS if section in parts]
+    offered = context.service.extensions() if {*chosen} - {"members"} else None
     extensions = offered.extensions if offered is not None else []
     shown: Json = context.service.session.request("GET", "/definitions").json() if READ in extensions else {}
-    for section in others:
-        if section == FILES and "GET /files" in extensions:
-            try:
-                sections[section] = {entry["path"]: entry for entry in _files(context)}
-            except (DeniedError, RejectedError) as error:
-                notes.append(coverage(section, None, error.message))
-        elif section in shown:
-            sections[section] = {entry[SECTIONS[section]]: entry for entry in reversed(shown[section])}
-            if further := len(shown[section]) - len(sections[section]):
-                notes.append(coverage(f"{section} of the same name", None, f"{further:,} left out"))
-        else:
-            notes.append(coverage(section, None, "the key lacks the scope" if shown else "this service does not show their content"))
+    for section in chosen:
+        try:
+            if section == "members":
+                entries = _members(context)
+            elif section == FILES and "GET /files" in extensions:
+                entries = [*_files(context)]
+            elif section in shown:
+                entries = shown[section]
+            else:
+                raise DeniedError("the key lacks the scope" if shown else "this service does not show their content")
+        except (DeniedError, RejectedError) as error:
+            notes.append(coverage(section, None, error.message))
+            continue
+        sections[section] = {entry_id(section, entry): entry for entry in reversed(entries)}
+        if further := len(entries) - len(sections[section]):
+            notes.append(coverage(f"{section} of the same name", None, f"{further:,} left out"))
     return sections, notes
+
+
+def _members(context: BulkContext) -> list[Json]:
+    users = [(member.role, user) for member in context.service.list_members() if (user := member.user) is not None and user.email]
+    return [{"email": user.email, "name": user.name, "role": role, "userId": user.id} for role, user in users]
 
 
 def _files(context: BulkContext) -> Iterator[Json]:
@@ -156,19 +156,6 @@ def definitions_of(folder: OrgFolder) -> Json:
     }
 
 
-def send_entry(context: BulkContext, section: str, entry: Json, folder: Path) -> None:
-    """Create or change an entry. Raises RejectedError for a service that takes none, and what the request raises."""
-    if section != FILES:
-        context.service.session.request("POST", "/definitions", body={section: [entry]}, idempotent=True)
-        return
-    bucket, _, path = entry["path"].partition("/")
-    source = folder / FILES / entry["sha256"]
-    uploader = Uploader(context.service, bucket, context.clock, advance=context.listener.progress.advance, warn=context.listener.note)
-    [outcome] = uploader.upload_all([LocalFile(source, path, source.stat().st_size, entry["contentType"])], 1)
-    if outcome.error is not None:
-        raise outcome.error
-
-
 def takes_sections(context: BulkContext) -> bool:
     offered = context.service.extensions()
     return offered is not None and WRITE in offered.extensions
@@ -182,25 +169,43 @@ def current_entry(context: BulkContext, section: str, name: str, fields: Iterabl
     return {field: wire.get(field) for field in fields}
 
 
+def send_entry(context: BulkContext, section: str, name: str | None, entry: Json, folder: Path) -> tuple[str | None, Json]:
+    """Create or change an entry, or an activity with the id `name`; return its name and the fields as the service has them.
+
+    Raises what the request raises, such as RejectedError of a service that takes none.
+    """
+    service = context.service
+    if section == "activities":
+        wire = (service.create_activity(entry) if name is None else service.update_activity(name, entry)).wire
+        return wire["id"], {field: wire.get(field) for field in entry}
+    if section != FILES:
+        service.session.request("POST", "/definitions", body={section: [entry]}, idempotent=True)
+        return name, entry
+    bucket, _, path = entry["path"].partition("/")
+    source = folder / FILES / entry["sha256"]
+    uploader = Uploader(service, bucket, context.clock, advance=context.listener.progress.advance, warn=context.listener.note)
+    [outcome] = uploader.upload_all([LocalFile(source, path, source.stat().st_size, entry["contentType"])], 1)
+    if outcome.error is not None:
+        raise outcome.error
+    return name, entry
+
+
 def take_back(context: BulkContext, section: str, name: str, sent: Json, before: Json | None) -> str | None:
     """Restore the former activity or entry, or delete a new one; return why it stays instead."""
     if section == FILES:
         return "the interface deletes no files"
-    service = context.service
     try:
         current = current_entry(context, section, name, sent)
         if current is None or (before is not None and _facts(current) == _facts(before)):
             return None
         if not _facts(sent).items() <= _facts(current).items():
             return "it has changed since"
-        if section == "activities" and before is None:
-            service.delete_activity(name)
+        if before is not None:
+            send_entry(context, section, name, {field: value for field, value in before.items() if field != "userId"}, Path())
         elif section == "activities":
-            service.update_activity(name, before or {})
-        elif before is None:
-            service.session.request("DELETE", "/definitions", body={section: [name]})
+            context.service.delete_activity(name)
         else:
-            send_entry(context, section, {field: value for field, value in before.items() if field != "userId"}, Path())
+            context.service.session.request("DELETE", "/definitions", body={section: [name]})
     except NotFoundError:
         return None
     except (DeniedError, RejectedError) as error:
