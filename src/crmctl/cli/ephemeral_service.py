@@ -8,6 +8,7 @@ import select
 import stat
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -34,68 +35,56 @@ if TYPE_CHECKING:
 SCHEMA = "schema.yaml"
 SETTINGS = "org.toml"
 """In a folder that `crmctl org pull` wrote."""
+DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
+"""Options that need --ephemeral."""
 OWN_DATA = ("data", "database_url", "public_url", "ready_file", "files_s3")
 """Options that contradict --ephemeral."""
 
 
-@dataclass(frozen=True)
-class DoubleOptions:
-    fixture: Path | None
-    seed: int | None
-    clock: str | None
-    faults: tuple[str, ...]
+def check_double_options(ctx: typer.Context, *, ephemeral: bool) -> None:
+    """Raise UsageError for options that need --ephemeral or exclude it. Those of an ordinary service may be in the environment."""
+    sources = ("COMMANDLINE",) if ephemeral else ("COMMANDLINE", "ENVIRONMENT")
+    for name in OWN_DATA if ephemeral else DOUBLE_OPTIONS:
+        source, option = ctx.get_parameter_source(name), f"--{name.replace('_', '-')}"
+        if source is None or source.name not in sources:
+            continue
+        if ephemeral:
+            raise UsageError(f"{option} and --ephemeral exclude each other", hint="a test double keeps nothing")
+        raise UsageError(f"{option} needs --ephemeral", hint=f"crmctl serve --ephemeral {option} ...")
 
 
-def test_double_options(ctx: typer.Context, ephemeral: bool, options: DoubleOptions) -> DoubleOptions | None:
-    """Return the options of a test double, None without --ephemeral. Raises UsageError for options that need it or exclude it."""
-
-    def is_typed(name: str) -> bool:
-        source = ctx.get_parameter_source(name)
-        return source is not None and source.name == "COMMANDLINE"
-
-    if not ephemeral:
-        named = {"fixture": options.fixture, "seed": options.seed, "clock": options.clock, "fault": options.faults or None}
-        if option := next((name for name, value in named.items() if value is not None), None):
-            raise UsageError(f"--{option} needs --ephemeral", hint=f"crmctl serve --ephemeral --{option} ...")
-        return None
-    if refused := next((name for name in OWN_DATA if is_typed(name)), None):
-        raise UsageError(f"--{refused.replace('_', '-')} and --ephemeral exclude each other", hint="a test double keeps nothing")
-    return options
-
-
-def serve_double(runtime: Runtime, settings: ServiceSettings, options: DoubleOptions) -> None:
-    """Serve from a temporary directory until a signal. Raises UsageError for a bad rule, and what loading the fixture raises."""
+def serve_double(
+    runtime: Runtime, settings: ServiceSettings, fixture: Path | None, seed: int | None, clock: str | None, faults: Sequence[str]
+) -> None:
+    """Serve from a temporary directory until a signal. Raises UsageError for a bad option, and what loading the fixture raises."""
     host = settings.host.strip("[]")
     if not is_loopback(f"http://[{host}]" if ":" in host else f"http://{host}"):
         raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
     from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
 
-    start = None if options.clock is None else read_moment(options.clock, runtime.clock.now()).at.timestamp()
-    fixture = None if options.fixture is None else Fixture.read(options.fixture)
+    start = None if clock is None else read_moment(clock, runtime.clock.now()).at.timestamp()
+    data = None if fixture is None else Fixture.read(fixture)
     try:
-        double = TestDouble(seed=options.seed, start=start, rules=options.faults)
+        double = TestDouble(seed=seed, start=start, rules=faults)
     except BadRequest as error:
         raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
-        _run_double(runtime, server, double, fixture, Path(folder))
+        _run_double(runtime, server, double, data, Path(folder))
 
 
 def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None, folder: Path) -> None:
     """Serve until a signal, or until the fixture fails: it is loaded once the server listens. Raises its error."""
     failures: list[Exception] = []
 
-    def announce(ready: Ready) -> None:
-        double.begin()
-        document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
-        runtime.streams.write_out(jsontext.dumps(document) + "\n")
-
-    def load() -> None:
+    def prepare(ready: Ready) -> None:
         try:
-            assert fixture is not None
-            fixture.load(server.ready, folder / "client")
-            announce(server.ready)
+            if fixture is not None:
+                fixture.load(ready, folder / "client")
+            double.begin()
+            document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
+            runtime.streams.write_out(jsontext.dumps(document) + "\n")
         except Exception as error:
             failures.append(error)
             server.stop()
@@ -103,9 +92,9 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: F
     def listening(ready: Ready) -> None:
         threading.Thread(target=_stop_with_owner, args=[runtime, server], name="owner", daemon=True).start()
         if fixture is None:
-            announce(ready)
+            prepare(ready)
         else:
-            threading.Thread(target=load, name="fixture", daemon=True).start()
+            threading.Thread(target=prepare, args=[ready], name="fixture", daemon=True).start()
 
     server.run(listening)
     if failures:
@@ -164,23 +153,22 @@ class Fixture:
             return
         if (schema := self.folder / SCHEMA).exists():
             _run(environ, schema, "schema", "apply", str(schema))
-        keys, references = self._references(environ)
-        targets = {slug: {*links.values()} & self.tables.keys() - {slug} for slug, links in references.items()}
+        references = self._references(environ)
+        targets = {slug: {target.partition(".")[0] for target in links.values()} for slug, links in references.items()}
         try:
-            order = [*TopologicalSorter(targets).static_order()]
+            order = [*TopologicalSorter({slug: names & self.tables.keys() - {slug} for slug, names in targets.items()}).static_order()]
         except CycleError as error:
             problem = f"{' and '.join(sorted({*error.args[1]}))} refer to each other"
             raise RejectedError(f"the fixture {self.folder}: {problem}", hint="leave one of the reference columns out") from error
         for slug in order:
-            path = self.tables[slug]
-            options = [option for name, target in references[slug].items() for option in ("--ref", f"{name}={target}.{keys[target]}")]
+            path, options = self.tables[slug], [f"--ref={name}={target}" for name, target in references[slug].items()]
             _run(environ, path, "bulk", "import", slug, str(path), "--concurrency", "1", "--mirror", "never", *options)
 
-    def _references(self, environ: dict[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-        """Return the key of each object, and by CSV file the target of each reference that is a column."""
+    def _references(self, environ: dict[str, str]) -> dict[str, dict[str, str]]:
+        """Return the reference columns of each CSV file with their targets: `{"people": {"company": "companies.domain"}}`."""
         from crmctl.schema.schema_document import read_service, to_document
 
-        specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ, io.StringIO()).crm)).objects}
+        specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ).crm)).objects}
         keys = {
             slug: next((attribute.slug for attribute in attributes if attribute.is_unique), "name") for slug, attributes in specs.items()
         }
@@ -189,43 +177,38 @@ class Fixture:
             if slug not in specs:
                 hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
                 raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
-            columns = {column.strip().casefold() for column in _columns(path)}
-            links = [
-                attribute for attribute in specs[slug] if attribute.target and columns & {attribute.slug, (attribute.name or "").casefold()}
-            ]
-            references[slug] = {attribute.slug: attribute.target for attribute in links if attribute.target}
-        return keys, references
+            columns, links = _columns(path), references.setdefault(slug, {})
+            for attribute in specs[slug]:
+                if attribute.target and columns & {attribute.slug, (attribute.name or "").casefold()}:
+                    links[attribute.slug] = f"{attribute.target}.{keys[attribute.target]}"
+        return references
 
 
-def _columns(path: Path) -> list[str]:
-    """Return the columns of a file, none if its import will refuse it."""
+def _columns(path: Path) -> set[str]:
+    """Return the columns of a file in lower case, none if its import will refuse it."""
     from crmctl.files.sources import open_source
 
     with suppress(CrmctlError):
-        return open_source(path).header
-    return []
+        return {column.strip().casefold() for column in open_source(path).header}
+    return set()
 
 
-def _runtime(environ: dict[str, str], said: io.StringIO) -> Runtime:
-    return Runtime(Streams(io.TextIOWrapper(io.BytesIO()), None, said, environ), environ)
+def _runtime(environ: dict[str, str]) -> Runtime:
+    return Runtime(Streams(io.TextIOWrapper(io.BytesIO()), None, io.StringIO(), environ), environ)
 
 
 def _run(environ: dict[str, str], path: Path, *command: str) -> None:
-    """Run one command. Raises RejectedError with its message."""
-    output = io.StringIO()
-    runtime = _runtime(environ, output)
+    """Run one command. Raises RejectedError with its message, or its first finding."""
+    runtime = _runtime(environ)
     try:
-        code, problem = run_command(command, runtime), None
+        run_command(command, runtime)
     except CrmctlError as error:
-        code, problem = error.exit_code, error
-    finally:
-        runtime.end()
-    if code:
-        message = problem.message if problem else (output.getvalue().strip().splitlines() or ["it does not load"])[0]
-        details = problem.details if problem else None
-        if isinstance(details, dict) and (findings := details.get("findings")):
+        message = error.message
+        if isinstance(error.details, dict) and (findings := error.details.get("findings")):
             finding = findings[0]
             column = f", {finding['column']}" if finding["column"] else ""
             message = f"line {finding['line']}{column}: {finding['message']}"
         place = "" if message.startswith(str(path)) else f"{path}: "
-        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md")
+        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md") from error
+    finally:
+        runtime.end()

@@ -222,7 +222,7 @@ class Server:
         self, settings: ServiceSettings, *, clock: Clock | None = None, ids: Ids = new_id, double: TestDouble | None = None
     ) -> None:
         """Raises UsageError when the address cannot be bound, ConfigError when the data cannot be opened."""
-        clock, ids = (double.clock, double.ids) if double else (clock or SystemClock(), ids)
+        clock, ids = (double.clock, double.clock.new_id) if double else (clock or SystemClock(), ids)
         # The address first: otherwise a first start could fail after it created its only key.
         self._socket = bind(settings.host, settings.port)
         try:

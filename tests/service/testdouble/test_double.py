@@ -117,6 +117,7 @@ def test_stale_answers_show_old_data(double: Double) -> None:
     grace = double.create(name="Grace").json()["id"]
     path = f"{double.people()}/{grace}"
     assert (double.count(), double.client.get(path).status_code) == (1, 404)
+    assert list(Path(double.ready["data"]).glob("stale-*")) == [], "the old data is closed after each answer"
     double.control("DELETE", "faults")
     assert (double.count(), double.client.get(path).status_code) == (2, 200)
 
@@ -212,7 +213,7 @@ def test_bad_options_prevent_the_start(options: tuple[str, ...], expected: str) 
         ("POST", "snapshots/absent", None, 404, "there is no snapshot 'absent'; saved: "),
         ("PUT", "snapshots/a%20b", None, 400, "consists of letters"),
         ("GET", "deliveries?count=many", None, 400, "count must be an integer from 0 to 10000"),
-        ("POST", "deliveries", {"url": "ftp://x"}, 400, "url"),
+        ("POST", "deliveries", {"url": "ftp://x"}, 400, "the URL must start with https:// or http://"),
     ],
 )
 def test_controls_refuse_invalid_requests(double: Double, method: str, path: str, body: Any, status: int, expected: str) -> None:
@@ -233,6 +234,12 @@ def test_requests_are_recorded_with_bodies_but_without_keys(double: Double) -> N
         ("GET", 400, "a=b", None, False),
     ]
     assert double.ready["apiKey"] not in json.dumps(requests)
+
+
+def test_requests_of_pages_are_recorded_and_can_fail(double: Double) -> None:
+    double.fault("GET /console* -> status=503")
+    assert double.client.get("/console/records").status_code == 503
+    assert [request["path"] for request in double.control("GET", "requests").json()] == ["/console/records"]
 
 
 def test_snapshots_and_reset(double: Double) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crmctl.cli.app import CommandApp, environment_variable
-from crmctl.cli.ephemeral_service import DoubleOptions, serve_double, test_double_options
+from crmctl.cli.ephemeral_service import check_double_options, serve_double
 from crmctl.cli.options import advanced
 from crmctl.cli.runtime import Runtime
 from crmctl.config.settings import is_web_address
@@ -112,7 +112,7 @@ def run_service(
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
     runtime, texts = _source(ctx)
-    double = test_double_options(ctx, ephemeral, DoubleOptions(fixture, seed, clock, tuple(fault or ())))
+    check_double_options(ctx, ephemeral=ephemeral)
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
@@ -130,8 +130,8 @@ def run_service(
         kept=Kept(**_amounts(texts("keep"), keep, ("history", "requests", "audit"), int(DAY))),
         quotas=Quotas(**_amounts(texts("quota"), quota, ("files", "results"), 1024**2)),
     )
-    if double is not None:
-        serve_double(runtime, _own(ctx, settings), double)
+    if ephemeral:
+        serve_double(runtime, _own(ctx, settings), fixture, seed, clock, fault or ())
     else:
         _serve(runtime, settings, ready_file)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -12,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from crmctl.models.ids import suggestion
+from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Body, check_shape
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*")
@@ -62,9 +62,10 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
     fired: int = 0
 
     @property
-    def is_applied(self) -> bool:
-        """Whether the service carries the request out."""
-        return self.drop != "before" and (self.status is None or self.after)
+    def runs(self) -> int:
+        """How often the service carries the request out."""
+        is_refused = self.drop == "before" or (self.status is not None and not self.after)
+        return 0 if is_refused else 1 + self.twice
 
     def fires(self, chance: Callable[[], float]) -> bool:
         """Whether the conditions hold for the request that was just counted."""
@@ -72,50 +73,30 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
 
 
 class FaultPlan:
-    """The rules of one service; thread-safe. Equal seeds give equal faults."""
+    """The `rules` of one service. Equal seeds give equal faults."""
 
-    def __init__(self, rules: Sequence[str], seed: int | None) -> None:
-        self._texts = rules
+    def __init__(self, texts: Sequence[str], seed: int | None) -> None:
+        self._texts = texts
         self._seed = seed
-        self._lock = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
         """Return to the rules and the random numbers of the start."""
-        with self._lock:
-            self._rules = [parse_rule(text) for text in self._texts]
-            self._random = random.Random(self._seed)
+        self.rules = [parse_rule(text) for text in self._texts]
+        self._random = random.Random(self._seed)
 
-    def add(self, text: str) -> None:
-        rule = parse_rule(text)
-        with self._lock:
-            self._rules.append(rule)
-
-    def clear(self) -> list[dict[str, str | int]]:
-        with self._lock:
-            self._rules = []
-        return self.wire()
-
-    def wire(self) -> list[dict[str, str | int]]:
-        with self._lock:
-            return [{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self._rules]
-
-    @property
-    def has_stale(self) -> bool:
-        with self._lock:
-            return any(rule.stale is not None for rule in self._rules)
+    def wire(self) -> list[Json]:
+        return [{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self.rules]
 
     def take(self, method: str, path: str) -> FaultRule | None:
         """Count a request and return the first rule whose conditions hold."""
-        with self._lock:
-            taken = None
-            for rule in self._rules:
-                if rule.method in ("*", method) and fnmatchcase(path, rule.path):
-                    rule.matched += 1
-                    if taken is None and rule.fires(self._random.random):
-                        rule.fired += 1
-                        taken = rule
-            return taken
+        matching = [rule for rule in self.rules if rule.method in ("*", method) and fnmatchcase(path, rule.path)]
+        for rule in matching:
+            rule.matched += 1
+        taken = next((rule for rule in matching if rule.fires(self._random.random)), None)
+        if taken is not None:
+            taken.fired += 1
+        return taken
 
 
 def parse_rule(text: str) -> FaultRule:
