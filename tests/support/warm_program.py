@@ -35,11 +35,14 @@ from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CRMCTL = str(Path(sysconfig.get_path("scripts"), "crmctl"))
-PACKAGES = ("cli", "client", "config", "dedupe", "files", "match", "models", "output", "plan", "read", "schema", "values", "write")
+PACKAGES = (
+    *("cli", "client", "config", "dedupe", "files", "match", "mirror", "models"),
+    *("org", "output", "plan", "read", "schema", "values", "write"),
+)
 MODULES = ("api", "bulk_context")
 LIBRARIES = (
-    *("httpcore", "encodings.idna", "rich.table", "keyring", "yaml", "tomlkit"),
-    *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3"),
+    *("httpcore", "encodings.idna", "encodings.utf_8_sig", "rich.table", "keyring.backends.null", "yaml", "tomlkit", "tomllib"),
+    *("jmespath", "charset_normalizer", "platformdirs.unix", "phonenumbers", "sqlite3", "typer._click.decorators"),
 )
 COLD_COMMANDS = ("demo", "serve", "listen")
 """Commands that a shell stops itself, with their child processes."""
