@@ -25,9 +25,8 @@ from crmctl.service.faults import NotFound
 from crmctl.service.store import keys as store
 from crmctl.service.store import logs, members
 from crmctl.service.store.keys import ADDRESS, get_value, parse_expiry
-from crmctl.service.store.tx import micros_of, to_micros, to_wire
-from crmctl.values.moments import in_a_sentence, timestamp
-from crmctl.values.value_readers import parse_instant
+from crmctl.service.store.tx import to_micros, to_wire
+from crmctl.values.moments import in_a_sentence, read_moment
 
 if TYPE_CHECKING:
     from crmctl.service.store.keys import ApiKey
@@ -102,11 +101,14 @@ def reset_password(runtime: Runtime, email: EmailArgument, data: DataOption = No
 def _linked(runtime: Runtime, tx: Tx, member: Json) -> Json:
     from crmctl.service.console.visits import make_password_link
 
-    address = get_value(tx, ADDRESS)
-    if address is None:
-        raise UsageError("this service has never been started", hint="crmctl serve")
-    link = make_password_link(tx, address, member["id"], now=runtime.clock.now())
+    link = make_password_link(tx, _address(tx), member["id"], now=runtime.clock.now())
     return _describe_member(member) | {"passwordUrl": link.url, "expiresAt": to_wire(to_micros(link.expires_at))}
+
+
+def _address(tx: Tx) -> str:
+    if (address := get_value(tx, ADDRESS)) is None:
+        raise UsageError("this service has never been started", hint="crmctl serve")
+    return address
 
 
 def _describe_member(member: Json) -> Json:
@@ -208,7 +210,7 @@ def _show(runtime: Runtime, about: Json, wire: Json) -> None:
 def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, database_url: str | None) -> None:
     """Restore the records of an object as of a moment. Raises NotFoundError, RejectedError, PartialError when some could not be
     restored."""
-    moment = micros_of(parse_instant(timestamp(as_of, runtime.clock.now()))) / 1_000_000
+    moment = read_moment(as_of, runtime.clock.now()).at.timestamp()
     with opened(runtime, data, database_url, writes=True) as engine:
         from crmctl.service.store import objects, record_history
 
@@ -252,7 +254,7 @@ def list_requests(
 
     Shows when, which key, what, the status, the duration, and from where. Requests are kept for 7 days unless serve --keep says otherwise.
     """
-    moment = None if since is None else micros_of(parse_instant(timestamp(since, runtime.clock.now()))) / 1_000_000
+    moment = None if since is None else read_moment(since, runtime.clock.now()).at.timestamp()
     with opened(runtime, data, database_url) as engine:
         entries = engine.read(
             lambda tx: logs.list_requests(tx, limit, key_id=key, request_id=request, status=400 if failed else None, since=moment)
@@ -348,10 +350,7 @@ def console(
     with opened(runtime, data, database_url) as engine:
         from crmctl.service.console.visits import CONSOLE, make_link
 
-        address = engine.read(lambda tx: get_value(tx, ADDRESS))
-        if address is None:
-            raise UsageError("this service has never been started", hint="crmctl serve")
-        link = engine.read(lambda tx: make_link(tx, address, CONSOLE, now=runtime.clock.now()))
+        link = engine.read(lambda tx: make_link(tx, _address(tx), CONSOLE, now=runtime.clock.now()))
     runtime.emitter.emit_item({"consoleUrl": link.url, "expiresAt": to_wire(to_micros(link.expires_at))})
     if open_browser:
         import webbrowser
