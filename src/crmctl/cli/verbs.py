@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from crmctl.cli.app import CommandApp
 from crmctl.cli.list_window import show_pages, window
-from crmctl.cli.options import ObjectArgument, takes
+from crmctl.cli.options import ObjectArgument, argument, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
 from crmctl.models.ids import is_uuid
@@ -214,11 +212,11 @@ _ADD: dict[str, Callable[[CommandApp, Noun], None]] = {"list": _add_list, "get":
 def item_argument(noun: Noun) -> Any:
     """Return the annotation of the argument that names one item."""
     if noun.in_object:
-        return Annotated[str, typer.Argument(metavar="ATTR", help="Slug or id of the attribute, such as email.")]
+        return Annotated[str, argument("ATTR", "Slug or id of the attribute, such as email.")]
     if noun.name == "objects":
         return ObjectArgument
     name = noun.one.upper() if noun.is_named else "ID"
-    return Annotated[str, typer.Argument(metavar=name, help=f"Id{' or exact name' if noun.is_named else ''} of the {noun.one}.")]
+    return Annotated[str, argument(name, f"Id{' or exact name' if noun.is_named else ''} of the {noun.one}.")]
 
 
 def _with_item(noun: Noun, call: Callable[[Runtime, Sequence[str]], None]) -> Callable[..., None]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from crmctl.cli.list_window import show_pages, window
-from crmctl.cli.options import DataOption, takes
+from crmctl.cli.options import DataOption, argument, option, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_object, taken_for_id
 from crmctl.cli.verbs import NOUNS, noun_app
@@ -24,15 +22,14 @@ VIEW = NOUNS["activities"].view
 NEWEST = "$(crmctl activities list --limit 1 -o ids)"
 PERSON = "$(crmctl records list people --limit 1 -o ids)"
 
-ActivityArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the activity.")]
-TitleOption = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="A short title.")]
-SummaryOption = Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="A longer text.")]
+ActivityArgument = Annotated[str, argument("ID", "Id of the activity.")]
+TitleOption = Annotated[str | None, option("--title", "TEXT", "A short title.")]
+SummaryOption = Annotated[str | None, option("--summary", "TEXT", "A longer text.")]
 DateHelp = (
     "Date: 2026-05-01, '2026-05-01 14:00', 2026-05-01T14:00+02:00, today, 'yesterday 15:30' or -2h, in local time unless it has an offset."
 )
 ParticipantOption = Annotated[
-    list[str] | None,
-    typer.Option("--participant", metavar="user:EMAIL|person:ID", help="A member, or a person: person:email=ada@acme.com; repeatable."),
+    list[str] | None, option("--participant", "user:EMAIL|person:ID", "A member, or a person: person:email=ada@acme.com; repeatable.")
 ]
 
 
@@ -47,8 +44,8 @@ ParticipantOption = Annotated[
 @takes("limit every offset")
 def list_activities(
     runtime: Runtime,
-    record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Only activities linked to this record.")] = None,
-    object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Only activities linked to this object.")] = None,
+    record: Annotated[str | None, option("--record", "ID", "Only activities linked to this record.")] = None,
+    object_name: Annotated[str | None, option("--object", "OBJECT", "Only activities linked to this object.")] = None,
     **part: Any,
 ) -> None:
     """List activities.
@@ -80,10 +77,9 @@ def create_activity(
     runtime: Runtime,
     title: TitleOption = None,
     summary: SummaryOption = None,
-    date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=f"{DateHelp} By default now.")] = None,
+    date: Annotated[str | None, option("--date", "DATE", f"{DateHelp} By default now.")] = None,
     links: Annotated[
-        list[str] | None,
-        typer.Option("--link", metavar="OBJECT:ID", help="A linked record: its id, or companies:domain=acme.com; repeatable."),
+        list[str] | None, option("--link", "OBJECT:ID", "A linked record: its id, or companies:domain=acme.com; repeatable.")
     ] = None,
     participants: ParticipantOption = None,
     data: DataOption = None,
@@ -114,10 +110,8 @@ def update_activity(
     activity_id: ActivityArgument,
     title: TitleOption = None,
     summary: SummaryOption = None,
-    date: Annotated[str | None, typer.Option("--date", metavar="DATE", help=DateHelp)] = None,
-    links: Annotated[
-        list[str] | None, typer.Option("--link", metavar="OBJECT:ID", help="Linked records, replacing the present ones.")
-    ] = None,
+    date: Annotated[str | None, option("--date", "DATE", DateHelp)] = None,
+    links: Annotated[list[str] | None, option("--link", "OBJECT:ID", "Linked records, replacing the present ones.")] = None,
     participants: ParticipantOption = None,
     data: DataOption = None,
 ) -> None:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, UsageError
 
@@ -35,15 +34,14 @@ READS = ("GET", "HEAD", "OPTIONS")
 )
 def call_endpoint(
     runtime: Runtime,
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST, PATCH, DELETE ...; GET when left out.")],
-    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Path under /api/v1, with its query if it has one.")] = None,
-    input: Annotated[str | None, typer.Option("--input", metavar="FILE|-", help="Send the JSON in this file, or from stdin.")] = None,
+    method: Annotated[str, argument("METHOD", "GET, POST, PATCH, DELETE ...; GET when left out.")],
+    path: Annotated[str | None, argument("PATH", "Path under /api/v1, with its query if it has one.")] = None,
+    input: Annotated[str | None, option("--input", "FILE|-", "Send the JSON in this file, or from stdin.")] = None,
     body_fields: Annotated[
-        list[str] | None,
-        typer.Option("--field", "-f", metavar="KEY=VALUE", help="Build the body; KEY:=JSON takes any value, dots lead inside."),
+        list[str] | None, option("--field -f", "KEY=VALUE", "Build the body; KEY:=JSON takes any value, dots lead inside.")
     ] = None,
-    include: Annotated[bool, typer.Option("--include", "-i", help="Print status and headers before the body.")] = False,
-    paginate: Annotated[bool, typer.Option("--paginate", help="Follow the pages of a list and print one joined list.")] = False,
+    include: Annotated[bool, flag("--include -i", "Print status and headers before the body.")] = False,
+    paginate: Annotated[bool, flag("--paginate", "Follow the pages of a list and print one joined list.")] = False,
 ) -> None:
     """Call any endpoint of the service directly.
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
+from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption, argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, plain_fields
 from crmctl.cli.verbs import NOUNS, noun_app
@@ -22,14 +20,14 @@ if TYPE_CHECKING:
 app = noun_app("attributes")
 NOUN = NOUNS["attributes"]
 
-AttributeArgument = Annotated[str, typer.Argument(metavar="ATTR", help="Slug or id of the attribute, for example email.")]
+AttributeArgument = Annotated[str, argument("ATTR", "Slug or id of the attribute, for example email.")]
 
 
 @app.command("list", examples=["crmctl attributes list people", "crmctl attributes list people --include-inactive --fields slug,type"])
 def list_attributes(
     runtime: Runtime,
     object_name: ObjectArgument,
-    include_inactive: Annotated[bool, typer.Option("--include-inactive", help="Include inactive attributes.")] = False,
+    include_inactive: Annotated[bool, flag("--include-inactive", "Include inactive attributes.")] = False,
 ) -> None:
     """List the attributes of an object."""
     directory, name = runtime.directory, runtime.shown_ids.whole(object_name)
@@ -49,15 +47,13 @@ def list_attributes(
 def create_attribute(
     runtime: Runtime,
     object_name: ObjectArgument,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Display name.")] = None,
-    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="text, email, number, select, reference ...")] = None,
-    required: Annotated[bool, typer.Option("--required", help="Every record must have a value.")] = False,
-    unique: Annotated[bool, typer.Option("--unique", help="No two records may have the same value.")] = False,
-    is_list: Annotated[bool, typer.Option("--list", help="The attribute holds several values.")] = False,
-    options: Annotated[list[str] | None, typer.Option("--option", metavar="VALUE", help="An option of a select; repeatable.")] = None,
-    allowed_object: Annotated[
-        str | None, typer.Option("--allowed-object", metavar="OBJECT", help="Object that a reference points to.")
-    ] = None,
+    name: Annotated[str | None, option("--name", "NAME", "Display name.")] = None,
+    type: Annotated[str | None, option("--type", "TYPE", "text, email, number, select, reference ...")] = None,
+    required: Annotated[bool, flag("--required", "Every record must have a value.")] = False,
+    unique: Annotated[bool, flag("--unique", "No two records may have the same value.")] = False,
+    is_list: Annotated[bool, flag("--list", "The attribute holds several values.")] = False,
+    options: Annotated[list[str] | None, option("--option", "VALUE", "An option of a select; repeatable.")] = None,
+    allowed_object: Annotated[str | None, option("--allowed-object", "OBJECT", "Object that a reference points to.")] = None,
     assignments: PlainSetOption = None,
     data: DataOption = None,
 ) -> None:
@@ -106,9 +102,9 @@ def update_attribute(
     runtime: Runtime,
     object_name: ObjectArgument,
     attribute: AttributeArgument,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The new name.")] = None,
+    name: Annotated[str | None, option("--name", "NAME", "The new name.")] = None,
     options: Annotated[
-        list[str] | None, typer.Option("--option", metavar="EDIT", help="Of a select: add=NEW, rename=OLD:NEW or retire=OLD; repeatable.")
+        list[str] | None, option("--option", "EDIT", "Of a select: add=NEW, rename=OLD:NEW or retire=OLD; repeatable.")
     ] = None,
 ) -> None:
     """Rename an attribute, or change the options of a select.

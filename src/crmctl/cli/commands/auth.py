@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.models.ids import suggestion
@@ -33,12 +32,10 @@ app = CommandApp("Log in, log out, see what a key may do.")
 )
 def login(
     runtime: Runtime,
-    with_key: Annotated[bool, typer.Option("--with-key", help="Read the API key from stdin.")] = False,
-    insecure_storage: Annotated[
-        bool, typer.Option("--insecure-storage", help="Keep the key in a private file, without a keyring.")
-    ] = False,
-    device: Annotated[bool, typer.Option("--device", help="Have a member approve a key for 12 hours in the console.")] = False,
-    oidc: Annotated[bool, typer.Option("--oidc", help="Use the identity token of this CI job; nothing is stored but the profile.")] = False,
+    with_key: Annotated[bool, flag("--with-key", "Read the API key from stdin.")] = False,
+    insecure_storage: Annotated[bool, flag("--insecure-storage", "Keep the key in a private file, without a keyring.")] = False,
+    device: Annotated[bool, flag("--device", "Have a member approve a key for 12 hours in the console.")] = False,
+    oidc: Annotated[bool, flag("--oidc", "Use the identity token of this CI job; nothing is stored but the profile.")] = False,
 ) -> None:
     """Check an API key with the service and store it for a profile.
 
@@ -78,7 +75,7 @@ def logout(runtime: Runtime) -> None:
 @app.command("status", examples=["crmctl auth status", "crmctl auth status --scopes"])
 def status(
     runtime: Runtime,
-    scopes: Annotated[bool, typer.Option("--scopes", help="Test the permissions of the key with 16 small requests.")] = False,
+    scopes: Annotated[bool, flag("--scopes", "Test the permissions of the key with 16 small requests.")] = False,
 ) -> None:
     """Show the profile, the service and the key, with --scopes also its permissions."""
     credential = runtime.credential
@@ -120,7 +117,7 @@ def list_profiles(runtime: Runtime) -> None:
 
 
 @app.command("switch", examples=["crmctl auth switch default"])
-def switch(runtime: Runtime, profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Name of the profile.")]) -> None:
+def switch(runtime: Runtime, profile: Annotated[str, argument("PROFILE", "Name of the profile.")]) -> None:
     """Make another profile the default."""
     file = runtime.settings.file
     if profile not in file.profiles:
@@ -131,7 +128,7 @@ def switch(runtime: Runtime, profile: Annotated[str, typer.Argument(metavar="PRO
 
 
 @app.command("can-i", examples=["crmctl auth can-i records:write", "crmctl auth can-i objects:write && echo allowed"])
-def can_i(runtime: Runtime, scope: Annotated[str, typer.Argument(metavar="SCOPE", help="Name of a scope, such as records:write.")]) -> int:
+def can_i(runtime: Runtime, scope: Annotated[str, argument("SCOPE", "Name of a scope, such as records:write.")]) -> int:
     """Print whether the key has a scope: yes or no, exit 0 or 4.
 
     crmctl tests it with a request that cannot change anything.
@@ -197,7 +194,7 @@ def _store_profile(settings: Settings, source: str, **more: str) -> Json:
 @app.command("explain", examples=["crmctl auth explain", "crmctl auth explain --data ./crm"])
 def explain(
     runtime: Runtime,
-    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Compare with the trusts in this service's data.")] = None,
+    data: Annotated[Path | None, option("--data", "DIR", "Compare with the trusts in this service's data.")] = None,
 ) -> None:
     """Show the claims of this job's identity token, without its signature.
 

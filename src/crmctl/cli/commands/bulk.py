@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import FileArgument, FilterOption, ModeOption, ObjectArgument, SetOption, StrictOption, takes
+from crmctl.cli.options import (
+    FileArgument,
+    FilterOption,
+    ModeOption,
+    ObjectArgument,
+    SetOption,
+    StrictOption,
+    argument,
+    flag,
+    option,
+    takes,
+)
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 
@@ -51,8 +60,8 @@ def import_records(runtime: Runtime, object_name: ObjectArgument, file: FileArgu
 @takes("expect max_changes max_failures failed again mirror concurrency settle capture_ids lock_wait")
 def apply_plan(
     runtime: Runtime,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan made with --plan.")],
-    input: Annotated[str | None, typer.Option("--input", metavar="FILE", help="The import file, if it was moved.")] = None,
+    file: Annotated[str, argument("FILE", "A plan made with --plan.")],
+    input: Annotated[str | None, option("--input", "FILE", "The import file, if it was moved.")] = None,
     **options: Any,
 ) -> None:
     """Do exactly what a plan says, or nothing.
@@ -70,11 +79,9 @@ def apply_plan(
 @takes("failed max_failures concurrency settle capture_ids lock_wait")
 def resume_job(
     runtime: Runtime,
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="The job, or the end of its name; by default the only resumable one.")
-    ] = None,
-    last: Annotated[bool, typer.Option("--last", help="Resume the newest resumable job.")] = False,
-    allow_older: Annotated[bool, typer.Option("--allow-older", help="Even if a newer job by the same key has finished.")] = False,
+    job: Annotated[str | None, argument("JOB", "The job, or the end of its name; by default the only resumable one.")] = None,
+    last: Annotated[bool, flag("--last", "Resume the newest resumable job.")] = False,
+    allow_older: Annotated[bool, flag("--allow-older", "Even if a newer job by the same key has finished.")] = False,
     **options: Any,
 ) -> None:
     """Continue an interrupted job.
@@ -87,14 +94,14 @@ def resume_job(
     resume_job(runtime, ResumeRequest.taken(options, job=job, last=last, allow_older=allow_older))
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, the end of its name, or last for the newest.")]
+JobArgument = Annotated[str, argument("JOB", "The job, the end of its name, or last for the newest.")]
 
 
 @app.command("jobs", writes=None, examples=["crmctl bulk jobs", "crmctl bulk jobs -q '[?resumable].job'"])
 def show_jobs(
     runtime: Runtime,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Show only this job: its name, the end of its name, or last.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Delete its journal and result files; asks first.")] = False,
+    job: Annotated[str | None, argument("JOB", "Show only this job: its name, the end of its name, or last.")] = None,
+    remove: Annotated[bool, flag("--remove", "Delete its journal and result files; asks first.")] = False,
 ) -> None:
     """List the bulk jobs of this machine, newest first."""
     from crmctl.cli.bulk_jobs import show_jobs
@@ -106,7 +113,7 @@ def show_jobs(
 def repair_job(
     runtime: Runtime,
     job: JobArgument,
-    delete_duplicates: Annotated[bool, typer.Option("--delete-duplicates", help="Delete unchanged duplicates; asks first.")] = False,
+    delete_duplicates: Annotated[bool, flag("--delete-duplicates", "Delete unchanged duplicates; asks first.")] = False,
 ) -> None:
     """Look again for rows that were in doubt, and name duplicates.
 
@@ -122,9 +129,7 @@ def repair_job(
 def undo_job(
     runtime: Runtime,
     job: JobArgument,
-    include_changed: Annotated[
-        bool, typer.Option("--include-changed", help="Also undo records that changed since; their changes are lost.")
-    ] = False,
+    include_changed: Annotated[bool, flag("--include-changed", "Also undo records that changed since; their changes are lost.")] = False,
 ) -> None:
     """Undo a job; shows the steps and asks first.
 
@@ -148,18 +153,15 @@ def undo_job(
 def export_records(
     runtime: Runtime,
     object_name: ObjectArgument,
-    file: Annotated[str | None, typer.Option("--out", "-O", metavar="FILE", help="Write to a file; .gz compresses.")] = None,
+    file: Annotated[str | None, option("--out -O", "FILE", "Write to a file; .gz compresses.")] = None,
     format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="jsonl|csv|tsv|json|parquet|xlsx", help="By default from the file's name; stdout: jsonl."),
+        str | None, option("--format", "jsonl|csv|tsv|json|parquet|xlsx", "By default from the file's name; stdout: jsonl.")
     ] = None,
     filters: FilterOption = None,
     strict: StrictOption = False,
-    prune: Annotated[bool, typer.Option("--prune-deleted", help="Read twice and leave out records deleted meanwhile.")] = False,
-    since_last: Annotated[bool, typer.Option("--since-last", help="Only changes since the last run; at first all.")] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over instead of continuing an interrupted export of the last 24 hours.")
-    ] = False,
+    prune: Annotated[bool, flag("--prune-deleted", "Read twice and leave out records deleted meanwhile.")] = False,
+    since_last: Annotated[bool, flag("--since-last", "Only changes since the last run; at first all.")] = False,
+    restart: Annotated[bool, flag("--restart", "Start over instead of continuing an interrupted export of the last 24 hours.")] = False,
 ) -> None:
     """Export all or matching records of an object, each once.
 
@@ -214,10 +216,8 @@ def update_records(
 def delete_records(
     runtime: Runtime,
     object_name: ObjectArgument,
-    backup: Annotated[
-        str | None, typer.Option("--backup", metavar="FILE", help="File for a copy of the records; by default in the job's folder.")
-    ] = None,
-    no_backup: Annotated[bool, typer.Option("--no-backup", help="Keep no copy; the deletion cannot be undone.")] = False,
+    backup: Annotated[str | None, option("--backup", "FILE", "File for a copy of the records; by default in the job's folder.")] = None,
+    no_backup: Annotated[bool, flag("--no-backup", "Keep no copy; the deletion cannot be undone.")] = False,
     **options: Any,
 ) -> None:
     """Delete many records by id or by conditions; names some and asks.
@@ -244,20 +244,15 @@ def delete_records(
 def dedupe_records(
     runtime: Runtime,
     object_name: ObjectArgument,
-    match: Annotated[
-        list[str] | None,
-        typer.Option("--match", metavar="EXPR", help="Attributes that must be equal, or similar (~0.92)."),
-    ] = None,
+    match: Annotated[list[str] | None, option("--match", "EXPR", "Attributes that must be equal, or similar (~0.92).")] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            "--keep", metavar="RULE", help="Surviving record: oldest, newest, most-complete, most-activities; values: phone=newest."
-        ),
+        option("--keep", "RULE", "Surviving record: oldest, newest, most-complete, most-activities; values: phone=newest."),
     ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="FILE", help="Write the merge plan here, for crmctl bulk apply.")] = None,
-    most: Annotated[int, typer.Option("--max-group", metavar="N", min=2, help="Leave out groups of more records.")] = 10,
-    review: Annotated[bool, typer.Option("--review", help="Show the groups, least certain first.")] = False,
-    max_age: Annotated[float, typer.Option("--max-age", metavar="SECONDS", min=0, help="Update an older mirror first.")] = 3600.0,
+    plan: Annotated[str | None, option("--plan", "FILE", "Write the merge plan here, for crmctl bulk apply.")] = None,
+    most: Annotated[int, option("--max-group", "N", "Leave out groups of more records.", min=2)] = 10,
+    review: Annotated[bool, flag("--review", "Show the groups, least certain first.")] = False,
+    max_age: Annotated[float, option("--max-age", "SECONDS", "Update an older mirror first.", min=0)] = 3600.0,
 ) -> None:
     """Find duplicate records and propose how to merge them.
 
@@ -276,12 +271,10 @@ def dedupe_records(
 def inspect_file(
     runtime: Runtime,
     file: FileArgument,
-    object_name: Annotated[str | None, typer.Option("--object", metavar="OBJECT", help="Also propose attributes for the columns.")] = None,
+    object_name: Annotated[str | None, option("--object", "OBJECT", "Also propose attributes for the columns.")] = None,
     mode: ModeOption = "create",
-    duplicates: Annotated[bool, typer.Option("--duplicates", help="Also count duplicate rows.")] = False,
-    match: Annotated[
-        list[str] | None, typer.Option("--match", metavar="EXPR", help="Rule for duplicates, as in bulk dedupe; implies --duplicates.")
-    ] = None,
+    duplicates: Annotated[bool, flag("--duplicates", "Also count duplicate rows.")] = False,
+    match: Annotated[list[str] | None, option("--match", "EXPR", "Rule for duplicates, as in bulk dedupe; implies --duplicates.")] = None,
     **options: Any,
 ) -> None:
     """Show how crmctl reads a file, its columns and their attributes.

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import PingOption
+from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, UsageError
 from crmctl.models.ids import suggestion
@@ -31,14 +29,11 @@ app = CommandApp()
 )
 def check_data(
     runtime: Runtime,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the check files (*.yaml).")] = Path("checks"),
-    select: Annotated[list[str] | None, typer.Option("--select", metavar="NAME", help="Only this check; repeatable.")] = None,
-    no_sync: Annotated[bool, typer.Option("--no-sync", help="Use the mirror as it is.")] = False,
-    reports: Annotated[
-        list[str] | None,
-        typer.Option("--report", metavar="KIND=FILE", help="Also write junit, markdown or github; - is stdout."),
-    ] = None,
-    suggest: Annotated[bool, typer.Option("--suggest", help="Propose checks from the schema and the data.")] = False,
+    folder: Annotated[Path, argument("DIR", "Folder of the check files (*.yaml).")] = Path("checks"),
+    select: Annotated[list[str] | None, option("--select", "NAME", "Only this check; repeatable.")] = None,
+    no_sync: Annotated[bool, flag("--no-sync", "Use the mirror as it is.")] = False,
+    reports: Annotated[list[str] | None, option("--report", "KIND=FILE", "Also write junit, markdown or github; - is stdout.")] = None,
+    suggest: Annotated[bool, flag("--suggest", "Propose checks from the schema and the data.")] = False,
     ping: PingOption = None,
 ) -> int:
     """Check the data of the service by rules in files.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 from crmctl.models.ids import suggestion
@@ -30,7 +29,7 @@ SCRIPTS = {"bash": "crmctl.bash", "zsh": "_crmctl", "fish": "crmctl.fish", "powe
 )
 def completion(
     runtime: Runtime,
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish|powershell", help="The shell that will read the script.")],
+    shell: Annotated[str, argument("bash|zsh|fish|powershell", "The shell that will read the script.")],
 ) -> None:
     """Print the completion script of a shell.
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import ConfigError
 
 app = CommandApp("Read and change settings and profiles.")
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Name of the setting, such as base_url or output.")]
-GlobalOption = Annotated[bool, typer.Option("--global", help="For all profiles, instead of the current one.")]
+KeyArgument = Annotated[str, argument("KEY", "Name of the setting, such as base_url or output.")]
+GlobalOption = Annotated[bool, flag("--global", "For all profiles, instead of the current one.")]
 
 
 @app.command("list", examples=["crmctl config list", "crmctl config list --profile work -o json"])
@@ -55,7 +54,7 @@ def _shown(value: Any) -> str:
 def set_setting(
     runtime: Runtime,
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The new value.")],
+    value: Annotated[str, argument("VALUE", "The new value.")],
     everywhere: GlobalOption = False,
 ) -> None:
     """Change a setting of the current profile, or of all with --global.

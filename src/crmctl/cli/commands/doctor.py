@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import flag
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
 from crmctl.output.streams import clean
@@ -32,7 +31,7 @@ BEFORE_DETAIL = " " * 30
 @app.command("doctor", local=True, examples=["crmctl doctor", "crmctl doctor --network -o json"])
 def examine(
     runtime: Runtime,
-    network: Annotated[bool, typer.Option("--network", help="Also connect to the service: name, key, clock, rate limit.")] = False,
+    network: Annotated[bool, flag("--network", "Also connect to the service: name, key, clock, rate limit.")] = False,
 ) -> int:
     """Check the installation, the settings and the connection.
 

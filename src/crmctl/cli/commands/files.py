@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import takes
+from crmctl.cli.options import argument, flag, option, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
@@ -42,15 +40,12 @@ MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.
 )
 def upload_files(
     runtime: Runtime,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="A file, or a folder with --recursive.")],
-    bucket: Annotated[str, typer.Option("--bucket", metavar="BUCKET", help="The bucket to upload to.")],
-    prefix: Annotated[str | None, typer.Option("--prefix", metavar="PREFIX", help="Prefix of every path in the bucket.")] = None,
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Upload folders; files keep their relative path.")] = False,
-    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", help="Simultaneous uploads.")] = CONCURRENCY,
-    content_type: Annotated[
-        str | None,
-        typer.Option("--content-type", metavar="TYPE", help="Media type of all files; by default by its name."),
-    ] = None,
+    paths: Annotated[list[str], argument("PATH", "A file, or a folder with --recursive.")],
+    bucket: Annotated[str, option("--bucket", "BUCKET", "The bucket to upload to.")],
+    prefix: Annotated[str | None, option("--prefix", "PREFIX", "Prefix of every path in the bucket.")] = None,
+    recursive: Annotated[bool, flag("--recursive -r", "Upload folders; files keep their relative path.")] = False,
+    concurrency: Annotated[int, option("--concurrency", "N", "Simultaneous uploads.")] = CONCURRENCY,
+    content_type: Annotated[str | None, option("--content-type", "TYPE", "Media type of all files; by default by its name.")] = None,
 ) -> None:
     """Upload files and print their addresses.
 
@@ -90,8 +85,8 @@ def list_files(runtime: Runtime, **part: Any) -> None:
 )
 def download_file(
     runtime: Runtime,
-    file: Annotated[str, typer.Argument(metavar="BUCKET/PATH|URL", help="The file, as crmctl files list shows it, or its public address.")],
-    target: Annotated[Path | None, typer.Option("--out", "-O", metavar="FILE", help="Write to this file, not to the file's name.")] = None,
+    file: Annotated[str, argument("BUCKET/PATH|URL", "The file, as crmctl files list shows it, or its public address.")],
+    target: Annotated[Path | None, option("--out -O", "FILE", "Write to this file, not to the file's name.")] = None,
 ) -> None:
     """Download a file.
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp, command_help, describe_tree, walk_commands
 from crmctl.cli.help_text import TOPIC_NAMES, render
-from crmctl.cli.options import WIDEST
+from crmctl.cli.options import WIDEST, argument, option
 from crmctl.cli.registry import BY_NAME, COMMANDS, DATA
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import EXIT_CODE_MEANINGS, UsageError, reason, storage_error
@@ -25,8 +23,8 @@ app = CommandApp()
 )
 def explain(
     runtime: Runtime,
-    topic: Annotated[list[str] | None, typer.Argument(metavar="COMMAND|TOPIC", help="What to explain.")] = None,
-    folder: Annotated[Path | None, typer.Option("--install", metavar="DIR", help="With agents: write SKILL.md into DIR.")] = None,
+    topic: Annotated[list[str] | None, argument("COMMAND|TOPIC", "What to explain.")] = None,
+    folder: Annotated[Path | None, option("--install", "DIR", "With agents: write SKILL.md into DIR.")] = None,
 ) -> None:
     """Explain a command or a topic.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from crmctl.cli.options import argument
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import find_member
 from crmctl.cli.verbs import NOUNS, noun_app
@@ -13,14 +12,14 @@ from crmctl.cli.verbs import NOUNS, noun_app
 NOUN = NOUNS["members"]
 app = noun_app("members")
 
-MemberArgument = Annotated[str, typer.Argument(metavar="MEMBER", help="Email address, id or exact name of the member.")]
+MemberArgument = Annotated[str, argument("MEMBER", "Email address, id or exact name of the member.")]
 
 
 @app.command("role", writes=True, examples=["crmctl members role ada@acme.com admin", "crmctl members role ada@acme.com viewer --dry-run"])
 def change_role(
     runtime: Runtime,
     who: MemberArgument,
-    role: Annotated[str, typer.Argument(metavar="owner|admin|member|viewer", help="The new role.")],
+    role: Annotated[str, argument("owner|admin|member|viewer", "The new role.")],
 ) -> None:
     """Change the role of a member.
 

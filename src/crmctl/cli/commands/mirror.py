@@ -7,10 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import PingOption
+from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime, counted
 from crmctl.errors import ExitCode, NotFoundError, UsageError
 from crmctl.models.numbers import size_text
@@ -21,9 +19,7 @@ if TYPE_CHECKING:
 
 app = CommandApp("Keep a proven copy of the data in one SQLite file and query it.")
 
-ObjectsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="OBJECT", help="Only these objects, or activities; by default all in the mirror.")
-]
+ObjectsArgument = Annotated[list[str] | None, argument("OBJECT", "Only these objects, or activities; by default all in the mirror.")]
 
 
 @app.command(
@@ -36,17 +32,11 @@ ObjectsArgument = Annotated[
 )
 def sync(
     runtime: Runtime,
-    objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT", help="Only these objects; by default those in the mirror, at first all.")
-    ] = None,
-    activities: Annotated[bool | None, typer.Option("--activities", help="Also keep activities, now and in later syncs.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Read everything again.")] = False,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="OBJECT.ATTR", help="Never keep these values, now or later; repeatable.")
-    ] = None,
-    wait: Annotated[
-        float, typer.Option("--lock-wait", metavar="SECONDS", min=0, help="Longest wait for another sync of the mirror.")
-    ] = 3600.0,
+    objects: Annotated[list[str] | None, argument("OBJECT", "Only these objects; by default those in the mirror, at first all.")] = None,
+    activities: Annotated[bool | None, flag("--activities", "Also keep activities, now and in later syncs.")] = None,
+    full: Annotated[bool, flag("--full", "Read everything again.")] = False,
+    exclude: Annotated[list[str] | None, option("--exclude", "OBJECT.ATTR", "Never keep these values, now or later; repeatable.")] = None,
+    wait: Annotated[float, option("--lock-wait", "SECONDS", "Longest wait for another sync of the mirror.", min=0)] = 3600.0,
     ping: PingOption = None,
 ) -> int:
     """Create the mirror, or update it with few requests.
@@ -109,9 +99,9 @@ def verify(runtime: Runtime, objects: ObjectsArgument = None) -> int:
 @app.command("search", examples=["crmctl mirror search Hopper", "crmctl mirror search 'ada acme' people companies -o ids"])
 def search(
     runtime: Runtime,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words, or beginnings of words, that a record must contain.")],
+    text: Annotated[str, argument("TEXT", "Words, or beginnings of words, that a record must contain.")],
     objects: ObjectsArgument = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")] = 20,
+    limit: Annotated[int, option("--limit", "N", "Show at most N.", min=1)] = 20,
 ) -> None:
     """Find records of any object by their words, best first, without any request."""
     from crmctl.mirror.sql import search
@@ -131,13 +121,12 @@ def search(
 )
 def sql(
     runtime: Runtime,
-    statement: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement; - reads it from stdin.")],
+    statement: Annotated[str, argument("SELECT", "One SELECT statement; - reads it from stdin.")],
     parameters: Annotated[
-        list[str] | None,
-        typer.Option("--param", metavar="NAME=VALUE", help="Value of :NAME; NAME:=JSON for other types; repeatable."),
+        list[str] | None, option("--param", "NAME=VALUE", "Value of :NAME; NAME:=JSON for other types; repeatable.")
     ] = None,
-    expect_empty: Annotated[bool, typer.Option("--expect-empty", help="Exit 11 if the query returns rows, for CI.")] = False,
-    chart: Annotated[bool, typer.Option("--chart", help="Draw the numbers as bars.")] = False,
+    expect_empty: Annotated[bool, flag("--expect-empty", "Exit 11 if the query returns rows, for CI.")] = False,
+    chart: Annotated[bool, flag("--chart", "Draw the numbers as bars.")] = False,
 ) -> int:
     """Query the mirror in SQL, without any request and read-only.
 
@@ -178,12 +167,10 @@ def sql(
 )
 def changes(
     runtime: Runtime,
-    name: Annotated[str | None, typer.Argument(metavar="OBJECT", help="Only this object; by default all in the mirror.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="MOMENT", help="A moment, or the token of the last call; by default everything.")
-    ] = None,
-    file: Annotated[str | None, typer.Option("-O", "--out", metavar="FILE", help="Write to a .jsonl or .parquet file.")] = None,
-    no_sync: Annotated[bool, typer.Option("--no-sync", help="Emit what the mirror already knows, without a request.")] = False,
+    name: Annotated[str | None, argument("OBJECT", "Only this object; by default all in the mirror.")] = None,
+    since: Annotated[str | None, option("--since", "MOMENT", "A moment, or the token of the last call; by default everything.")] = None,
+    file: Annotated[str | None, option("-O --out", "FILE", "Write to a .jsonl or .parquet file.")] = None,
+    no_sync: Annotated[bool, flag("--no-sync", "Emit what the mirror already knows, without a request.")] = False,
 ) -> None:
     """Emit inserts, updates, deletions and merges as JSON lines, each once.
 

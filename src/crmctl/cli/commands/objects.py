@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption
+from crmctl.cli.options import DataOption, ObjectArgument, PlainSetOption, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_object, plain_fields
 from crmctl.cli.verbs import NOUNS, noun_app
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 app = noun_app("objects")
 NOUN = NOUNS["objects"]
 
-PluralOption = Annotated[str | None, typer.Option("--plural-name", metavar="NAME", help="Plural name, such as Projects.")]
-DescriptionOption = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Purpose of the object.")]
+PluralOption = Annotated[str | None, option("--plural-name", "NAME", "Plural name, such as Projects.")]
+DescriptionOption = Annotated[str | None, option("--description", "TEXT", "Purpose of the object.")]
 
 
 @app.command("list", examples=["crmctl objects list", "crmctl objects list -q '[].slug'"])
@@ -47,8 +45,8 @@ def get_object(runtime: Runtime, object_name: ObjectArgument) -> None:
 )
 def create_object(
     runtime: Runtime,
-    slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="Short name for commands and addresses.")] = None,
-    singular_name: Annotated[str | None, typer.Option("--singular-name", metavar="NAME", help="Singular name, such as Project.")] = None,
+    slug: Annotated[str | None, option("--slug", "SLUG", "Short name for commands and addresses.")] = None,
+    singular_name: Annotated[str | None, option("--singular-name", "NAME", "Singular name, such as Project.")] = None,
     plural_name: PluralOption = None,
     description: DescriptionOption = None,
     assignments: PlainSetOption = None,
@@ -71,7 +69,7 @@ def update_object(
     object_name: ObjectArgument,
     plural_name: PluralOption = None,
     description: DescriptionOption = None,
-    active: Annotated[bool | None, typer.Option("--active/--inactive", help="Show the object in lists, or hide it.")] = None,
+    active: Annotated[bool | None, flag("--active/--inactive", "Show the object in lists, or hide it.")] = None,
     assignments: PlainSetOption = None,
     data: DataOption = None,
 ) -> None:

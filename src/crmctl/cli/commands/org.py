@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import PingOption
+from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime, counted
 from crmctl.errors import ExitCode, RejectedError, UsageError
 from crmctl.models.ids import check_choice
@@ -21,10 +19,9 @@ if TYPE_CHECKING:
 
 app = CommandApp("Keep an organization as a folder of text files: compare it, apply it, restore it.")
 
-FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="The folder.")]
+FolderArgument = Annotated[str, argument("DIR", "The folder.")]
 MatchOption = Annotated[
-    list[str] | None,
-    typer.Option("--match", metavar="OBJECT=ATTR", help="Match records with other ids by this attribute, not by the one in org.toml."),
+    list[str] | None, option("--match", "OBJECT=ATTR", "Match records with other ids by this attribute, not by the one in org.toml.")
 ]
 
 
@@ -39,23 +36,15 @@ MatchOption = Annotated[
 def pull_org(
     runtime: Runtime,
     folder: FolderArgument,
-    objects: Annotated[
-        str | None, typer.Option("--objects", metavar="A,B", help="Only these objects; by default those of org.toml.")
-    ] = None,
+    objects: Annotated[str | None, option("--objects", "A,B", "Only these objects; by default those of org.toml.")] = None,
     parts: Annotated[
-        str | None,
-        typer.Option("--with", metavar="A,B", help="Of activities, members, reports, workflows, webhooks, files; '' for none."),
+        str | None, option("--with", "A,B", "Of activities, members, reports, workflows, webhooks, files; '' for none.")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="OBJECT:CONDITION", help="Only records that match, and those they refer to."),
-    ] = None,
-    sample: Annotated[
-        list[str] | None, typer.Option("--sample", metavar="OBJECT=N", help="Only N records, and those they refer to; repeatable.")
-    ] = None,
-    max_records: Annotated[int | None, typer.Option("--max-records", metavar="N", min=0, help="Refuse more records than N.")] = None,
-    mask: Annotated[bool, typer.Option("--mask", help="Replace personal values by invented ones.")] = False,
-    mask_key: Annotated[str | None, typer.Option("--mask-key", metavar="FILE", help="A secret that repeats the same replacements.")] = None,
+    where: Annotated[list[str] | None, option("--where", "OBJECT:CONDITION", "Only records that match, and those they refer to.")] = None,
+    sample: Annotated[list[str] | None, option("--sample", "OBJECT=N", "Only N records, and those they refer to; repeatable.")] = None,
+    max_records: Annotated[int | None, option("--max-records", "N", "Refuse more records than N.", min=0)] = None,
+    mask: Annotated[bool, flag("--mask", "Replace personal values by invented ones.")] = False,
+    mask_key: Annotated[str | None, option("--mask-key", "FILE", "A secret that repeats the same replacements.")] = None,
     ping: PingOption = None,
 ) -> None:
     """Write the organization into a folder.
@@ -86,7 +75,7 @@ def pull_org(
 def verify_org(
     runtime: Runtime,
     folder: FolderArgument,
-    drill: Annotated[bool, typer.Option("--drill", help="Also restore the folder to a throw-away service, and compare.")] = False,
+    drill: Annotated[bool, flag("--drill", "Also restore the folder to a throw-away service, and compare.")] = False,
     ping: PingOption = None,
 ) -> int:
     """Check checksums, JSON, schema, references and counts of a folder.
@@ -149,9 +138,9 @@ def _names(text: str | None) -> list[str]:
 def diff_org(
     runtime: Runtime,
     folder: FolderArgument,
-    other: Annotated[str | None, typer.Argument(metavar="DIR2", help="Compare with this folder, not with the service.")] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
-    report: Annotated[str | None, typer.Option("--report", metavar="FORMAT", help="A report to read: markdown or json.")] = None,
+    other: Annotated[str | None, argument("DIR2", "Compare with this folder, not with the service.")] = None,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 11 when there are differences.")] = False,
+    report: Annotated[str | None, option("--report", "FORMAT", "A report to read: markdown or json.")] = None,
     match: MatchOption = None,
 ) -> int:
     """Show what separates the service from a folder, or two folders.
@@ -210,15 +199,13 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
 def apply_org(
     runtime: Runtime,
     folder: FolderArgument,
-    prune: Annotated[bool, typer.Option("--prune", help="Also delete records of the folder's objects that the folder lacks.")] = False,
-    max_changes: Annotated[int | None, typer.Option("--max-changes", metavar="N", min=0, help="Refuse more changes than N.")] = None,
+    prune: Annotated[bool, flag("--prune", "Also delete records of the folder's objects that the folder lacks.")] = False,
+    max_changes: Annotated[int | None, option("--max-changes", "N", "Refuse more changes than N.", min=0)] = None,
     match: MatchOption = None,
-    map_file: Annotated[str | None, typer.Option("--map", metavar="FILE", help="Keep the pairs of ids in this file too.")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Create records although nothing matches them with existing ones.")] = False,
-    edited: Annotated[bool, typer.Option("--edited", help="Accept files that have changed since the pull.")] = False,
-    settle: Annotated[
-        float, typer.Option("--settle", metavar="SECONDS", min=0, help="How long a request with a lost answer is watched.")
-    ] = 120.0,
+    map_file: Annotated[str | None, option("--map", "FILE", "Keep the pairs of ids in this file too.")] = None,
+    new: Annotated[bool, flag("--new", "Create records although nothing matches them with existing ones.")] = False,
+    edited: Annotated[bool, flag("--edited", "Accept files that have changed since the pull.")] = False,
+    settle: Annotated[float, option("--settle", "SECONDS", "How long a request with a lost answer is watched.", min=0)] = 120.0,
 ) -> None:
     """Make a service hold what a folder holds, as one job.
 

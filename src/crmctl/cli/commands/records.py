@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import CurrencyOption, DataOption, FilterOption, ObjectArgument, RecordArgument, SetOption, StrictOption, takes
+from crmctl.cli.options import (
+    CurrencyOption,
+    DataOption,
+    FilterOption,
+    ObjectArgument,
+    RecordArgument,
+    SetOption,
+    StrictOption,
+    argument,
+    flag,
+    option,
+    takes,
+)
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import UsageError
 
@@ -55,7 +65,7 @@ def list_records(runtime: Runtime, object_name: ObjectArgument, **options: Any) 
 def search_records(
     runtime: Runtime,
     object_name: ObjectArgument,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to find in any text attribute.")] = None,
+    text: Annotated[str | None, argument("TEXT", "Text to find in any text attribute.")] = None,
     **options: Any,
 ) -> None:
     """Find records by text, or with the search request of the service.
@@ -82,18 +92,15 @@ def count_records(
     object_name: ObjectArgument,
     filters: FilterOption = None,
     by: Annotated[
-        list[str] | None,
-        typer.Option("--by", metavar="ATTR", help="Count by value: status, address.city, company.name, created_at:month; repeatable."),
+        list[str] | None, option("--by", "ATTR", "Count by value: status, address.city, company.name, created_at:month; repeatable.")
     ] = None,
-    sums: Annotated[list[str] | None, typer.Option("--sum", metavar="ATTR", help="Sum this attribute; repeatable.")] = None,
-    averages: Annotated[list[str] | None, typer.Option("--avg", metavar="ATTR", help="Average this attribute; repeatable.")] = None,
-    least: Annotated[list[str] | None, typer.Option("--min", metavar="ATTR", help="Lowest value; repeatable.")] = None,
-    most: Annotated[list[str] | None, typer.Option("--max", metavar="ATTR", help="Highest value; repeatable.")] = None,
-    sort: Annotated[
-        str | None, typer.Option("--sort", metavar="count|-count|BY", help="Order of the groups; the largest first by default.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Show the first N groups.")] = None,
-    chart: Annotated[bool, typer.Option("--chart", help="Draw the numbers as bars.")] = False,
+    sums: Annotated[list[str] | None, option("--sum", "ATTR", "Sum this attribute; repeatable.")] = None,
+    averages: Annotated[list[str] | None, option("--avg", "ATTR", "Average this attribute; repeatable.")] = None,
+    least: Annotated[list[str] | None, option("--min", "ATTR", "Lowest value; repeatable.")] = None,
+    most: Annotated[list[str] | None, option("--max", "ATTR", "Highest value; repeatable.")] = None,
+    sort: Annotated[str | None, option("--sort", "count|-count|BY", "Order of the groups; the largest first by default.")] = None,
+    limit: Annotated[int | None, option("--limit", "N", "Show the first N groups.")] = None,
+    chart: Annotated[bool, flag("--chart", "Draw the numbers as bars.")] = False,
     strict: StrictOption = False,
 ) -> None:
     """Count records, in total or by value, and measure their numbers.
@@ -122,7 +129,7 @@ def get_record(
     runtime: Runtime,
     object_name: ObjectArgument,
     record_name: RecordArgument,
-    web: Annotated[bool, typer.Option("--web", help="Open the record in the console, and print the address.")] = False,
+    web: Annotated[bool, flag("--web", "Open the record in the console, and print the address.")] = False,
 ) -> None:
     """Show one record, by its id or by a value that only it has.
 
@@ -260,9 +267,7 @@ def merge_records(
     object_name: ObjectArgument,
     first: RecordArgument,
     second: RecordArgument,
-    keep: Annotated[
-        str | None, typer.Option("--keep", metavar="ID|ATTR=VALUE", help="The record that stays; by default the older.")
-    ] = None,
+    keep: Annotated[str | None, option("--keep", "ID|ATTR=VALUE", "The record that stays; by default the older.")] = None,
     assignments: SetOption = None,
 ) -> None:
     """Merge two records into one; shows both and asks.

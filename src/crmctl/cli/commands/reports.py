@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
 from crmctl.config.output_formats import OUTPUT_FORMATS
@@ -18,7 +17,7 @@ NOUN = NOUNS["reports"]
 app = noun_app("reports")
 
 NAME = NOUN.example
-ReportArgument = Annotated[str, typer.Argument(metavar="REPORT", help="Id or exact name of the report.")]
+ReportArgument = Annotated[str, argument("REPORT", "Id or exact name of the report.")]
 
 
 @app.command("run", writes=True, examples=[f"crmctl reports run {NAME}", f"crmctl reports run {NAME} -q id -o ids"])
@@ -44,8 +43,8 @@ def run_report(runtime: Runtime, report: ReportArgument) -> None:
 def show_results(
     runtime: Runtime,
     report: ReportArgument,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Id of the run; by default the newest.")] = None,
-    chart: Annotated[bool, typer.Option("--chart", help="Draw grouped numbers as bars.")] = False,
+    run: Annotated[str | None, argument("RUN", "Id of the run; by default the newest.")] = None,
+    chart: Annotated[bool, flag("--chart", "Draw grouped numbers as bars.")] = False,
 ) -> None:
     """Show the results of a run, by default the newest.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import read_input
 from crmctl.errors import ExitCode
@@ -18,16 +17,14 @@ if TYPE_CHECKING:
 
 app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="A schema as crmctl schema pull prints it, JSON or YAML.")]
-PruneOption = Annotated[bool, typer.Option("--prune", help="Delete what only the service has, with its data.")]
+FileArgument = Annotated[str, argument("FILE|-", "A schema as crmctl schema pull prints it, JSON or YAML.")]
+PruneOption = Annotated[bool, flag("--prune", "Delete what only the service has, with its data.")]
 
 
 @app.command("pull", examples=["crmctl schema pull -o yaml > schema.yaml", "crmctl schema pull people companies"])
 def pull_schema(
     runtime: Runtime,
-    objects: Annotated[
-        list[str] | None, typer.Argument(metavar="OBJECT...", help="Only these objects; all of them when none is named.")
-    ] = None,
+    objects: Annotated[list[str] | None, argument("OBJECT...", "Only these objects; all of them when none is named.")] = None,
 ) -> None:
     """Print the objects and attributes of the service, without ids."""
     from crmctl.schema.schema_document import read_service, to_document
@@ -41,8 +38,8 @@ def pull_schema(
 def diff_schema(
     runtime: Runtime,
     file: FileArgument,
-    prune: Annotated[bool, typer.Option("--prune", help="Compare as schema apply --prune would: the file is about everything.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 11 when there are differences.")] = False,
+    prune: Annotated[bool, flag("--prune", "Compare as schema apply --prune would: the file is about everything.")] = False,
+    exit_code: Annotated[bool, flag("--exit-code", "Exit with 11 when there are differences.")] = False,
 ) -> int:
     """Show what separates the service from a schema file."""
     from crmctl.output.views import SCHEMA_CHANGES

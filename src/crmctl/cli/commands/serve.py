@@ -13,7 +13,7 @@ import typer
 
 from crmctl.cli.app import CommandApp, environment_variable
 from crmctl.cli.ephemeral_service import check_double_options, serve_double
-from crmctl.cli.options import advanced
+from crmctl.cli.options import advanced, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError, install_command
@@ -28,41 +28,32 @@ if TYPE_CHECKING:
 app = CommandApp()
 
 DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", envvar="CRMCTL_SERVE_DATA", help="Directory of the service's data (default: crmctl's own)."),
+    Path | None, option("--data", "DIR", "Directory of the service's data (default: crmctl's own).", envvar="CRMCTL_SERVE_DATA")
 ]
 DatabaseOption = Annotated[
-    str | None,
-    typer.Option("--database-url", metavar="URL", envvar="CRMCTL_SERVE_DATABASE_URL", help="Database to use instead of a file in --data."),
+    str | None, option("--database-url", "URL", "Database to use instead of a file in --data.", envvar="CRMCTL_SERVE_DATABASE_URL")
 ]
-ReadyFileOption = Annotated[Path | None, typer.Option("--ready-file", metavar="PATH", help="Write the addresses here once it listens.")]
-FileLimitOption = Annotated[int, typer.Option("--file-limit", metavar="MB", min=1, help="Most megabytes of one uploaded file.")]
-S3Option = Annotated[
-    str | None, typer.Option("--files-s3", metavar="PREFIX", help="Keep files in S3, in buckets named PREFIX plus the bucket asked for.")
-]
-S3EndpointOption = Annotated[
-    str | None, typer.Option("--files-s3-endpoint", metavar="URL", help="An S3-compatible storage other than Amazon's.")
-]
-S3RegionOption = Annotated[str | None, typer.Option("--files-s3-region", metavar="REGION", help="Region of the buckets.")]
-MetricsOption = Annotated[str, typer.Option("--metrics", metavar="on|off", help="Serve /metrics.")]
-DocsOption = Annotated[str, typer.Option("--docs", metavar="on|off", help="Serve /openapi.json.")]
+ReadyFileOption = Annotated[Path | None, option("--ready-file", "PATH", "Write the addresses here once it listens.")]
+FileLimitOption = Annotated[int, option("--file-limit", "MB", "Most megabytes of one uploaded file.", min=1)]
+S3Option = Annotated[str | None, option("--files-s3", "PREFIX", "Keep files in S3, in buckets named PREFIX plus the bucket asked for.")]
+S3EndpointOption = Annotated[str | None, option("--files-s3-endpoint", "URL", "An S3-compatible storage other than Amazon's.")]
+S3RegionOption = Annotated[str | None, option("--files-s3-region", "REGION", "Region of the buckets.")]
+MetricsOption = Annotated[str, option("--metrics", "on|off", "Serve /metrics.")]
+DocsOption = Annotated[str, option("--docs", "on|off", "Serve /openapi.json.")]
 KeepOption = Annotated[
-    list[str] | None,
-    typer.Option("--keep", metavar="KIND=DAYS", help="How long to keep history, requests or audit; 90, 7 and 365 days unless given."),
+    list[str] | None, option("--keep", "KIND=DAYS", "How long to keep history, requests or audit; 90, 7 and 365 days unless given.")
 ]
 QuotaOption = Annotated[
-    list[str] | None,
-    typer.Option("--quota", metavar="KIND=MB", help="Most megabytes of all files, or of all report results; 10240 and 1024 unless given."),
+    list[str] | None, option("--quota", "KIND=MB", "Most megabytes of all files, or of all report results; 10240 and 1024 unless given.")
 ]
-EphemeralOption = Annotated[bool, typer.Option("--ephemeral", help="Run a test double with data that disappears; controls under /_test.")]
+EphemeralOption = Annotated[bool, flag("--ephemeral", "Run a test double with data that disappears; controls under /_test.")]
 FixtureOption = Annotated[
-    Path | None,
-    advanced("--fixture", metavar="DIR", help="Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double."),
+    Path | None, advanced("--fixture", "DIR", "Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double.")
 ]
-SeedOption = Annotated[int | None, advanced("--seed", metavar="N", min=0, help="Let ids, times and faults of the test double repeat.")]
-ClockOption = Annotated[str | None, advanced("--clock", metavar="MOMENT", help="The time at which the test double begins.")]
+SeedOption = Annotated[int | None, advanced("--seed", "N", "Let ids, times and faults of the test double repeat.", min=0)]
+ClockOption = Annotated[str | None, advanced("--clock", "MOMENT", "The time at which the test double begins.")]
 FaultOption = Annotated[
-    list[str] | None, advanced("--fault", metavar="FAULT", help="Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.")
+    list[str] | None, advanced("--fault", "FAULT", "Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.")
 ]
 PREFIX = "CRMCTL_SERVE"
 LOG_FORMATS = ("json", "text", "none")
@@ -78,18 +69,18 @@ def run_service(
     ctx: typer.Context,
     data: DataOption = None,
     database_url: DatabaseOption = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8787,
-    rate_limit: Annotated[int, typer.Option("--rate-limit", metavar="N", min=0, help="Requests per key and window; 0 is unlimited.")] = 100,
-    rate_window: Annotated[int, typer.Option("--rate-window", metavar="SECONDS", min=1, help="Length of the rate window.")] = 60,
-    public_url: Annotated[str | None, typer.Option("--public-url", metavar="URL", help="Address clients use, behind a proxy.")] = None,
+    host: Annotated[str, option("--host", "ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", "PORT", "Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8787,
+    rate_limit: Annotated[int, option("--rate-limit", "N", "Requests per key and window; 0 is unlimited.", min=0)] = 100,
+    rate_window: Annotated[int, option("--rate-window", "SECONDS", "Length of the rate window.", min=1)] = 60,
+    public_url: Annotated[str | None, option("--public-url", "URL", "Address clients use, behind a proxy.")] = None,
     ready_file: ReadyFileOption = None,
-    dev: Annotated[bool, typer.Option("--dev", help="Let webhooks and workflows call addresses of this machine.")] = False,
+    dev: Annotated[bool, flag("--dev", "Let webhooks and workflows call addresses of this machine.")] = False,
     file_limit: FileLimitOption = 100,
     files_s3: S3Option = None,
     files_s3_endpoint: S3EndpointOption = None,
     files_s3_region: S3RegionOption = None,
-    log: Annotated[str, typer.Option("--log", metavar="json|text|none", help="Log every request on stderr.")] = "none",
+    log: Annotated[str, option("--log", "json|text|none", "Log every request on stderr.")] = "none",
     metrics: MetricsOption = "on",
     docs: DocsOption = "on",
     keep: KeepOption = None,

@@ -7,11 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption, service_libraries
 from crmctl.cli.commands.service_trust import trusts
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.service_data import opened, require_data, settings_for, write
 from crmctl.cli.targets import read_input
@@ -37,7 +36,7 @@ ROLES = ("owner", "admin", "member", "viewer")
 
 members_app = CommandApp("Invite members to the console, and give them new links.")
 
-EmailArgument = Annotated[str, typer.Argument(metavar="EMAIL", help="The member's email address.")]
+EmailArgument = Annotated[str, argument("EMAIL", "The member's email address.")]
 
 
 @members_app.command("list", examples=["crmctl service members list"])
@@ -60,8 +59,8 @@ def list_members(runtime: Runtime, data: DataOption = None, database_url: Databa
 def invite_member(
     runtime: Runtime,
     email: EmailArgument,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the member (default: the address).")] = None,
-    role: Annotated[str, typer.Option("--role", metavar="owner|admin|member|viewer", help="Role of the member.")] = "member",
+    name: Annotated[str | None, option("--name", "NAME", "Name of the member (default: the address).")] = None,
+    role: Annotated[str, option("--role", "owner|admin|member|viewer", "Role of the member.")] = "member",
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -126,7 +125,7 @@ SHOWN = 20
 
 def backup(
     runtime: Runtime,
-    target: Annotated[str, typer.Argument(metavar="FILE|s3://BUCKET/NAME", help="Where the backup goes.")],
+    target: Annotated[str, argument("FILE|s3://BUCKET/NAME", "Where the backup goes.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -157,10 +156,8 @@ def backup(
 
 def restore(
     runtime: Runtime,
-    what: Annotated[
-        str, typer.Argument(metavar="FILE|OBJECT", help="A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")
-    ],
-    as_of: Annotated[str | None, typer.Option("--as-of", metavar="MOMENT", help="A moment, such as 'yesterday 15:30'.")] = None,
+    what: Annotated[str, argument("FILE|OBJECT", "A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")],
+    as_of: Annotated[str | None, option("--as-of", "MOMENT", "A moment, such as 'yesterday 15:30'.")] = None,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -237,15 +234,15 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
         raise PartialError(f"{len(restored.failed):,} records stay as they are: {why}", details={"failed": first})
 
 
-LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Show at most N.")]
+LimitOption = Annotated[int, option("--limit", "N", "Show at most N.", min=1, max=10_000)]
 
 
 def list_requests(
     runtime: Runtime,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY-ID", help="Only requests of this API key.")] = None,
-    request: Annotated[str | None, typer.Option("--request", metavar="ID", help="Only the request with this X-Request-Id.")] = None,
-    failed: Annotated[bool, typer.Option("--errors", help="Only refused or failed requests (status 400 and up).")] = False,
-    since: Annotated[str | None, typer.Option("--since", metavar="MOMENT", help="Only later requests, such as -1h.")] = None,
+    key: Annotated[str | None, option("--key", "KEY-ID", "Only requests of this API key.")] = None,
+    request: Annotated[str | None, option("--request", "ID", "Only the request with this X-Request-Id.")] = None,
+    failed: Annotated[bool, flag("--errors", "Only refused or failed requests (status 400 and up).")] = False,
+    since: Annotated[str | None, option("--since", "MOMENT", "Only later requests, such as -1h.")] = None,
     limit: LimitOption = 50,
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -265,9 +262,7 @@ def list_requests(
 
 def list_audit(
     runtime: Runtime,
-    action: Annotated[
-        str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as key.created, or all of a noun: key.")
-    ] = None,
+    action: Annotated[str | None, option("--action", "ACTION", "Only this action, such as key.created, or all of a noun: key.")] = None,
     limit: LimitOption = 50,
     data: DataOption = None,
     database_url: DatabaseOption = None,
@@ -291,10 +286,10 @@ app.add_typer(members_app, name="members")
 @keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
 def create_key(
     runtime: Runtime,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Purpose of the key.")],
-    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope of the key; repeatable.")] = None,
-    full_access: Annotated[bool, typer.Option("--full-access", help="Grant every scope.")] = False,
-    expires: Annotated[str | None, typer.Option("--expires", metavar="DATE|30d", help="Expiry of the key (default: never).")] = None,
+    name: Annotated[str, option("--name", "NAME", "Purpose of the key.")],
+    scope: Annotated[list[str] | None, option("--scope", "SCOPE", "A scope of the key; repeatable.")] = None,
+    full_access: Annotated[bool, flag("--full-access", "Grant every scope.")] = False,
+    expires: Annotated[str | None, option("--expires", "DATE|30d", "Expiry of the key (default: never).")] = None,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -326,7 +321,7 @@ def list_keys(runtime: Runtime, data: DataOption = None, database_url: DatabaseO
 @keys.command("revoke", writes=None, examples=["crmctl service keys revoke 6f2c1f0e-7a53-4f0e-9a54-0d8f5b1f2a11"])
 def revoke_key(
     runtime: Runtime,
-    key_id: Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key, from keys list.")],
+    key_id: Annotated[str, argument("KEY-ID", "Id of the key, from keys list.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -339,7 +334,7 @@ def revoke_key(
 @app.command("console", examples=["crmctl service console", "crmctl service console --open"])
 def console(
     runtime: Runtime,
-    open_browser: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
+    open_browser: Annotated[bool, flag("--open", "Also open it in the browser.")] = False,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -361,7 +356,7 @@ def console(
 @app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
 def load_definitions(
     runtime: Runtime,
-    file: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A definitions file, - for stdin, or a folder of crmctl org pull.")],
+    file: Annotated[str, argument("FILE|DIR", "A definitions file, - for stdin, or a folder of crmctl org pull.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:

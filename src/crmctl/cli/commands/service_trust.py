@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-import typer
-
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.service_data import opened, write
 from crmctl.cli.targets import named_value
@@ -32,20 +31,18 @@ GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.
 )
 def add_trust(
     runtime: Runtime,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust, for the audit log.")],
-    scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="Scope of the keys; repeatable.")],
-    github: Annotated[str | None, typer.Option("--github", metavar="OWNER/REPO", help="Trust a GitHub repository.")] = None,
-    repository_id: Annotated[str | None, typer.Option("--repository-id", metavar="N", help="Id of the GitHub repository.")] = None,
-    workflow: Annotated[str | None, typer.Option("--workflow", metavar="FILE", help="Only this workflow file.")] = None,
-    environment: Annotated[str | None, typer.Option("--environment", metavar="NAME", help="Only this environment.")] = None,
-    gitlab: Annotated[str | None, typer.Option("--gitlab", metavar="GROUP/PROJECT", help="Trust a GitLab project.")] = None,
-    project_id: Annotated[str | None, typer.Option("--project-id", metavar="N", help="Id of the GitLab project.")] = None,
-    issuer: Annotated[str | None, typer.Option("--issuer", metavar="URL", help="Issuer of the tokens.")] = None,
-    claims: Annotated[
-        list[str] | None, typer.Option("--claim", metavar="NAME=VALUE", help="Further claim a token must have; repeatable.")
-    ] = None,
-    ttl: Annotated[str, typer.Option("--ttl", metavar="SPAN", help="How long a key lasts: 5m to 24h.")] = "15m",
-    dev: Annotated[bool, typer.Option("--dev", help="Allow an issuer on this machine, without TLS.")] = False,
+    name: Annotated[str, argument("NAME", "Name of the trust, for the audit log.")],
+    scopes: Annotated[list[str], option("--scope", "SCOPE", "Scope of the keys; repeatable.")],
+    github: Annotated[str | None, option("--github", "OWNER/REPO", "Trust a GitHub repository.")] = None,
+    repository_id: Annotated[str | None, option("--repository-id", "N", "Id of the GitHub repository.")] = None,
+    workflow: Annotated[str | None, option("--workflow", "FILE", "Only this workflow file.")] = None,
+    environment: Annotated[str | None, option("--environment", "NAME", "Only this environment.")] = None,
+    gitlab: Annotated[str | None, option("--gitlab", "GROUP/PROJECT", "Trust a GitLab project.")] = None,
+    project_id: Annotated[str | None, option("--project-id", "N", "Id of the GitLab project.")] = None,
+    issuer: Annotated[str | None, option("--issuer", "URL", "Issuer of the tokens.")] = None,
+    claims: Annotated[list[str] | None, option("--claim", "NAME=VALUE", "Further claim a token must have; repeatable.")] = None,
+    ttl: Annotated[str, option("--ttl", "SPAN", "How long a key lasts: 5m to 24h.")] = "15m",
+    dev: Annotated[bool, flag("--dev", "Allow an issuer on this machine, without TLS.")] = False,
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:
@@ -81,7 +78,7 @@ def list_trusts(runtime: Runtime, data: DataOption = None, database_url: Databas
 @trusts.command("remove", writes=None, examples=["crmctl service trust remove nightly"])
 def remove_trust(
     runtime: Runtime,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the trust.")],
+    name: Annotated[str, argument("NAME", "Name of the trust.")],
     data: DataOption = None,
     database_url: DatabaseOption = None,
 ) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from crmctl.cli.app import CommandApp
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.models.ids import is_uuid, suggestion
@@ -24,10 +23,8 @@ app = CommandApp("See event types, open the management portal, receive and check
 
 PORT = 8788
 TOLERANCE = 300.0
-SecretOption = Annotated[
-    str | None, typer.Option("--secret", metavar="SECRET", help="Signing secret of the endpoint; better in CRMCTL_WEBHOOK_SECRET.")
-]
-SecretVariableOption = Annotated[str, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the signing secret.")]
+SecretOption = Annotated[str | None, option("--secret", "SECRET", "Signing secret of the endpoint; better in CRMCTL_WEBHOOK_SECRET.")]
+SecretVariableOption = Annotated[str, option("--secret-env", "NAME", "Environment variable with the signing secret.")]
 SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
@@ -47,7 +44,7 @@ def list_events(runtime: Runtime) -> None:
 @app.command("portal", examples=["crmctl webhooks portal", "crmctl webhooks portal -q portalUrl", "crmctl webhooks portal --open"])
 def show_portal(
     runtime: Runtime,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """Print the address of the management portal.
 
@@ -64,7 +61,7 @@ def show_portal(
 @app.command("replay", writes=True, examples=["crmctl webhooks replay 01a20a8f-8ebc-771f-8c7e-82be6f08eca5 --dry-run"])
 def replay_delivery(
     runtime: Runtime,
-    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery, as the portal shows it.")],
+    delivery: Annotated[str, argument("DELIVERY", "Id of the delivery, as the portal shows it.")],
 ) -> None:
     """Deliver an event to its endpoint again.
 
@@ -91,9 +88,9 @@ def replay_delivery(
 def listen_for_events(
     runtime: Runtime,
     secret: SecretOption = None,
-    port: Annotated[int, typer.Option("--port", metavar="PORT", help="Listen on this port; 0 takes a free one.")] = PORT,
-    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Listen on this address.")] = "127.0.0.1",
-    tolerance: Annotated[float, typer.Option("--tolerance", metavar="SECONDS", help="Largest accepted age of a signature.")] = TOLERANCE,
+    port: Annotated[int, option("--port", "PORT", "Listen on this port; 0 takes a free one.")] = PORT,
+    host: Annotated[str, option("--host", "HOST", "Listen on this address.")] = "127.0.0.1",
+    tolerance: Annotated[float, option("--tolerance", "SECONDS", "Largest accepted age of a signature.")] = TOLERANCE,
 ) -> None:
     """Receive deliveries, check signatures and print one JSON line per event.
 
@@ -116,11 +113,11 @@ def listen_for_events(
 )
 def trigger_event(
     runtime: Runtime,
-    event: Annotated[str, typer.Argument(metavar="EVENT", help="Type of the event, such as record.created.")],
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="Address that receives the delivery.")],
+    event: Annotated[str, argument("EVENT", "Type of the event, such as record.created.")],
+    to: Annotated[str, option("--to", "URL", "Address that receives the delivery.")],
     secret_env: SecretVariableOption = SECRET_VARIABLE,
-    record: Annotated[str | None, typer.Option("--record", metavar="ID", help="Send this record instead of a sample.")] = None,
-    data: Annotated[str | None, typer.Option("--data", metavar="FILE|-", help="Send this JSON object instead of a sample.")] = None,
+    record: Annotated[str | None, option("--record", "ID", "Send this record instead of a sample.")] = None,
+    data: Annotated[str | None, option("--data", "FILE|-", "Send this JSON object instead of a sample.")] = None,
 ) -> None:
     """Send one signed delivery of an event to an address, to test its receiver.
 
@@ -188,15 +185,13 @@ def _record_payload(runtime: Runtime, record_id: str) -> Json:
 )
 def verify_delivery(
     runtime: Runtime,
-    body_file: Annotated[str, typer.Argument(metavar="BODYFILE|-", help="The exact body, in a file or from stdin.")],
+    body_file: Annotated[str, argument("BODYFILE|-", "The exact body, in a file or from stdin.")],
     secret: SecretOption = None,
-    message_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Value of the header webhook-id.")] = None,
-    timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="T", help="Value of the header webhook-timestamp.")] = None,
-    signature: Annotated[str | None, typer.Option("--signature", metavar="SIG", help="Value of the header webhook-signature.")] = None,
-    headers: Annotated[str | None, typer.Option("--headers", metavar="FILE", help="Saved headers: lines of 'Name: value'.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option("--tolerance", metavar="SECONDS", help="Refuse older signatures; by default any age is valid.")
-    ] = None,
+    message_id: Annotated[str | None, option("--id", "ID", "Value of the header webhook-id.")] = None,
+    timestamp: Annotated[str | None, option("--timestamp", "T", "Value of the header webhook-timestamp.")] = None,
+    signature: Annotated[str | None, option("--signature", "SIG", "Value of the header webhook-signature.")] = None,
+    headers: Annotated[str | None, option("--headers", "FILE", "Saved headers: lines of 'Name: value'.")] = None,
+    tolerance: Annotated[float | None, option("--tolerance", "SECONDS", "Refuse older signatures; by default any age is valid.")] = None,
 ) -> None:
     """Check the signature of a saved delivery.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import read_json_object
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
@@ -20,7 +19,7 @@ NOUN = NOUNS["workflows"]
 app = noun_app("workflows")
 
 NAME = NOUN.example
-WorkflowArgument = Annotated[str, typer.Argument(metavar="WORKFLOW", help="Id or exact name of the workflow.")]
+WorkflowArgument = Annotated[str, argument("WORKFLOW", "Id or exact name of the workflow.")]
 WAIT_SECONDS = 300.0
 
 
@@ -36,14 +35,9 @@ WAIT_SECONDS = 300.0
 def run_workflow(
     runtime: Runtime,
     workflow: WorkflowArgument,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="JSON|@FILE|-", help="Input of the run: a JSON object, from a file or from stdin."),
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the run to end, and show it.")] = False,
-    wait_timeout: Annotated[
-        float | None, typer.Option("--wait-timeout", metavar="SECONDS", help="Longest wait for the run; 300 by default.")
-    ] = None,
+    data: Annotated[str | None, option("--data", "JSON|@FILE|-", "Input of the run: a JSON object, from a file or from stdin.")] = None,
+    wait: Annotated[bool, flag("--wait", "Wait for the run to end, and show it.")] = False,
+    wait_timeout: Annotated[float | None, option("--wait-timeout", "SECONDS", "Longest wait for the run; 300 by default.")] = None,
 ) -> None:
     """Run an enabled workflow by hand.
 
