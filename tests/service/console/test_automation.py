@@ -214,6 +214,18 @@ def test_a_report_of_figures_without_figures_is_refused(service: RunningService,
     assert service.client.get("/api/v1/reports").json()["reports"] == [], "no report without figures is created"
 
 
+def test_a_run_shows_its_trigger_and_its_error_in_words(service: RunningService, visitor: Visitor) -> None:
+    text = "name: Calls\nobject: people\ntrigger: record/created\nactions:\n- {type: createActivity, title: Call}"
+    path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]
+    run = add_ended_run(service, path.rpartition("/")[2], "action 1 (createActivity): title: 'x' is undefined")
+    page = visitor.get(f"{path}/runs/{run}").text
+    assert "<dt>Trigger</dt><dd>API</dd>" in page
+    assert '<p class="problem">Action 1 (createActivity): title: ' in page
+    listed = visitor.get(path).text
+    assert '<td data-label="Trigger">API</td>' in listed
+    assert "<dt>Trigger</dt><dd>Record created</dd>" in listed
+
+
 def test_a_failed_workflow_needs_attention_despite_waiting_runs(service: RunningService, visitor: Visitor) -> None:
     text = "name: Nightly\ntrigger: schedule\ncron: '0 * * * *'\nactions:\n- {type: createActivity, title: Night}"
     path = visitor.send("/console/workflows", **{"as": "yaml", "yaml": text}).headers["location"].partition("?")[0]

@@ -25,7 +25,7 @@ from crmctl.service.console.noun_pages import (
     switch_action,
 )
 from crmctl.service.console.pages import LARGE_FORM
-from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day
+from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day, trigger_name
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.store import activities as activity_store
@@ -164,7 +164,7 @@ WORKFLOWS = ConsoleNoun(
     columns=(
         NounColumn("Name", _name),
         NounColumn("State", _enabled, "badge"),
-        NounColumn("Trigger", lambda workflow: workflow["trigger"].replace("/", " ").capitalize()),
+        NounColumn("Trigger", lambda workflow: trigger_name(workflow["trigger"])),
         NounColumn("Object", lambda workflow: (workflow["object"]["pluralName"] or "deleted") if workflow["object"] else ""),
         NounColumn("Last run", administration.last_run),
         NounColumn("Succeeded", administration.success, kind="number"),

@@ -280,7 +280,7 @@ def _templates() -> jinja2.Environment:
     templates.filters |= {
         "prefixed": lambda part, home: (home + part[0], part[1]),
         **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
-        **{"creator": creator_name, "browser": browser_name, "shortened": shortened, "titled": titled},
+        **{"creator": creator_name, "browser": browser_name, "shortened": shortened, "titled": titled, "trigger": trigger_name},
     }
     macros = vars(templates.get_template("macros.html").module)
     templates.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
@@ -368,6 +368,11 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 def titled(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def trigger_name(trigger: str) -> str:
+    """Return what starts a workflow or run in words: `Record updated` for `record/updated`."""
+    return "API" if trigger == "api" else titled(trigger.replace("/", " "))
 
 
 def pretty(text: str) -> str:
