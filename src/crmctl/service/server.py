@@ -58,7 +58,7 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
         return build_document(endpoint for endpoint, _ in ENDPOINTS)
 
     routes: list[BaseRoute] = [route(context, endpoint, handler) for endpoint, handler in ENDPOINTS]
-    routes += [*probes(context, metrics, document), *serving.routes(context), *oidc.router(context).routes, _Pages(context, document)]
+    routes += [*probes(context, metrics, document), *serving.routes(context), *oidc.routes(context), _Pages(context, document)]
 
     async def refuse(request: Request, error: Exception) -> Response:
         answer = answer_for(error)

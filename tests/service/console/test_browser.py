@@ -13,7 +13,7 @@ import standardwebhooks
 from selenium.webdriver.common.keys import Keys
 
 from crmctl.service.console.visits import PORTAL
-from crmctl.service.store import device_logins, webhooks
+from crmctl.service.store import short_lived_keys, webhooks
 from tests.service.console.conftest import Newcomer, cookie_name, link_to
 from tests.support.browser import NARROW, WIDE, Browser
 from tests.support.cli import run_crmctl, start_crmctl
@@ -87,7 +87,7 @@ def test_a_key_from_the_console_works_on_the_command_line_until_revoked(browser:
 
 
 def test_a_member_logs_a_device_in(browser: Browser, live: RunningService, newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_logins, "INTERVAL", 0)
+    monkeypatch.setattr(short_lived_keys, "INTERVAL", 0)
     member = newcomer(live)
     member.enter_as("member", "Ada")
     token = member.client.cookies[cookie_name(live)]

@@ -12,7 +12,7 @@ import pytest
 
 from crmctl.models.scopes import SCOPES
 from crmctl.service.oidc.token_endpoint import DEVICE, MOST_LOGINS
-from crmctl.service.store import device_logins, members
+from crmctl.service.store import members, short_lived_keys
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.clock import FakeClock
@@ -106,7 +106,7 @@ def test_denied_expired_and_unknown_logins_give_no_key(newcomer: Newcomer, servi
     assert poll(service, late) == {"error": "expired_token"}
     for code in ("", "x", late["user_code"], "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         assert poll(service, {"device_code": code}) == {"error": "invalid_grant"}
-    service.clock.advance(device_logins.KEPT_SECONDS)  # type: ignore[attr-defined]
+    service.clock.advance(short_lived_keys.KEPT_SECONDS)  # type: ignore[attr-defined]
     start(service)
     assert service.engine.read(lambda tx: tx.one("SELECT count(*) FROM device_login")) == (1,)
     assert run_keys(service) == before
@@ -172,7 +172,7 @@ def test_a_request_without_a_client_is_refused(service: RunningService) -> None:
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningService]:
     """A service that lets devices poll at any rate."""
-    monkeypatch.setattr(device_logins, "INTERVAL", 0)
+    monkeypatch.setattr(short_lived_keys, "INTERVAL", 0)
     with running_service(tmp_path / "data", background=False) as running:
         yield running
 

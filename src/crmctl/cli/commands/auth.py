@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from crmctl.client.session import Session
     from crmctl.config.settings import Settings
     from crmctl.models.jsontext import Json
+    from crmctl.service.store.short_lived_keys import Trust
 
 
 app = CommandApp("Log in, log out, see what a key may do.")
@@ -207,22 +208,19 @@ def explain(
     document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
     trusts = _trusts(runtime, data)
     if trusts is not None:
-        from crmctl.service.store.oidc_trusts import Trust
-
-        read = map(Trust.of, trusts)
-        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in read]
+        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in trusts]
     runtime.emitter.emit_result(document)
 
 
-def _trusts(runtime: Runtime, data: Path | None) -> list[Json] | None:
+def _trusts(runtime: Runtime, data: Path | None) -> list[Trust] | None:
     """Return the trusts in a data directory, or of the service; None if the caller has no key that may read them."""
+    from crmctl.service.store.short_lived_keys import Trust, list_trusts
+
     if data is not None:
         from crmctl.cli.service_data import opened
 
         with opened(runtime, data, None) as engine:
-            from crmctl.service.store.oidc_trusts import list_trusts
-
-            return engine.read(list_trusts)
+            return [Trust.model_validate(wire) for wire in engine.read(list_trusts)]
     from crmctl.config.credentials import find_credential
 
     try:
@@ -231,16 +229,9 @@ def _trusts(runtime: Runtime, data: Path | None) -> list[Json] | None:
         if key is None:
             return None
         runtime.credential = key
-        document = runtime.crm.session.request("GET", "/trusts").json()
-    except CrmctlError:
+        return [Trust.model_validate(wire) for wire in runtime.crm.session.request("GET", "/trusts").json()["trusts"]]
+    except (CrmctlError, ValueError, KeyError, TypeError):
         return None  # the comparison is an addition: the claims are shown without it
-    trusts = document.get("trusts") if isinstance(document, dict) else None
-    return trusts if isinstance(trusts, list) and all(map(_is_trust, trusts)) else None
-
-
-def _is_trust(wire: Any) -> bool:
-    fields = {"name", "issuer", "claims", "scopes", "ttl", "development"}
-    return isinstance(wire, dict) and fields <= wire.keys() and isinstance(wire["claims"], dict)
 
 
 def _with_address(runtime: Runtime) -> Settings:

@@ -14,6 +14,7 @@ from crmctl.cli.targets import named_value
 from crmctl.config.settings import is_web_address
 from crmctl.errors import UsageError
 from crmctl.service.context import new_id
+from crmctl.service.store import short_lived_keys
 from crmctl.service.store.keys import parse_expiry
 
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
@@ -55,13 +56,15 @@ def add_trust(
     expected = _github(github, repository_id, workflow) if github else _gitlab(gitlab, project_id) if gitlab else {}
     expected |= {"environment": environment} if environment else {}
     expected |= {claim: str(value) for claim, value, _ in (named_value("--claim", text) for text in claims or ())}
-    address = _issuer(issuer or (GITHUB if github else GITLAB), dev=dev)
+    address = issuer or (GITHUB if github else GITLAB)
+    if not is_web_address(address, "https", *(["http"] if dev else [])):
+        raise UsageError(f"--issuer must be an address with https, not {address!r}", hint="--dev allows http, for tests")
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.store import oidc_trusts
-
         now = runtime.clock.now()
-        trust = oidc_trusts.Trust(name, address, expected, scopes, round(parse_expiry(ttl, now) - now), dev)
-        added = write(runtime, engine, lambda tx: oidc_trusts.add_trust(tx, trust, ids=new_id, now=now))
+        trust = short_lived_keys.Trust(
+            name=name, issuer=address, claims=expected, scopes=scopes, ttl=round(parse_expiry(ttl, now) - now), development=dev
+        )
+        added = write(runtime, engine, lambda tx: short_lived_keys.add_trust(tx, trust, ids=new_id, now=now))
     runtime.emitter.emit_item({"dryRun": True} | added if runtime.dry_run else added)
 
 
@@ -69,9 +72,7 @@ def add_trust(
 def list_trusts(runtime: Runtime, data: DataOption = None, database_url: DatabaseOption = None) -> None:
     """List the trusts with their claims and scopes."""
     with opened(runtime, data, database_url) as engine:
-        from crmctl.service.store import oidc_trusts
-
-        rows = engine.read(oidc_trusts.list_trusts)
+        rows = engine.read(short_lived_keys.list_trusts)
     runtime.emitter.emit_rows(rows, "trusts", first=("name", "issuer", "claims", "scopes", "ttl"))
 
 
@@ -84,9 +85,7 @@ def remove_trust(
 ) -> None:
     """Remove a trust; its keys work until they expire."""
     with opened(runtime, data, database_url, writes=True) as engine:
-        from crmctl.service.store import oidc_trusts
-
-        removed = write(runtime, engine, lambda tx: oidc_trusts.remove_trust(tx, name, now=runtime.clock.now()))
+        removed = write(runtime, engine, lambda tx: short_lived_keys.remove_trust(tx, name, now=runtime.clock.now()))
     runtime.done(removed, f"removed the trust {name}")
 
 
@@ -109,9 +108,3 @@ def _check_names(usage: str, path: str, id_option: str, number: str | None, addr
         raise UsageError(f"{option} must be {form}, not {path!r}")
     if not (number or "").isdigit():
         raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{address} shows the id")
-
-
-def _issuer(url: str, *, dev: bool) -> str:
-    if not is_web_address(url, "https", *(["http"] if dev else [])):
-        raise UsageError(f"--issuer must be an address with https, not {url!r}", hint="--dev allows http, for tests")
-    return url

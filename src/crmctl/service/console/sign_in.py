@@ -25,7 +25,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoint import NamedRoute
 from crmctl.service.http.json_answers import rate_limited
-from crmctl.service.store import device_logins, members
+from crmctl.service.store import members, short_lived_keys
 from crmctl.service.store.keys import LINKS, replace_signing_key
 from crmctl.service.store.members import MEANINGS, MemberRole
 from crmctl.service.store.tx import Tx
@@ -263,12 +263,12 @@ def _add_device_login(pages: Pages) -> None:
     @pages.post("/device", needs=MemberRole.VIEWER, in_transaction=False)
     def show_login(visit: Visit) -> ConsolePage:
         _count_attempt(visit)
-        scopes = device_logins.scopes_of(visit.session.role)
-        login = visit.context.engine.read(lambda tx: device_logins.find_login(tx, visit.text("code"), now=visit.now()))
+        scopes = short_lived_keys.scopes_of(visit.session.role)
+        login = visit.context.engine.read(lambda tx: short_lived_keys.find_login(tx, visit.text("code"), now=visit.now()))
         values = {
             "login": login,
             "scopes": scopes and sorted(scopes),
-            "hours": device_logins.KEY_SECONDS // 3600,
+            "hours": short_lived_keys.KEY_SECONDS // 3600,
             "code": visit.text("code"),
         }
         return ConsolePage("device.html", values)
@@ -281,7 +281,7 @@ def _add_device_login(pages: Pages) -> None:
             raise BadRequest("approve or deny the login", {"field": "answer"})
 
         def store(tx: Tx) -> None:
-            device_logins.answer_login(tx, code, member_id, is_approved=answer == "approve", now=visit.now())
+            short_lived_keys.answer_login(tx, code, member_id, is_approved=answer == "approve", now=visit.now())
 
         visit.context.engine.write(store, by=visit.actor)
         return Redirect("", "device-approved" if answer == "approve" else "device-denied")

@@ -5,19 +5,16 @@ The only importer of PyJWT.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import anyio
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Router
 
 from crmctl.errors import reason
 from crmctl.models import jsontext
@@ -27,9 +24,9 @@ from crmctl.service.faults import Unavailable
 from crmctl.service.http.edge import client_address
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import JsonAnswer, rate_limited
-from crmctl.service.store import device_logins, keys, logs, oidc_trusts
-from crmctl.service.store.oidc_trusts import Trust
-from crmctl.service.store.tx import Stamp, Tx
+from crmctl.service.store import keys, logs, short_lived_keys
+from crmctl.service.store.short_lived_keys import Trust
+from crmctl.service.store.tx import Tx
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -38,7 +35,6 @@ MOST_BODY = 32 * 1024
 WAIT = 20.0
 """Seconds that a request of a device may wait for its turn."""
 
-UNCACHED = {"Cache-Control": "no-store"}
 AT_ONCE = 2
 """Exchanges at once: issuers that do not answer must not hold up requests."""
 
@@ -51,21 +47,25 @@ MOST_LOGINS, LOGINS_SECONDS = 30, 900
 """Logins of devices that one address may start in this time."""
 
 
-def router(context: Context) -> Router:
-    exchange = TokenExchange(context)
+def routes(context: Context) -> list[NamedRoute]:
+    endpoint = TokenEndpoint(context)
+    return [
+        NamedRoute("/oauth/token", endpoint.give_key, methods=["POST"]),
+        NamedRoute("/oauth/device_authorization", endpoint.start_login, methods=["POST"]),
+        NamedRoute("/.well-known/oauth-authorization-server", endpoint.show_metadata, methods=["GET"]),
+    ]
 
-    async def token(request: Request) -> Response:
-        form = await _read_form(context, request)
-        if form.get("grant_type") == DEVICE:
-            stamp: Stamp = {"ids": context.ids, "now": context.clock.now()}
-            document = await _write(context, request, lambda tx: device_logins.poll_login(tx, form.get("device_code", ""), **stamp))
-            status = 400 if "error" in document else 200
-        else:
-            status, document = await anyio.to_thread.run_sync(exchange.answer, form, limiter=exchange.limiter)
-        return JsonAnswer(document, status, UNCACHED)
 
-    async def metadata(_request: Request) -> Response:
-        address = context.settings.address
+class TokenEndpoint:
+    """Gives keys. The caller of a refused exchange learns `invalid_grant` and nothing else."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._keys = IssuerKeys(self._read, context.clock.monotonic)
+        self._exchanges = asyncio.Semaphore(AT_ONCE)
+
+    async def show_metadata(self, _request: Request) -> Response:
+        address = self._context.settings.address
         document = {
             "issuer": address,
             "token_endpoint": f"{address}/oauth/token",
@@ -76,89 +76,78 @@ def router(context: Context) -> Router:
         }
         return JsonAnswer(document)
 
-    return Router(
-        [
-            NamedRoute("/oauth/token", token, methods=["POST"]),
-            NamedRoute("/oauth/device_authorization", partial(_start_login, context), methods=["POST"]),
-            NamedRoute("/.well-known/oauth-authorization-server", metadata, methods=["GET"]),
-        ]
-    )
+    async def give_key(self, request: Request) -> Response:
+        """Exchange a token, or answer the poll of a device."""
+        form, context = await self._read_form(request), self._context
+        if form.get("grant_type") == DEVICE:
+            code = form.get("device_code", "")
+            return await self._write(request, lambda tx: short_lived_keys.poll_login(tx, code, ids=context.ids, now=context.clock.now()))
+        async with self._exchanges:
+            return _answer(await asyncio.to_thread(self._exchange, form))
 
+    async def start_login(self, request: Request) -> Response:
+        """Start the login of a device. Raises a 429 for an address that starts too many."""
+        context, form = self._context, await self._read_form(request)
+        now, address = context.clock.now(), client_address(request.scope) or ""
+        if not form.get("client_id"):
+            return _answer({"error": "invalid_request"})
+        host = form.get("host", "") if re.fullmatch("[A-Za-z0-9._-]{1,100}", form.get("host", "")) else "unknown"
+        windows = context.engine.rate_windows()
+        state = await asyncio.to_thread(windows.take, f"device from {address}", MOST_LOGINS, LOGINS_SECONDS, now)
+        if not state.allowed:
+            raise rate_limited(state.reset - now, "too many logins were started from this address")
 
-async def _read_form(context: Context, request: Request) -> dict[str, str]:
-    raw = await read_body(request, MOST_BODY, context.settings.body_timeout)
-    return {name: values[-1] for name, values in parse_qs(raw.decode("latin-1")).items()}
+        def start(tx: Tx) -> Json:
+            device_code, user_code = short_lived_keys.start_login(tx, host, address, now=now)
+            page = f"{context.settings.address}/console/device"
+            document = {"device_code": device_code, "user_code": user_code, "verification_uri": page}
+            document |= {"verification_uri_complete": f"{page}?code={user_code}"}
+            return document | {"expires_in": short_lived_keys.WAIT_SECONDS, "interval": short_lived_keys.INTERVAL}
 
+        return await self._write(request, start)
 
-async def _write(context: Context, request: Request, change: Callable[[Tx], Json]) -> Json:
-    async with context.work.writes.place(client_address(request.scope) or "", WAIT):
-        return await context.work.run(lambda: context.engine.write(change, by=logs.SERVICE))
+    async def _read_form(self, request: Request) -> dict[str, str]:
+        raw = await read_body(request, MOST_BODY, self._context.settings.body_timeout)
+        return {name: values[-1] for name, values in parse_qs(raw.decode("latin-1")).items()}
 
+    async def _write(self, request: Request, change: Callable[[Tx], Json]) -> Response:
+        context = self._context
+        async with context.work.writes.place(client_address(request.scope) or "", WAIT):
+            return _answer(await context.work.run(lambda: context.engine.write(change, by=logs.SERVICE)))
 
-async def _start_login(context: Context, request: Request) -> Response:
-    """Start the login of a device. Raises a 429 for an address that starts too many."""
-    form, now, address = await _read_form(context, request), context.clock.now(), client_address(request.scope) or ""
-    if not form.get("client_id"):
-        return JsonAnswer({"error": "invalid_request"}, 400, UNCACHED)
-    host = form.get("host", "") if re.fullmatch("[A-Za-z0-9._-]{1,100}", form.get("host", "")) else "unknown"
-    windows = context.engine.rate_windows()
-    state = await anyio.to_thread.run_sync(lambda: windows.take(f"device from {address}", MOST_LOGINS, LOGINS_SECONDS, now))
-    if not state.allowed:
-        raise rate_limited(state.reset - now, "too many logins were started from this address")
-
-    def start(tx: Tx) -> Json:
-        device_code, user_code = device_logins.start_login(tx, host, address, now=now)
-        page = f"{context.settings.address}/console/device"
-        document = {"device_code": device_code, "user_code": user_code, "verification_uri": page}
-        document |= {"verification_uri_complete": f"{page}?code={user_code}"}
-        return document | {"expires_in": device_logins.WAIT_SECONDS, "interval": device_logins.INTERVAL}
-
-    return JsonAnswer(await _write(context, request, start), 200, UNCACHED)
-
-
-class TokenExchange:
-    """Answers exchanges. The caller of a refused one learns `invalid_grant` and nothing else."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._keys = IssuerKeys(self._read, context.clock.monotonic)
-
-    @cached_property
-    def limiter(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(AT_ONCE)
-
-    def answer(self, form: dict[str, str]) -> tuple[int, Json]:
+    def _exchange(self, form: Mapping[str, str]) -> Json:
         if form.get("grant_type") != EXCHANGE:
-            return 400, {"error": "unsupported_grant_type"}
+            return {"error": "unsupported_grant_type"}
         if not form.get("subject_token") or form.get("subject_token_type") not in TOKEN_TYPES:
-            return 400, {"error": "invalid_request"}
+            return {"error": "invalid_request"}
         try:
-            return 200, self._exchange(form["subject_token"])
+            return self._key_for(form["subject_token"])
         except TokenRefused as refused:
             self._note_refusal(str(refused))
-            return 400, {"error": "invalid_grant"}
+            return {"error": "invalid_grant"}
 
-    def _exchange(self, token: str) -> Json:
+    def _key_for(self, token: str) -> Json:
+        """Return the answer with a new key. Raises TokenRefused."""
         context = self._context
         now = context.clock.now()
-        trusts = [Trust.of(wire) for wire in context.engine.read(oidc_trusts.list_trusts)]
-        trust, expires_at, claims = check_token(token, context.settings.address, trusts, self._keys, now=now)
+        trust, expires_at, claims = check_token(token, context.settings.address, self._trusts(), self._keys, now=now)
         run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
-        about = {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
+        name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
+        about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
-        def exchange(tx: Tx) -> str:
-            if not oidc_trusts.use_token(tx, trust.issuer, claims["jti"], expires_at, now=now):
+        def exchange(tx: Tx) -> Json:
+            if not short_lived_keys.use_token(tx, trust.issuer, claims["jti"], expires_at, now=now):
                 raise TokenRefused("it was used before")
-            name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
-            key, secret = keys.create_key(
-                tx, name=name, scopes=frozenset(trust.scopes), expires_at=now + trust.ttl, ids=context.ids, now=now
-            )
-            logs.note(tx, "token.exchanged", key.id, {"trust": trust.name, **about}, now=now)
-            return secret
+            scopes = frozenset(trust.scopes)
+            key, secret = keys.create_key(tx, name=name, scopes=scopes, expires_at=now + trust.ttl, ids=context.ids, now=now)
+            logs.note(tx, "token.exchanged", key.id, about, now=now)
+            return short_lived_keys.key_answer(secret, trust.ttl, scopes)
 
-        secret = context.engine.write(exchange, by=logs.SERVICE)
         kind = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
-        return device_logins.key_answer(secret, trust.ttl, trust.scopes) | kind
+        return context.engine.write(exchange, by=logs.SERVICE) | kind
+
+    def _trusts(self) -> list[Trust]:
+        return [Trust.model_validate(wire) for wire in self._context.engine.read(short_lived_keys.list_trusts)]
 
     def _read(self, address: str) -> bytes:
         """Read an issuer's document: through TLS, or from this machine for a trust of development."""
@@ -166,8 +155,7 @@ class TokenExchange:
         from crmctl.service.outbound.caller import Caller
         from crmctl.service.outbound.guard import CallFailedError, TargetGuard
 
-        trusts = self._context.engine.read(oidc_trusts.list_trusts)
-        is_local = any(trust["development"] and address.startswith(trust["issuer"].rstrip("/") + "/") for trust in trusts)
+        is_local = any(trust.development and address.startswith(trust.issuer.rstrip("/") + "/") for trust in self._trusts())
         if not is_local and not address.startswith("https://"):
             raise CallFailedError("the address has no TLS")
         return Caller(TargetGuard(LOOPBACK if is_local else ())).get(address)
@@ -177,6 +165,10 @@ class TokenExchange:
         with suppress(Unavailable):
             if engine.rate_windows().take("refused tokens", MOST_NOTED, 60, now).allowed:
                 engine.write(lambda tx: logs.note(tx, "token.refused", "", {"rule": rule[:500]}, now=now), by=logs.SERVICE)
+
+
+def _answer(document: Json) -> Response:
+    return JsonAnswer(document, 400 if "error" in document else 200, {"Cache-Control": "no-store"})
 
 
 class TokenRefused(Exception):
@@ -198,24 +190,23 @@ class IssuerKeys:
         self._read = read
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, list[Json]]] = {}
+        self._kept: dict[str, tuple[float, dict[str, Json]]] = {}
 
     def find(self, issuer: str, key_id: str) -> Json:
         with self._lock:
-            at, keys = self._kept.get(issuer, (-KEPT_SECONDS, []))
-            matches = [key for key in keys if key.get("kid") == key_id]
+            at, keys = self._kept.get(issuer, (-KEPT_SECONDS, {}))
             age = self._monotonic() - at
-            if age >= KEPT_SECONDS or (not matches and age >= AGAIN_SECONDS):
+            if age >= KEPT_SECONDS or (key_id not in keys and age >= AGAIN_SECONDS):
                 # Noted before the reading, so that an issuer that does not answer is not asked again at once.
-                self._kept[issuer] = (self._monotonic(), [] if age >= KEPT_SECONDS else keys)
+                self._kept[issuer] = (self._monotonic(), {} if age >= KEPT_SECONDS else keys)
                 keys = self._fetch(issuer)
                 self._kept[issuer] = (self._monotonic(), keys)
-                matches = [key for key in keys if key.get("kid") == key_id]
-        if len(matches) != 1:
+        if key_id not in keys:
             raise TokenRefused("the issuer has no key with this id")
-        return matches[0]
+        return keys[key_id]
 
-    def _fetch(self, issuer: str) -> list[Json]:
+    def _fetch(self, issuer: str) -> dict[str, Json]:
+        """Return the keys of an issuer by their ids."""
         from crmctl.service.outbound.guard import CallFailedError
 
         try:
@@ -226,7 +217,8 @@ class IssuerKeys:
             keys = self._document(address).get("keys")
         except (CallFailedError, ValueError) as error:
             raise TokenRefused(f"the issuer's keys cannot be read: {reason(error)}") from error
-        return [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
+        found = [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
+        return {key["kid"]: key for key in found if isinstance(key.get("kid"), str)}
 
     def _document(self, address: str) -> Json:
         document: Any = jsontext.loads(self._read(address))
@@ -254,13 +246,13 @@ def check_token(
     import jwt
 
     try:
-        header = jwt.get_unverified_header(token)
-        issuer = jwt.decode(token, options={"verify_signature": False}).get("iss")
+        unchecked = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise TokenRefused("it is no signed token") from None
     if len(token) > LONGEST:
         raise TokenRefused("it is too long")
-    candidates = [trust for trust in trusts if trust.issuer == issuer]
+    header = unchecked["header"]
+    candidates = [trust for trust in trusts if trust.issuer == unchecked["payload"].get("iss")]
     if not candidates:
         raise TokenRefused("no trust names its issuer")
     algorithm = str(header.get("alg"))

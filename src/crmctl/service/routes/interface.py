@@ -18,7 +18,7 @@ from crmctl.service.http.json_answers import present
 from crmctl.service.http.schemas import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
-from crmctl.service.store import activities, logs, members, objects, oidc_trusts, records, reports, webhooks, workflows
+from crmctl.service.store import activities, logs, members, objects, records, reports, short_lived_keys, webhooks, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.objects import edit_options
@@ -208,7 +208,7 @@ def list_trusts(tx: Tx, call: Call) -> Json:
     """List the rules by which identity tokens of other issuers get API keys; for keys with full access."""
     if call.key.scopes is not None:
         raise Forbidden("the rules of trust are for keys with full access")
-    return {"trusts": oidc_trusts.list_trusts(tx)}
+    return {"trusts": short_lived_keys.list_trusts(tx)}
 
 
 @endpoint("GET", "/extensions", "objects:read", schemas.EXTENSIONS, is_addition=True)
