@@ -110,7 +110,7 @@ def test_services_with_other_ids_are_compared_by_key(crm: RunningService, pulled
         assert (changed["id"], changed["otherId"], changed["values"]["job_title"][0]) == (made, first["id"], "Other")
         by_title = run_crmctl("org", "diff", "crm", "--match", "people=job_title", env=at_other).ok().json()
         assert not [row for row in by_title if row["change"] == "changed"]
-        assert "has no object" in run_crmctl("org", "diff", "crm", "--match", "cars=name").exits(2).error()["message"]
+        assert "there is no object 'cars'" in run_crmctl("org", "diff", "crm", "--match", "cars=name").exits(2).error()["message"]
         assert "OBJECT=ATTR" in run_crmctl("org", "diff", "crm", "--match", "people").exits(2).error()["message"]
         run_crmctl("org", "diff", "crm", "--match", "people=nothing").exits(2)
         for _ in range(2):

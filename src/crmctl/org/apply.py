@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -96,7 +96,7 @@ class ApplyPlan:
 
 
 def apply(
-    context: BulkContext, path: Path, approve: Callable[[ApplyPlan], None], *, matches: Mapping[str, str], map_file: Path | None,
+    context: BulkContext, path: Path, approve: Callable[[ApplyPlan], None], *, matches: Iterable[str], map_file: Path | None,
     max_changes: int | None, settle: float, dry_run: bool, prune: bool, new: bool, edited: bool, is_protected: bool,
 ) -> ApplyPlan:  # fmt: skip
     """Compare the folder with the service, pass the plan to `approve`, and carry it out as one job. `approve` raises to cancel.

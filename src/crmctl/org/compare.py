@@ -33,7 +33,7 @@ from crmctl.org.folder import (
     file_facts,
     references_of,
 )
-from crmctl.org.pull import Organization, sync_organization
+from crmctl.org.pull import Organization, object_option, sync_organization
 from crmctl.org.sections import Entries, fetch_file, portable
 from crmctl.org.tables import ANY, USERS, OrgTables, Side
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
@@ -165,11 +165,10 @@ def present_of(schema: SchemaDocument) -> Present:
     )
 
 
-def keys_of(folder: OrgFolder, matches: Mapping[str, str]) -> KeyOf:
-    """Return how to take the key of a record, from `matches` or the folder's settings. Raises UsageError for an unknown attribute."""
-    if unknown := sorted(matches.keys() - folder.objects.keys()):
-        raise UsageError(f"--match: {folder.path} has no object {unknown[0]}", hint=f"its objects are: {', '.join(folder.objects)}")
-    attributes, keys = present_of(folder.schema).attributes, {**folder.settings.keys, **matches}
+def keys_of(folder: OrgFolder, matches: Iterable[str]) -> KeyOf:
+    """Return how to take the key of a record, from `matches` (OBJECT=ATTR) or the folder's settings. Raises UsageError."""
+    chosen = dict(object_option(folder.objects, text, "=", "--match OBJECT=ATTR, for example people=email") for text in matches)
+    attributes, keys = present_of(folder.schema).attributes, {**folder.settings.keys, **chosen}
     rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items() if slug in attributes}
     return lambda row: rules[row.kind].key(row.data) if row.kind in rules else None
 
@@ -232,7 +231,7 @@ def verify(path: Path) -> OrgFolder:
 
 @contextmanager
 def folders_compared(
-    before: OrgFolder, after: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str] | None = None, *, is_exact: bool = False
+    before: OrgFolder, after: OrgFolder, matches: Iterable[str], id_map: Mapping[str, str] | None = None, *, is_exact: bool = False
 ) -> Iterator[OrgComparison]:
     """Compare two folders. `id_map` maps ids of the second to ids of the first; `is_exact` is that of the comparison."""
     key = keys_of(after, matches)
@@ -247,7 +246,7 @@ def folders_compared(
 
 @contextmanager
 def service_compared(
-    context: BulkContext, folder: OrgFolder, matches: Mapping[str, str], id_map: Mapping[str, str], *, edited: bool = False
+    context: BulkContext, folder: OrgFolder, matches: Iterable[str], id_map: Mapping[str, str], *, edited: bool = False
 ) -> Iterator[tuple[OrgComparison, Present]]:
     """Compare a folder with the service, which is synced first, and yield also the schema of the service.
 
@@ -287,7 +286,7 @@ def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, 
 
     References to what the folder does not hold do not count.
     """
-    with folders_compared(restored, folder, {}, ids, is_exact=True) as compared:
+    with folders_compared(restored, folder, (), ids, is_exact=True) as compared:
         problems = [
             {"place": change.place, "problem": change.summary} for change in compared.schema if change.action is not ChangeAction.DELETE
         ]

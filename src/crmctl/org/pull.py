@@ -194,11 +194,11 @@ def _restrict(
     """
     attributes, tests, sizes = organization.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
     for text in where:
-        slug, condition = _parted(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
+        slug, condition = object_option(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
         tests[slug].append(_test(slug, attributes[slug], condition))
     form = "--sample OBJECT=N, for example people=500"
     for text in sample:
-        slug, number = _parted(attributes, text, "=", form)
+        slug, number = object_option(attributes, text, "=", form)
         if not number.isdecimal():
             raise UsageError(f"{text!r} is not {form}")
         sizes[slug] = int(number)
@@ -218,7 +218,7 @@ def _restrict(
     return added
 
 
-def _parted(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
+def object_option(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
     """Return the object that an option names, and the rest. Raises UsageError."""
     slug, operator, rest = text.partition(sign)
     if not operator:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime, counted
-from crmctl.errors import ExitCode, RejectedError, UsageError
+from crmctl.errors import ExitCode, RejectedError
 from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ def diff_org(
         first = stack.enter_context(opened(folder))
         if other is None:
             context = RuntimeContext(runtime, logs_bodies=False)
-            compared, _ = stack.enter_context(service_compared(context, first, _pairs(match), known_ids(context), edited=True))
+            compared, _ = stack.enter_context(service_compared(context, first, match or [], known_ids(context), edited=True))
         else:
             second = stack.enter_context(opened(other))
-            compared = stack.enter_context(folders_compared(first, second, _pairs(match)))
+            compared = stack.enter_context(folders_compared(first, second, match or []))
         changes = list(compared.changes())
         schema = compared.schema
     rows = [
@@ -178,17 +178,6 @@ def diff_org(
         runtime.emitter.emit_rows(rows, "differences", first=("change", "object", "id", "values"))
     runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
     return ExitCode.DIFFERENT if rows and exit_code else ExitCode.OK
-
-
-def _pairs(texts: list[str] | None) -> dict[str, str]:
-    """Return the attributes that --match names, by object."""
-    pairs = {}
-    for text in texts or []:
-        slug, sign, key = text.partition("=")
-        if not (slug and sign and key):
-            raise UsageError(f"--match {text!r} is not OBJECT=ATTR", hint="for example --match people=email")
-        pairs[slug] = key
-    return pairs
 
 
 @app.command(
@@ -223,7 +212,7 @@ def apply_org(
 
     try:
         result = apply(
-            RuntimeContext(runtime, logs_bodies=False), Path(folder), approve, matches=_pairs(match),
+            RuntimeContext(runtime, logs_bodies=False), Path(folder), approve, matches=match or [],
             map_file=Path(map_file) if map_file else None, max_changes=max_changes, settle=settle, dry_run=runtime.dry_run,
             prune=prune, new=new, edited=edited, is_protected=bool(runtime.settings.protected.value),
         )  # fmt: skip
