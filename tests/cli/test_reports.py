@@ -230,11 +230,20 @@ def test_values_of_a_report_cannot_control_the_terminal() -> None:
     assert len(out.splitlines()) == 2
 
 
-@pytest.mark.parametrize(("status", "is_told"), [("failed", True), ("running", True), ("COMPLETED", False), ("succeeded", False)])
-def test_a_run_that_did_not_complete_is_pointed_out(status: str, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        ("failed", 7, f"run {RUN} ended as failed: no such column"),
+        ("running", 0, f"the status of run {RUN} is running: no such column"),
+        ("COMPLETED", 0, ""),
+        ("succeeded", 0, ""),
+    ],
+)
+def test_a_run_that_did_not_complete_is_pointed_out(status: str, code: int, told: str) -> None:
     run = {"id": RUN, "status": status, "error": "no such column"}
     with service(status=status, error="no such column", results=[]) as fake:
         fake.routes[f"POST /reports/{REPORT}/run"] = lambda asked: Answer(201, {"run": run})
-        for verb in ("run", "results"):
-            shown = run_crmctl("reports", verb, REPORT, "-o", "table", env=fake.env).ok()
-            assert (f"the status of run {RUN} is {status}: no such column" in shown.err) is is_told
+        ran = run_crmctl("reports", "run", REPORT, "-o", "table", env=fake.env).exits(code)
+        assert (RUN in ran.out, told in ran.err, bool(ran.err)) == (True, True, bool(told))
+        shown = run_crmctl("reports", "results", REPORT, "-o", "table", env=fake.env).ok()
+        assert (f"the status of run {RUN} is {status}: no such column" in shown.err) is bool(told)

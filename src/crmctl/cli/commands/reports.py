@@ -8,7 +8,7 @@ from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.verbs import NOUNS, find_item, noun_app
 from crmctl.config.output_formats import OUTPUT_FORMATS
-from crmctl.errors import NotFoundError
+from crmctl.errors import NotFoundError, ServiceError
 
 if TYPE_CHECKING:
     from crmctl.models.resources import ReportRun
@@ -24,12 +24,21 @@ ReportArgument = Annotated[str, argument("REPORT", "Id or exact name of the repo
 def run_report(runtime: Runtime, report: ReportArgument) -> None:
     """Run a report and show the run.
 
-    The service keeps the results; crmctl reports results shows them.
+    The service keeps the results; crmctl reports results shows them. The exit code is 7 if the run failed.
     """
+    from crmctl.client.runs import outcome_of
+
     runtime.emitter.check_fields(NOUN.runs_view)
-    report_run = runtime.crm.run_report(find_item(runtime, NOUN, report).id)
-    _warn_unless_completed(runtime, report_run)
+    identity = find_item(runtime, NOUN, report).id
+    report_run = runtime.crm.run_report(identity)
+    is_failed = outcome_of(report_run) is False
+    if not is_failed:
+        _warn_unless_completed(runtime, report_run)
     runtime.emitter.emit_item(report_run.wire, NOUN.runs_view)
+    if is_failed:
+        reason = f": {report_run.error}" if report_run.error else ""
+        hint = f"crmctl reports runs {identity}"
+        raise ServiceError(f"run {report_run.id} ended as {report_run.status}{reason}", code="run_failed", hint=hint)
 
 
 @app.command(
