@@ -28,13 +28,11 @@ class Window:
 
 
 def window(limit: int | None, every: bool, offset: int) -> Window:
-    """Return the window of --limit, --all and --offset. Raises UsageError for invalid numbers."""
+    """Return the window of --limit, --all and --offset. Raises UsageError for a bad limit."""
     if every and limit is not None:
         raise UsageError("--limit and --all exclude each other", hint="leave one of them out")
     if limit is not None and limit < 1:
         raise UsageError(f"--limit must be 1 or more, not {limit}", hint="--all shows everything")
-    if offset < 0:
-        raise UsageError(f"--offset must be 0 or more, not {offset}")
     return Window(None if every else limit or DEFAULT_LIMIT, offset)
 
 

@@ -142,7 +142,7 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     "filters": (FilterOption, None, None),
     "limit": (NUMBER, None, option("--limit", "N", "Show at most N; 50 by default.")),
     "every": (bool, False, flag("--all", "Show all.")),
-    "offset": (int, 0, option("--offset", "N", "Skip the first N.")),
+    "offset": (int, 0, option("--offset", "N", "Skip the first N.", min=0)),
     "sort": (
         TEXT,
         None,
@@ -150,7 +150,7 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "order": (TEXT, None, option("--order", "asc|desc", "Ascending or descending.")),
     "strict": (StrictOption, False, None),
-    "sample": (NUMBER, None, option("--sample", "N", "Show N random records.")),
+    "sample": (NUMBER, None, option("--sample", "N", "Show N random records.", min=1)),
     "seed": (NUMBER, None, option("--seed", "N", "With --sample: repeat the same choice while the data is unchanged.")),
     "ids": (TEXT, None, option("--ids", "FILE|-", "Record ids: one per line, or a table with an id column.")),
 }

@@ -270,8 +270,6 @@ def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) ->
     """Show random records. Raises like list_window."""
     from crmctl.client.query.groups import sample
 
-    if count < 1:
-        raise UsageError(f"--sample must be 1 or more, not {count}")
     reader, query = _query(runtime, asked, agreed=False)
     display = RecordDisplay(runtime, asked.object, lambda: reader.context)
     records = sample(query, count, seed)
@@ -301,8 +299,6 @@ def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: in
         check_chart(runtime)
     if runtime.output_format == "ids":
         raise UsageError("groups have no ids", hint="-o json or -o csv")
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit must be 1 or more, not {limit}")
     reader, query = _query(runtime, replace(asked, sort=None), agreed=False)
     groups = RecordGroups(reader.context, asked.object, query.wanted, measures, dict(reader.attributes or {}))
     every = groups.rows(asked.sort)

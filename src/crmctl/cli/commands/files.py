@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 app = CommandApp("Upload, list and download files.")
 
 CONCURRENCY = 4
-MOST_AT_ONCE = 32
 LONGEST_DOWNLOAD = 600.0
 """Seconds that a download may take, unless --timeout allows more."""
 MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.ASCII)
@@ -44,7 +43,7 @@ def upload_files(
     bucket: Annotated[str, option("--bucket", "BUCKET", "The bucket to upload to.")],
     prefix: Annotated[str | None, option("--prefix", "PREFIX", "Prefix of every path in the bucket.")] = None,
     recursive: Annotated[bool, flag("--recursive -r", "Upload folders; files keep their relative path.")] = False,
-    concurrency: Annotated[int, option("--concurrency", "N", "Simultaneous uploads.")] = CONCURRENCY,
+    concurrency: Annotated[int, option("--concurrency", "N", "Simultaneous uploads.", min=1, max=32)] = CONCURRENCY,
     content_type: Annotated[str | None, option("--content-type", "TYPE", "Media type of all files; by default by its name.")] = None,
 ) -> None:
     """Upload files and print their addresses.
@@ -54,8 +53,6 @@ def upload_files(
 
     from crmctl.output.views import UPLOADS
 
-    if not 1 <= concurrency <= MOST_AT_ONCE:
-        raise UsageError(f"--concurrency must be from 1 to {MOST_AT_ONCE}, not {concurrency}")
     if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
         raise UsageError(f"--content-type {content_type!r} is not a media type", hint="for example --content-type text/csv")
     runtime.emitter.check_fields(UPLOADS)

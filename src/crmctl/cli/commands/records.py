@@ -99,7 +99,7 @@ def count_records(
     least: Annotated[list[str] | None, option("--min", "ATTR", "Lowest value; repeatable.")] = None,
     most: Annotated[list[str] | None, option("--max", "ATTR", "Highest value; repeatable.")] = None,
     sort: Annotated[str | None, option("--sort", "count|-count|BY", "Order of the groups; the largest first by default.")] = None,
-    limit: Annotated[int | None, option("--limit", "N", "Show the first N groups.")] = None,
+    limit: Annotated[int | None, option("--limit", "N", "Show the first N groups.", min=1)] = None,
     chart: Annotated[bool, flag("--chart", "Draw the numbers as bars.")] = False,
     strict: StrictOption = False,
 ) -> None:

@@ -88,7 +88,7 @@ def replay_delivery(
 def listen_for_events(
     runtime: Runtime,
     secret: SecretOption = None,
-    port: Annotated[int, option("--port", "PORT", "Listen on this port; 0 takes a free one.")] = PORT,
+    port: Annotated[int, option("--port", "PORT", "Listen on this port; 0 takes a free one.", min=0, max=65535)] = PORT,
     host: Annotated[str, option("--host", "HOST", "Listen on this address.")] = "127.0.0.1",
     tolerance: Annotated[float, option("--tolerance", "SECONDS", "Largest accepted age of a signature.")] = TOLERANCE,
 ) -> None:
@@ -97,8 +97,6 @@ def listen_for_events(
     crmctl prints deliveries signed with webhook-* or svix-* headers once and answers 204 after writing the line. It answers 401 to other
     deliveries, and 503 if it cannot write, so that the service sends the event again. Ctrl-C or a closed pipe ends the command with exit 0.
     """
-    if not 0 <= port <= 65_535:
-        raise UsageError(f"--port must be from 0 to 65535, not {port}")
     if not 0 < tolerance < 1e9:
         raise UsageError("--tolerance must be a number of seconds above 0")
     listen(runtime, (host, port), signing_secret(runtime, secret), tolerance)
