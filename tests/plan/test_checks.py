@@ -19,7 +19,7 @@ import pytest
 from crmctl.values.attribute_types import TYPES
 from tests.support.cli import CRMCTL, Result, environment, run_crmctl
 from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, running_service
 
 GOOD: dict[str, Any] = {
@@ -190,6 +190,28 @@ def test_parts_compare_however_they_are_spelled(service: RunningService) -> None
         "- {name: last, object: spelled, not_empty: [person.last]}\n"
     )
     assert [each["ids"] for each in check().exits(11).json()] == [ids[:2], [], ids[2:]]
+
+
+def test_references_to_missing_records_fail_and_newer_ones_wait(service: RunningService) -> None:
+    companies = service.object_id("companies")
+    company = {"type": "reference", "config": {"allowed_object_id": companies}}
+    _, create = make(service, "employed", [{"slug": "company", **company}])
+
+    def found(name: str) -> str:
+        return str(service.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": name}}).json()["id"])
+
+    gone = found("Gone")
+    dangling = create({"company": gone})
+    create({})
+    service.client.delete(f"/api/v1/objects/{companies}/records/{gone}").raise_for_status()
+    made = run_crmctl("records", "get", "employed", dangling, "-q", "updatedAt", "-o", "ids").ok().out[:19]
+    # The moment of a sync has the precision of a second.
+    wait_until(lambda: run_crmctl("mirror", "sync", "companies", "-q", "[0].asOf", "-o", "ids").ok().out[:19] > made)
+    create({"company": found("New")})
+    run_crmctl("mirror", "sync", "employed").ok()
+    write("- {name: a, object: employed, references: [company]}\n")
+    assert check("--no-sync").exits(11).json()[0]["ids"] == [dangling]
+    assert check().exits(11).json()[0]["ids"] == [dangling]
 
 
 @pytest.mark.parametrize("damage", ["[]", "{", '{"a": 1}', '{"a": ["x"]}'])

@@ -32,7 +32,7 @@ from crmctl.values import yaml_text
 from crmctl.values.composites import knows_part, learn_form, split_target, unknown_part
 from crmctl.values.conditions import elements_of, keys_of, text_of
 from crmctl.values.folded_text import fold
-from crmctl.values.moments import seconds_of
+from crmctl.values.moments import micros_of, seconds_of
 
 _SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -217,11 +217,15 @@ def _references(data: CheckedData, names: Sequence[str]) -> Found:
         target = column.attribute.target_object_id
         if target is None:
             raise UsageError(f"{column.name} is no reference")
-        if data.copy.state(target) is None:
+        state = data.copy.state(target)
+        if state is None:
             raise NotFoundError(f"the mirror lacks the object that {column.name} refers to", hint="crmctl mirror sync OBJECT")
-        targets.append((column, set(map(fold, data.copy.ids(target)))))
+        targets.append((column, set(map(fold, data.copy.ids(target))), state.as_of))
     for record in data.records():
-        if missing := [f"{column.name} refers to {key}" for column, ids in targets for key in column.keys(record) if key not in ids]:
+        changed = micros_of(record.updated_at) or 0
+        # A reference may be newer than the copy of the object it leads to.
+        of_copies = [(column, ids) for column, ids, as_of in targets if changed < as_of]
+        if missing := [f"{column.name} refers to {key}" for column, ids in of_copies for key in column.keys(record) if key not in ids]:
             yield Failure(record.id, f"{missing[0]}, which does not exist")
 
 
