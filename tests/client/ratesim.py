@@ -75,7 +75,7 @@ class World:
     `workers` requests are in flight at a time, each with `latency` seconds to the service and back (with jitter); one in fifty takes
     `stall` seconds more. Each worker prepares its next request for `pace` seconds. `foreign` requests per second come from other clients
     with the same key. A person at a terminal sends a request after each pause between the two `pauses` (seconds; None: no person), and
-    `waits` holds how long each of them took.
+    `waits` holds how long each of them took. `spelled` writes the Reset of an answer, given its moment and now.
     """
 
     service: Limiter
@@ -89,6 +89,7 @@ class World:
     pauses: tuple[float, float] | None = None
     pace: float = 0.0
     headers: bool = True
+    spelled: Callable[[float, float], str] = lambda reset, _now: f"{reset:.0f}"
     lane: int = BULK
     start: float = START
     seed: int = 1
@@ -150,7 +151,7 @@ class World:
         headers = {"date": formatdate(now, usegmt=True)} if self.dated else {}
         if self.headers:
             limit = str(self.service.limit)
-            headers |= {"x-ratelimit-limit": limit, "x-ratelimit-remaining": str(left), "x-ratelimit-reset": f"{reset:.0f}"}
+            headers |= {"x-ratelimit-limit": limit, "x-ratelimit-remaining": str(left), "x-ratelimit-reset": self.spelled(reset, now)}
         if not accepted:
             headers["retry-after"] = str(max(1, math.ceil(reset - now)))
         return 200 if accepted else 429, headers

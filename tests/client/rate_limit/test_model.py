@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -107,6 +108,25 @@ def test_without_a_date_header() -> None:
     world = World(FixedWindow(100, 60.0, aligned=True), workers=3, dated=False).run(seconds=180)
     assert world.refused == []
     assert len(world.accepted) >= 290
+
+
+FORMS: dict[str, Callable[[float, float], str]] = {
+    "milliseconds": lambda reset, _: f"{reset * 1000:.0f}",
+    "a fraction": lambda reset, _: f"{reset:.3f}",
+    "a date": lambda reset, _: formatdate(reset, usegmt=True),
+    "seconds to wait, rounded up": lambda reset, now: f"{math.ceil(reset - now)}",
+    "seconds to wait, rounded down": lambda reset, now: f"{math.floor(reset - now)}",
+    "exact seconds to wait": lambda reset, now: f"{reset - now:.3f}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["aligned", "begins with a request, rounded up", "sliding, rounded up"])
+def test_a_reset_in_another_form(kind: str, form: str) -> None:
+    """Windows of 20 seconds: without Reset they would be taken for a minute."""
+    world = World(KINDS[kind](20.0), workers=3, start=START + 7.0, spelled=FORMS[form]).run(seconds=100.0)
+    assert world.refused == []
+    assert share_used(world) >= 0.9
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 10, 20, 300])

@@ -13,6 +13,10 @@ DEFAULT_WINDOW = 60.0
 """The specification's rate, assumed until the first answer and whenever the answers fit it."""
 
 LONGEST_WINDOW = 3600.0
+MILLISECONDS = 1e11
+"""Least Reset in milliseconds: as seconds it would be thousands of years ahead."""
+ROUNDING = 2.0
+"""Seconds between two readings of one Reset that is given as seconds to wait."""
 
 UNLIMITED = 1_000_000
 """Services without a limit advertise this many requests or more, or 0."""
@@ -353,7 +357,6 @@ def _learn_end(learned: Learned, exchange: Exchange, reset: float, used: int) ->
 
 def _place_reset(learned: Learned, exchange: Exchange) -> tuple[Learned, float | None]:
     """Compare the service's clock with ours and return X-RateLimit-Reset in Unix seconds of the service; None if missing or impossible."""
-    reset = _number(exchange.headers.get("x-ratelimit-reset"))
     date = http_date(exchange.headers.get("date", ""))
     shift = exchange.wall - exchange.done
     if date is None:
@@ -363,10 +366,22 @@ def _place_reset(learned: Learned, exchange: Exchange) -> tuple[Learned, float |
         if max(low, learned.offset_low) <= min(high, learned.offset_high):
             low, high = max(low, learned.offset_low), min(high, learned.offset_high)
     learned = replace(learned, offset_low=low, offset_high=high, shift=shift)
-    if reset is None:
-        return learned, None
-    ahead = reset - min(max(0.0, low), high) - exchange.wall
-    return learned, reset if -2.0 <= ahead <= LONGEST_WINDOW + 1.0 else None
+    now = exchange.wall + min(max(0.0, low), high)
+    reset = _moment(exchange.headers.get("x-ratelimit-reset"), now, learned.reset)
+    return learned, reset if reset is not None and -2.0 <= reset - now <= LONGEST_WINDOW + 1.0 else None
+
+
+def _moment(text: str | None, now: float, before: float) -> float | None:
+    """Return a Reset in Unix seconds: services also send milliseconds, a date, or the seconds to wait.
+
+    Seconds to wait are rounded and arrive late, so a moment near the one `before` is the same.
+    """
+    number = _number(text)
+    if number is None:
+        return http_date(text or "")
+    if 0 < number <= LONGEST_WINDOW:
+        return before if abs(now + number - before) < ROUNDING else now + number
+    return number / 1000 if number > MILLISECONDS else number
 
 
 def _number(text: str | None) -> float | None:
