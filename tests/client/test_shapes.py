@@ -234,6 +234,32 @@ def test_a_failure_nested_beyond_reason_has_no_words() -> None:
     assert (caught.value.code, caught.value.outcome_unknown) == ("unreadable_answer", True)
 
 
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        ({"success": False}, "failed_answer"),
+        ({"success": False, "message": "it is locked", "data": None}, "failed_answer"),
+        ({"ok": False, "error": "locked", "message": "it is locked"}, "locked"),
+        ({"error": {"code": "locked", "message": "it is locked"}}, "locked"),
+        ({"success": False, "record": {"id": "r"}, "error": "locked"}, "locked"),
+    ],
+)
+@pytest.mark.parametrize(
+    "read", [read_deleted, lambda told: read_loose(told, WorkflowStart, "message"), lambda told: read_made(told, "record", Record, {})]
+)
+def test_a_failure_with_status_200_is_no_success(document: Any, code: str, read: Callable[[Answer], Any]) -> None:
+    with pytest.raises(ServiceError, match="answers 200, but reports a failure") as caught:
+        read(answer(document, wrote=True))
+    assert (caught.value.code, caught.value.outcome_unknown, caught.value.exit_code) == (code, True, 7)
+    assert "message" not in document or "it is locked" in caught.value.message
+
+
+def test_counts_and_runs_with_an_error_are_answers() -> None:
+    assert read_deleted(answer({"success": False, "deleted": 2})) == 2
+    assert read_bulk(answer({"success": False, "created": 1, "updated": 0, "failed": [{"index": 1, "error": "x"}]})).created == 1
+    assert read_one(answer({"id": "r", "status": "failed", "error": "x"}), "run", ReportRun).error == "x"
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'"ok"', b"null"])
 def test_a_bulk_answer_without_counts_leaves_the_outcome_unknown(content: bytes) -> None:
     with pytest.raises(ServiceError) as caught:

@@ -43,6 +43,10 @@ REASONS = (
 )
 """Names under which services explain refusals of single fields, and name the fields. The specification leaves them open."""
 
+COUNTS = frozenset({"created", "updated", "failed", "deleted"})
+ERROR_FIELDS = frozenset({"error", "code", "status", "statusCode", "title", "type", "requestId", "timestamp", "path", *REASONS})
+"""Fields of a body that is nothing but an error."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -67,11 +71,23 @@ class Answer:
         return self.content.strip() in (b"", b"null", b"{}", b'""')
 
     def json(self) -> Any:
-        """Parse the body. Raises ServiceError `unreadable_answer` (outcome unknown after a write) if it is not JSON."""
+        """Parse the body. Raises ServiceError (outcome unknown after a write) if it is not JSON, or only reports a failure."""
         try:
-            return jsontext.loads(self.content)
+            document = jsontext.loads(self.content)
         except ValueError:
             raise unreadable(self) from None
+        if self.ok and isinstance(document, dict) and _reports_failure(document):
+            code, message, details = explanation(self)
+            said = f"the service answers {self.status}, but reports a failure: {message or _excerpt(self.content)}"
+            raise ServiceError(said, code=code or "failed_answer", status=self.status, details=details, outcome_unknown=self.wrote)
+        return document
+
+
+def _reports_failure(document: Json) -> bool:
+    """Whether a 2xx body is an error. A bulk answer with counts is not: it says which items failed."""
+    if document.get("success") is False or document.get("ok") is False:
+        return not document.keys() & COUNTS
+    return bool(document.get("error")) and document.keys() <= ERROR_FIELDS
 
 
 def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> ServiceError:
@@ -333,8 +349,8 @@ def read_deleted(answer: Answer) -> int | None:
     """Return how many records a deletion reports, or None, also for a text. Raises ServiceError for a web page."""
     try:
         document = None if answer.is_empty else answer.json()
-    except ServiceError:
-        if _plain_text(answer) is None:
+    except ServiceError as error:
+        if error.code != "unreadable_answer" or _plain_text(answer) is None:
             raise
         return None
     for _ in range(_DEPTH):
