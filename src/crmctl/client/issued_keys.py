@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
-from crmctl.config.settings import Paths, Settings, is_loopback, write_private
+from crmctl.config.settings import Paths, Settings, is_loopback, origin_of, write_private
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -27,12 +28,17 @@ SHARE = 2 / 3
 FILE_VARIABLE, TOKEN_VARIABLE = "CRMCTL_ID_TOKEN_FILE", "CRMCTL_ID_TOKEN"
 GITHUB_URL, GITHUB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 SECONDS = 30.0
+FORM_TYPE = ("Content-Type", "application/x-www-form-urlencoded")
 
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 LEAST_WAIT = 0.1
 """Seconds between two polls, whatever the service says."""
 MOST_SECONDS = 86_400.0
-TOO_LATE = "nobody approved the login in time"
+WAITING = ("authorization_pending", "slow_down")
+REFUSALS = {"access_denied": "the login was denied", "expired_token": "nobody approved the login in time"}
+
+BUSY = (429, 502, 503, 504)
+"""Statuses that pass by themselves."""
 
 _FORM = {
     "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -78,21 +84,17 @@ class OidcKeys:
 
     def current(self) -> Credential:
         """Return the kept key, or a new one. Raises DeniedError."""
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, CrmctlError):
             kept = jsontext.loads(self._file.read_text(encoding="utf-8"))
-            key, renew_at = check_key(kept["key"]), float(kept["renewAt"])
-        except (OSError, ValueError, KeyError, TypeError, CrmctlError):
-            return self.renew()
-        return self._credential(key, renew_at) if self._clock.now() < renew_at else self.renew()
+            if self._clock.now() < (renew_at := float(kept["renewAt"])):
+                return self._credential(check_key(kept["key"]), renew_at)
+        return self.renew()
 
     def renew(self) -> Credential:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
         token = self.identity_token()
-        answer = self._send("POST", f"{self.base_url}/oauth/token", {**_FORM, "subject_token": token.token})
+        answer = self._send(f"{self.base_url}/oauth/token", {**_FORM, "subject_token": token.token})
         key, seconds = answer.get("access_token"), answer.get("expires_in")
-        if answer["status"] in BUSY:
-            problem = f"{self.origin} exchanges no identity tokens at the moment (status {answer['status']})"
-            raise ServiceError(problem, code="unavailable", status=answer["status"], retryable=True)
         if not isinstance(key, str) or not isinstance(seconds, int | float):
             hint = "crmctl auth explain shows its claims; the audit log of the service names the rule"
             code = answer.get("error", "no_answer")
@@ -111,7 +113,7 @@ class OidcKeys:
                 raise DeniedError(f"cannot read {FILE_VARIABLE} {path}: {reason(error)}", code="no_identity") from error
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
-            value = self._send("GET", address, None, ("Authorization", f"bearer {bearer}")).get("value")
+            value = self._send(address, None, ("Authorization", f"bearer {bearer}")).get("value")
             if isinstance(value, str) and value:
                 return IdentityToken(value, GITHUB_URL)
             raise DeniedError("GitHub gave this job no identity token", hint="permissions: {id-token: write}", code="no_identity")
@@ -124,16 +126,12 @@ class OidcKeys:
         return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
 
 
-BUSY = (429, 502, 503, 504)
-"""Statuses that pass by themselves."""
-
-
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
     """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
     base_url = _trusted_address(settings, "keys are not asked for")
     form = {"client_id": "crmctl", "host": platform.node()}
-    authorization = _send(settings, environ, "POST", f"{base_url}/oauth/device_authorization", form)
+    authorization = _send(settings, environ, f"{base_url}/oauth/device_authorization", form)
     device_code, user_code = authorization.get("device_code"), authorization.get("user_code")
     page = authorization.get("verification_uri_complete") or authorization.get("verification_uri")
     if not (isinstance(device_code, str) and isinstance(user_code, str) and isinstance(page, str)):
@@ -141,26 +139,23 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
         raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
     show(page, user_code)
     wait, until = _seconds(authorization.get("interval"), 5), clock.monotonic() + _seconds(authorization.get("expires_in"), 600)
-    form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}
-    while clock.monotonic() < until:
+    form, error = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}, WAITING[0]
+    while error in WAITING:
+        if clock.monotonic() >= until:
+            error = "expired_token"
+            break
         clock.sleep(max(wait, LEAST_WAIT))
         try:
-            answer = _send(settings, environ, "POST", f"{base_url}/oauth/token", form)
-        except NetworkError:
+            answer = _send(settings, environ, f"{base_url}/oauth/token", form)
+        except (NetworkError, ServiceError):
             # The answer may have held the key, which cannot be asked for again: the service then refuses the next poll.
             wait *= 2
             continue
         if isinstance(key := answer.get("access_token"), str):
             return key
-        if answer["status"] in BUSY:
-            wait *= 2
-            continue
-        error = answer["error"] if isinstance(answer.get("error"), str) else f"status {answer['status']}"
+        error = answer.get("error", "no key")
         wait += 5 * (error == "slow_down")
-        if error not in ("slow_down", "authorization_pending"):
-            reason = {"access_denied": "the login was denied", "expired_token": TOO_LATE}.get(error, f"the login failed ({error})")
-            raise DeniedError(reason, hint="nothing was stored; start again", code=error)
-    raise DeniedError(TOO_LATE, hint="nothing was stored; start again", code="expired_token")
+    raise DeniedError(REFUSALS.get(error, f"the login failed ({error})"), hint="nothing was stored; start again", code=error)
 
 
 def _seconds(value: Any, default: float) -> float:
@@ -176,18 +171,22 @@ def _trusted_address(settings: Settings, problem: str) -> str:
     return base_url
 
 
-def _send(
-    settings: Settings, environ: Mapping[str, str], method: str, url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]
-) -> Json:
-    """Return the answer to a form, or with None to a request without a body, and its `status`; `error` too if it is no JSON object."""
+def _send(settings: Settings, environ: Mapping[str, str], url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]) -> Json:
+    """Return the answer to a form, or to a GET without one. A refusal has an `error`. Raises NetworkError, and ServiceError for a service
+    that is busy."""
     from crmctl.client.transport import Request, send_once
 
-    body, kind = (None, ()) if form is None else (urlencode(form).encode(), (("Content-Type", "application/x-www-form-urlencoded"),))
+    method, body, kind = ("GET", None, ()) if form is None else ("POST", urlencode(form).encode(), (FORM_TYPE,))
     request = Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS)
     response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
     try:
         document: Any = jsontext.loads(response.body)
     except ValueError:
         document = None
-    fields = document if isinstance(document, dict) else {"error": f"status {response.status}"}
-    return {**fields, "status": response.status}
+    answer: Json = document if isinstance(document, dict) else {}
+    if response.status in BUSY:
+        problem = answer.get("message") or f"{origin_of(url)} gives no keys at the moment (status {response.status})"
+        raise ServiceError(str(problem), code="unavailable", status=response.status, retryable=True)
+    if response.status >= 400 and not isinstance(answer.get("error"), str):
+        answer["error"] = f"status {response.status}"
+    return answer
