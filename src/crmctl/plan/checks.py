@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -341,16 +340,14 @@ class Outcome:
         }
 
 
-@contextmanager
-def open_mirror(context: BulkContext, *, sync: bool) -> Iterator[LocalCopy]:
+def open_mirror(context: BulkContext, *, sync: bool) -> LocalCopy:
     """Open the mirror, synced first on request. Raises NotFoundError without one."""
     if sync and not sync_mirror(context, SyncRequest([])).is_proven:
         context.listener.note("the mirror is not proven complete; the checks use what it has")
     copy = LocalCopy.find(context)
     if copy is None:
         raise NotFoundError("there is no mirror of this service", hint="crmctl mirror sync makes it", code="no_mirror")
-    with copy:
-        yield copy
+    return copy
 
 
 def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck], seconds: float | None) -> list[Outcome]:

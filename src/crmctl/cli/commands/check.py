@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,7 +70,7 @@ def check_data(
             rows = [row | {"trend": trend_text(row["trend"])} for row in rows]
         runtime.emitter.emit_items(rows, CHECKS)
     for slug, path in {outcome.check.object: outcome.file for outcome in outcomes if outcome.file is not None}.items():
-        runtime.messages.note(f"failing records of {slug}: {path}; crmctl bulk update {slug} --ids {path} --set ...")
+        runtime.messages.note(f"failing records of {slug}: {path}; crmctl bulk update {slug} --ids {shlex.quote(str(path))} --set ...")
     return ExitCode.DIFFERENT if any(outcome.status == "failed" for outcome in outcomes) else ExitCode.OK
 
 
