@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,8 +23,9 @@ from crmctl.read.read_back import Baseline, Reader, Walk, is_after, read_newest
 from crmctl.read.records import find
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
-from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, surplus_records
-from crmctl.write.methods import Unexplained, explain, methods, recognitions
+from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, last_sent_at, records_made, surplus_records
+from crmctl.write.methods import CONTROL_SECONDS, Unexplained, explain, methods, recognitions
+from crmctl.write.reconcile import LOOKS
 
 FEW_RECORDS = 3
 """With fewer records, none shows what the service makes of values."""
@@ -75,7 +77,22 @@ def name_records(journal: Journal, reader: Reader, again: Callable[[], Iterable[
 
 
 def capture_ids(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
-    """Write the ids of created rows into the journal and return the number of rows without one."""
+    """Write the ids of created rows into the journal and return the number of rows without one.
+
+    Soon after the job, while the lists show fewer new records than it made, read them again for up to a minute.
+    """
+    clock = journal.clock
+    until = min(last_sent_at(journal) + SETTLE_SECONDS, clock.now() + CONTROL_SECONDS)
+    for number in count(1):
+        reader.new_records = 0
+        unnamed = _capture(journal, reader, again)
+        if not unnamed or reader.new_records >= records_made(journal) or clock.now() >= until or reader.stop():
+            break
+        clock.sleep(LOOKS.gap(number))
+    return unnamed
+
+
+def _capture(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]) -> int:
     unnamed = 0
     for chunk in chunks(name_records(journal, reader, again)):
         journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None})
@@ -156,6 +173,7 @@ def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
     baseline = Baseline.from_document(journal.recall("baseline"))
     for record in _walk(reader, baseline.earliest if baseline is not None else None):
         if baseline is None or baseline.is_new(record):
+            reader.new_records += 1
             yield reader.current(record)
 
 

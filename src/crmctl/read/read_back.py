@@ -112,7 +112,7 @@ class Baseline:
 class Reader:
     """The read calls of one job, with a count of requests. It stops waiting for an answer once `stop` returns true.
 
-    `singly`: the lists are out of date, so records are read one by one. `note` announces long reads.
+    `singly`: the lists are out of date, so records are read one by one. `note` announces long reads. `new_records`: those that were listed.
     """
 
     lister: Getter
@@ -121,6 +121,7 @@ class Reader:
     requests: int = 0
     singly: bool = False
     note: Callable[[str], None] = lambda _: None
+    new_records: int = 0
 
     def page(self, offset: int = 0) -> Page[Record]:
         return self.list_records(self.object_id, sort="created_at", order="desc", limit=PAGE_LIMIT, offset=offset)

@@ -581,6 +581,10 @@ def is_undone(journal: Journal, record_id: str) -> bool:
     return bool(journal.recall(record_id.lower(), UNDONE))
 
 
+def last_sent_at(journal: Journal) -> float:
+    return max((batch.sent_at for batch in journal.batches()), default=0.0)
+
+
 def records_made(journal: Journal) -> int:
     return journal.counts()[RowState.CREATED] + journal.number_kept(MADE) + journal.number_kept(DUPLICATE)
 
