@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -15,23 +16,38 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.org.compare import OrgComparison, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
-from crmctl.org.jobs import OrgStep, begin_apply, begin_step, continue_steps, known_ids, raise_unfinished, steps_of, unfinished, unnamed_ids
+from crmctl.org.jobs import (
+    AppliedRecords,
+    OrgStep,
+    begin_apply,
+    begin_step,
+    continue_steps,
+    known_ids,
+    name_records,
+    raise_unfinished,
+    steps_of,
+    unfinished,
+)
 from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
 from crmctl.plan.changes import DeleteRequest, Selection, delete
+from crmctl.plan.final_count import LOOKS, NOTED_LOOKS
 from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of
 from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import Present, read_service
 from crmctl.write.database import JobState, RowState
+from crmctl.write.in_flight import SETTLE_SECONDS
 from crmctl.write.journal import Journal
 
 LISTED = 100
 """Most entries of a list in an error; the result lists all."""
 
+Compared = tuple[OrgComparison, Present]
 
 UNNAMED = "created, but crmctl cannot tell which record it is; --match OBJECT=ATTR identifies it, --new creates it again"
+IN_DOUBT = "sent by an apply that has not finished, and may exist; --new creates it again"
 
 
 @dataclass
@@ -76,6 +92,11 @@ class ApplyPlan:
     def leave(self, place: str, problem: str) -> None:
         self.left.append({"place": place, "problem": problem})
 
+    def leave_copies(self, slug: str, copies: Iterable[tuple[str, str]]) -> None:
+        """Name second records of the service: their ids, and those of their rows in the folder."""
+        for record_id, source in copies:
+            self.leave(f"{slug} {source}", f"created twice: {record_id} is a copy; crmctl records delete {slug} {record_id} deletes it")
+
     def raise_for_error(self) -> None:
         if self.left:
             problem = f"{len(self.left):,} left, such as {self.left[0]['place']}: {self.left[0]['problem']}"
@@ -113,10 +134,16 @@ def apply(
         job = None if dry_run else unfinished(context, path)
         if job is not None:
             _hold(stack, job)
-            continue_steps(context, job, settle)
-        compared, present = stack.enter_context(service_compared(context, folder, matches, id_map | known_ids(context), edited=edited))
-        unnamed = set[str]() if new else unnamed_ids(context)
+            continue_steps(context, job, settle, new=new)
+        name_records(context)
+        known = AppliedRecords.of(context)
+        comparing = partial(service_compared, context, folder, matches, id_map | known.ids, edited=edited)
+        compared, present = _settled(context, stack, comparing, known)
+        unnamed = {} if new else dict.fromkeys(known.unnamed, UNNAMED) | dict.fromkeys(known.in_doubt, IN_DOUBT)
         plan = plan_of(compared, unnamed, max_changes, prune=prune, new=new, takes_sections=takes_sections(context))
+        for slug in () if prune else folder.objects:
+            surplus = compared.tables.unpaired_ids(Side.LEFT, slug) if known.surplus else ()
+            plan.leave_copies(slug, ((record_id, known.surplus[record_id]) for record_id in surplus if record_id in known.surplus))
         approve(plan)
         if dry_run:
             return plan
@@ -128,13 +155,40 @@ def apply(
             try:
                 _Run(context, compared, present, job, plan, settle).carry_out(prune=prune)
             except CrmctlError as error:
-                error.hint = error.hint if isinstance(error, RejectedError) else f"crmctl org apply {path} continues"
+                error.hint = error.hint if isinstance(error, (PartialError, RejectedError)) else f"crmctl org apply {path} continues"
                 raise
             job.state = JobState.FINISHED
+            for step in steps_of(job):
+                plan.leave_copies(step.object, sorted(step.surplus().items() - known.surplus.items()))
         if map_file is not None:
             with whole_file(map_file, mode=0o600) as file:
                 file.write(jsontext.dumps(dict(sorted((id_map | known_ids(context)).items())), indent=0) + "\n")
     return plan
+
+
+def _settled(
+    context: BulkContext, stack: ExitStack, comparing: Callable[[], AbstractContextManager[Compared]], known: AppliedRecords
+) -> Compared:
+    """Compare, again and again while the service's lists do not show records that crmctl has just created: the lists may be old.
+
+    Records that are not listed a settle time after their creation were deleted.
+    """
+    number = 0
+    while True:
+        number += 1
+        with ExitStack() as unless_hidden:
+            compared, present = unless_hidden.enter_context(comparing())
+            hidden = [
+                row_id for kind in (*compared.right.objects, ACTIVITY_ROWS) for row_id in compared.tables.unpaired_ids(Side.RIGHT, kind)
+            ]
+            until = max((known.sent_at[row_id] for row_id in hidden if row_id in known.ids), default=0.0) + SETTLE_SECONDS
+            wait = min(until - context.clock.now(), LOOKS.gap(number))
+            if wait <= 0:
+                stack.push(unless_hidden.pop_all())
+                return compared, present
+        if number == NOTED_LOOKS:
+            context.listener.note(f"waiting up to {SETTLE_SECONDS:.0f} s for the service's lists to show what crmctl created")
+        context.clock.sleep(wait)
 
 
 def _hold(stack: ExitStack, job: Journal) -> None:
@@ -166,9 +220,12 @@ def _read_map(path: Path | None) -> dict[str, str]:
 
 
 def plan_of(
-    compared: OrgComparison, unnamed: Collection[str], max_changes: int | None, *, prune: bool, new: bool, takes_sections: bool
+    compared: OrgComparison, unnamed: Mapping[str, str], max_changes: int | None, *, prune: bool, new: bool, takes_sections: bool
 ) -> ApplyPlan:
-    """Return what an apply would do. Records of the folder that are `unnamed` exist already. Raises RejectedError."""
+    """Return what an apply would do. Records of the folder that are `unnamed` exist or may exist; the texts say why they are left.
+
+    Raises RejectedError.
+    """
     refuse_conflicts(compared.schema)
     folder, tables = compared.right, compared.tables
     object_order(folder)
@@ -177,10 +234,10 @@ def plan_of(
     for slug in folder.objects:
         lost = [source for source in tables.unpaired_ids(Side.RIGHT, slug) if source in unnamed]
         if lost and prune:
-            raise RejectedError(f"{slug} {lost[0]}: {UNNAMED}, so --prune might delete it", code="unmatched_records")
+            raise RejectedError(f"{slug} {lost[0]}: {unnamed[lost[0]]}, so --prune might delete it", code="unmatched_records")
         tables.leave_out(Side.RIGHT, slug, lost)
         for source in lost:
-            plan.leave(f"{slug} {source}", UNNAMED)
+            plan.leave(f"{slug} {source}", unnamed[source])
         row = plan.records[slug] = _counted(compared, slug)
         total = tables.count(Side.LEFT, slug)
         row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if prune else 0

@@ -26,10 +26,13 @@ from crmctl.values.operators import Operator
 from crmctl.version import __version__
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
-from crmctl.write.journal import UNDONE, Header, Journal, RowEntry
+from crmctl.write.journal import UNDONE, Header, Journal, RowEntry, last_sent_at, records_made, surplus_records
 
 MODE = "org"
 """Mode of an apply in its header."""
+
+ALIKE = "records alike"
+"""Journal fact of a step: crmctl has seen all its records, and cannot tell which is which."""
 
 
 class _StepContext:
@@ -93,19 +96,68 @@ class OrgStep:
         sources = self.apply.recall(self.folder.name) or ()
         return {sources[number - 1]: row.record_id for number, row in self.rows() if sources and row.record_id is not None}
 
-    def unnamed(self) -> list[str]:
-        """Return the ids in the folder of created records that crmctl cannot tell from others."""
+    def sent_at(self) -> dict[str, float]:
+        """Return when the rows of the step were last sent (Unix time), by their ids in the folder."""
+        if self.object == "activities":
+            return {source: note.get("at", 0.0) for source, note in self.notes().items()}
         sources, job = self.apply.recall(self.folder.name), self.job()
-        if self.kind != "create" or not sources or job is None or job.state is JobState.UNDONE:
+        if not sources or job is None:
+            return {}
+        with closing(Journal(job.folder, self.apply.clock)) as journal:
+            return dict.fromkeys(sources, last_sent_at(journal))
+
+    def unnamed(self, state: RowState = RowState.CREATED) -> list[str]:
+        """Return the ids in the folder of the rows in this state whose records crmctl cannot tell from others."""
+        sources, job = self.apply.recall(self.folder.name), self.job()
+        if self.kind != "create" or not sources or job is None or job.state is JobState.UNDONE or not job.counts[state]:
             return []
-        return [sources[number - 1] for number, row in self.rows() if row.state is RowState.CREATED and row.record_id is None]
+        return [sources[number - 1] for number, row in self.rows() if row.state is state and row.record_id is None]
+
+    def surplus(self) -> dict[str, str]:
+        """Map the ids of second records of created rows to the ids of the rows in the folder."""
+        sources, job = self.apply.recall(self.folder.name), self.job()
+        if self.kind != "create" or not sources or job is None:
+            return {}
+        with closing(Journal(job.folder, self.apply.clock)) as journal:
+            return {record_id: sources[number - 1] for number, ids in surplus_records(journal).items() for record_id in ids}
 
     def name_rows(self, context: BulkContext) -> None:
-        """Find the ids that an interrupted or failed reading has not found. Raises what requests raise."""
-        if (job := self.job()) is not None and self.unnamed():
-            opened = reopen_finished(self.context(context), job.id)
-            with closing(opened.journal) as journal, closing(opened.input):
-                capture_ids(journal, Reader(context.service, journal.header.object_id), rows_of(journal, opened.rows))
+        """Find the ids that earlier readings have not found: they failed, or the lists were old. Raises what requests raise."""
+        job = self.job()
+        if job is None or job.is_running or not self.unnamed():
+            return
+        opened = reopen_finished(self.context(context), job.id)
+        with closing(opened.journal) as journal, closing(opened.input):
+            reader = Reader(context.service, journal.header.object_id)
+            if not journal.recall(ALIKE):
+                capture_ids(journal, reader, rows_of(journal, opened.rows))
+                journal.remember(ALIKE, reader.new_records >= records_made(journal))
+
+
+@dataclass(frozen=True)
+class AppliedRecords:
+    """The records and activities that applies to a service created, by their ids in folders.
+
+    `ids`: their ids in the service. `unnamed`: those that crmctl cannot tell from others, `in_doubt`: those that may exist. `sent_at`: when
+    they were last sent (Unix time). `surplus`: ids in the folder by the ids of second records.
+    """
+
+    ids: dict[str, str]
+    unnamed: set[str]
+    in_doubt: set[str]
+    sent_at: dict[str, float]
+    surplus: dict[str, str]
+
+    @classmethod
+    def of(cls, context: BulkContext) -> AppliedRecords:
+        known = cls({}, set(), set(), {}, {})
+        for step in _every_step(context):
+            known.ids.update(step.new_ids())
+            known.unnamed.update(step.unnamed())
+            known.in_doubt.update(step.unnamed(RowState.IN_DOUBT))
+            known.sent_at.update(step.sent_at())
+            known.surplus.update(step.surplus())
+        return known
 
 
 def begin_apply(context: BulkContext, path: Path) -> Journal:
@@ -156,15 +208,16 @@ def known_ids(context: BulkContext) -> dict[str, str]:
     return {source: new_id for step in _every_step(context) for source, new_id in step.new_ids().items()}
 
 
-def unnamed_ids(context: BulkContext) -> set[str]:
-    """Return the ids in a folder of the records that applies created and that crmctl cannot tell from others."""
-    return {source for step in _every_step(context) for source in step.unnamed()}
+def name_records(context: BulkContext) -> None:
+    """Find the ids of created records that no earlier reading found. Raises what requests raise."""
+    for step in _every_step(context):
+        step.name_rows(context)
 
 
-def continue_steps(context: BulkContext, apply: Journal, seconds: float) -> None:
+def continue_steps(context: BulkContext, apply: Journal, seconds: float, *, new: bool) -> None:
     """Continue the step that an interrupted apply left; watch requests with a lost answer for so many seconds.
 
-    Raises the error that ends it early.
+    `new`: send rows in doubt again that the service's lists do not show. Raises the error that ends it early.
     """
     for step in steps_of(apply):
         doubtful = [note["at"] for note in step.notes().values() if step.object == "activities" and note["id"] is None]
@@ -174,7 +227,7 @@ def continue_steps(context: BulkContext, apply: Journal, seconds: float) -> None
             context.clock.sleep(wait)
         info = step.job()
         if info is not None and info.is_resumable:
-            result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds))
+            result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds, trusts_lists=new))
             raise_unfinished(result, apply.header.input)
             step.conclude()
         step.name_rows(context)
@@ -186,7 +239,7 @@ def raise_unfinished(result: ImportResult, folder: str) -> None:
         result.raise_for_error()
     except (PartialError, RejectedError) as error:
         if result.summary.counts[RowState.IN_DOUBT]:
-            error.hint = f"crmctl org apply {folder} continues"
+            error.hint = f"crmctl org apply {folder} looks again; with --new it creates the rows again that the service does not list"
             raise
 
 

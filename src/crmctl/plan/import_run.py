@@ -115,7 +115,7 @@ def _park(reconciler: Reconciler, doubt: SentBatch, entries: list[Entry]) -> Non
     batch = Batch(tuple(entries))
     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
         raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-    reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at))
+    reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at), is_resumed=True)
 
 
 SEAL = "rows kept"

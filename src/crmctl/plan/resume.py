@@ -27,6 +27,7 @@ from crmctl.plan.results import ImportResult, lacks_files, result_of, write_resu
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
+from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
 from crmctl.write.journal import DUPLICATE, Header, Journal
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
@@ -36,12 +37,17 @@ from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 class ResumeRequest(RunRequest):
     """A job to resume: the named one, with `last` the newest resumable one, else the only resumable one.
 
-    `allow_older`: resume a job even if a newer job by the same key has finished.
+    `allow_older`: resume a job even if a newer job by the same key has finished. `trusts_lists`: send rows in doubt again that
+    settled lists do not show.
     """
 
     job: str | None = None
     last: bool = False
     allow_older: bool = False
+    trusts_lists: bool = False
+
+    def delivery(self) -> DeliveryOptions:
+        return replace(super().delivery(), trusts_lists=self.trusts_lists)
 
 
 def preview_resume(context: BulkContext, request: ResumeRequest) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class DeliveryOptions:
     capture_ids: bool = False
     settle_only: bool = False
     """Only settle rows in doubt. Absent rows are abandoned, not sent again."""
+    trusts_lists: bool = False
+    """Rows in doubt since an earlier run are absent if settled lists do not show them, even if nothing proves the lists current."""
 
 
 @dataclass(frozen=True)

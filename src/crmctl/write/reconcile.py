@@ -54,6 +54,7 @@ class Parked(Sent):
     """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch.
 
     After `until`, the end of `--max-wait`, the batch stays in doubt. `is_acknowledged`: the service answered that it wrote the rows.
+    `is_resumed`: an earlier run sent it.
     """
 
     round: int
@@ -61,6 +62,7 @@ class Parked(Sent):
     until: float
     refusal: str | None = None
     is_acknowledged: bool = False
+    is_resumed: bool = False
     looks: int = 0
     last: frozenset[int] | None = None
     is_starved: bool = False
@@ -80,6 +82,7 @@ class Reconciler:
         self._reader = reader
         self._journal, self._clock = context.journal, context.clock
         self._settle = context.options.settle
+        self._trusts_lists = context.options.trusts_lists
         self._max_wait = context.service.session.max_wait
         self._arrivals: deque[Parked] = deque()
         self._parked: list[Parked] = []
@@ -90,11 +93,13 @@ class Reconciler:
 
     # -- reports from senders --------------------------------------------------------------------------------------------------------
 
-    def park(self, sent: Sent, round: int = 0, refusal: str | None = None, *, is_acknowledged: bool = False) -> None:
+    def park(
+        self, sent: Sent, round: int = 0, refusal: str | None = None, *, is_acknowledged: bool = False, is_resumed: bool = False
+    ) -> None:
         """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
         now = self._clock.now()
         moments = (min(sent.sent_at, now), min(sent.known_at, now))
-        parked = Parked(sent.number, sent.batch, *moments, round, now, now + self._max_wait, refusal, is_acknowledged)
+        parked = Parked(sent.number, sent.batch, *moments, round, now, now + self._max_wait, refusal, is_acknowledged, is_resumed)
         if not parked.creates and self._journal.header.mode != "delete":
             parked.look_at += PATIENCE.gap(round + 1)  # these rows may go again at once, and the service may need a moment
         self.evidence.doubt(parked)
@@ -187,12 +192,14 @@ class Reconciler:
                 self._give_up(parked, view.why)
                 return []
         elif is_due and parked.last == ordinals and now >= parked.sent_at + self._settle:
+            is_trusted = self._trusts_lists and parked.is_resumed
+            # If every new record is explained, none of them belongs to rows that are just like others.
+            open_rows = view.seen.taken if is_trusted and view.counted else view.seen.ambiguous | view.seen.taken
             if view.conclusive:
-                open_rows = view.seen.ambiguous | view.seen.taken
                 return self._conclude(parked, view.seen, missing - open_rows, TAKEN if view.seen.taken else ALIKE)
             parked.is_starved = view.counted or now >= max(deadline, self.evidence.confirmed_at) + CONTROL_SECONDS
             if parked.is_starved and not self._may_hope:
-                return self._conclude(parked, view.seen, frozenset(), view.why)
+                return self._conclude(parked, view.seen, missing - open_rows if is_trusted else frozenset(), view.why)
         parked.last = None if view.failed or view.is_cut else ordinals
         return self._later(parked, deadline, is_cut=view.is_cut)
 

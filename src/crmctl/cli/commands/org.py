@@ -192,7 +192,9 @@ def apply_org(
     max_changes: Annotated[int | None, option("--max-changes", "N", "Refuse more changes than N.", min=0)] = None,
     match: MatchOption = None,
     map_file: Annotated[str | None, option("--map", "FILE", "Keep the pairs of ids in this file too.")] = None,
-    new: Annotated[bool, flag("--new", "Create records although nothing matches them with existing ones.")] = False,
+    new: Annotated[
+        bool, flag("--new", "Create records although nothing matches them with existing ones, or a lost request may have made them.")
+    ] = False,
     edited: Annotated[bool, flag("--edited", "Accept files that have changed since the pull.")] = False,
     settle: Annotated[float, option("--settle", "SECONDS", "How long a request with a lost answer is watched.", min=0)] = 120.0,
 ) -> None:
