@@ -62,7 +62,7 @@ def test_a_new_slug_works_at_once_and_an_unknown_one_is_explained(scene: Play, t
         assert int(caught.value.exit_code) == 3
         with pytest.raises(NotFoundError) as caught:
             looked.object("zzz")
-        assert caught.value.hint == "valid slugs: people, projects"
+        assert caught.value.hint == "valid slugs: people, projects; an inactive object is named by its id"
 
 
 def test_the_cache_ages(scene: Play, tmp_path: Path) -> None:

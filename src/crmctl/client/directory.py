@@ -129,7 +129,8 @@ def _unknown(noun: str, name: str, slugs: list[str], command: str) -> NotFoundEr
     hint = did_you_mean(name, sorted(slugs))
     if not hint and slugs:
         shown = ", ".join(sorted(slugs)[:20])
-        hint = f"valid slugs: {shown}{', …' if len(slugs) > 20 else ''}"
+        inactive = "; an inactive object is named by its id" if noun == "object" else ""
+        hint = f"valid slugs: {shown}{', …' if len(slugs) > 20 else ''}{inactive}"
     elif not hint:
         hint = f"`{command}` shows what there is"
     return NotFoundError(f"there is no {noun} {name!r}", hint=hint, details={"valid": sorted(slugs)})

@@ -76,7 +76,10 @@ def update_object(
     """Change a custom object; standard objects cannot be changed."""
     fields = plain_fields(runtime, {"pluralName": plural_name, "description": description, "isActive": active}, assignments, data)
     runtime.emitter.check_fields(NOUN.view)
-    _emit(runtime, on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields)).wire)
+    changed = on_object(runtime, object_name, lambda target: runtime.crm.update_object(target, fields))
+    _emit(runtime, changed.wire)
+    if changed.is_active is False:
+        runtime.messages.note(f"only its id names an inactive object: crmctl objects update {changed.id} --active shows it again")
 
 
 def _emit(runtime: Runtime, wire: Json) -> None:
