@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ class Double:
 
 
 @contextmanager
-def ephemeral(*options: str) -> Iterator[Double]:
-    with start_crmctl("serve", "--ephemeral", *options) as process:
+def ephemeral(*options: str, env: Mapping[str, str] | None = None) -> Iterator[Double]:
+    with start_crmctl("serve", "--ephemeral", *options, env=env) as process:
         line = process.stdout.readline()
         assert line, process.stderr.read()
         double = Double(line)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,13 +64,14 @@ def serve_double(
     from crmctl.service.testdouble.double import TestDouble
 
     start = None if clock is None else read_moment(clock, runtime.clock.now()).at.timestamp()
-    data = None if fixture is None else Fixture.read(fixture)
+    data = None if fixture is None else Fixture(fixture)
     try:
         double = TestDouble(seed=seed, start=start, rules=faults)
     except BadRequest as error:
         raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
-        server = Server(replace(settings, data_dir=Path(folder) / "data", database_url=None, development=True), double=double)
+        settings = replace(settings, data_dir=Path(folder) / "data", database_url=None, public_url=None, files_s3=None, development=True)
+        server = Server(settings, double=double)
         _run_double(runtime, server, double, data, Path(folder))
 
 
@@ -117,32 +118,26 @@ def _stop_with_owner(runtime: Runtime, server: Server) -> None:
     server.stop()
 
 
-@dataclass(frozen=True)
 class Fixture:
-    """A folder of `crmctl org pull`, or one with a schema and one CSV file per object."""
+    """A folder of `crmctl org pull`, or one with a schema and one CSV file per object, the `tables`."""
 
-    folder: Path
-    tables: dict[str, Path]
-
-    @property
-    def is_organization(self) -> bool:
-        return (self.folder / SETTINGS).is_file()
-
-    @classmethod
-    def read(cls, folder: Path) -> Fixture:
+    def __init__(self, folder: Path) -> None:
         """Raises UsageError for a folder that is neither."""
+        self.folder, self.is_organization = folder, (folder / SETTINGS).is_file()
+        self.tables: dict[str, Path] = {}
+        if self.is_organization:
+            return
+        hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
         if not folder.is_dir():
-            raise UsageError(f"the fixture {folder} is no folder", hint=f"--fixture DIR holds {SCHEMA} and OBJECT.csv files")
-        fixture = cls(folder, {})
-        if fixture.is_organization:
-            return fixture
-        files = {path.name: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
-        if other := next((name for name in files if name != SCHEMA and not name.endswith(".csv")), None):
-            hint = suggestion(other, [SCHEMA], f"a fixture holds {SCHEMA} and OBJECT.csv files")
-            raise UsageError(f"the fixture {folder} holds {other}, which is not read", hint=hint)
+            raise UsageError(f"the fixture {folder} is no folder", hint=hint)
+        files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         if not files:
-            raise UsageError(f"the fixture {folder} is empty", hint=f"it holds {SCHEMA} and OBJECT.csv files")
-        return cls(folder, {path.stem: path for path in files.values() if path.suffix == ".csv"})
+            raise UsageError(f"the fixture {folder} is empty", hint=hint)
+        for path in files:
+            if path.suffix == ".csv":
+                self.tables[path.stem] = path
+            elif path.name != SCHEMA:
+                raise UsageError(f"the fixture {folder} holds {path.name}, which is not read", hint=suggestion(path.name, [SCHEMA], hint))
 
     def load(self, ready: Ready, home: Path) -> None:
         """Load everything with crmctl's own commands, referenced objects first. Raises RejectedError naming the file."""

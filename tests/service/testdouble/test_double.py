@@ -45,6 +45,20 @@ def test_one_line_announces_the_test_double(double: Double) -> None:
     assert (page.status_code, "text/html" in page.headers["content-type"]) == (403, True)
 
 
+def test_it_uses_no_place_of_an_ordinary_service_in_the_environment() -> None:
+    ordinary = {
+        "PUBLIC_URL": "https://crm.example.com",
+        "FILES_S3": "files-",
+        "DATA": "kept",
+        "DATABASE_URL": "postgresql://db.example.com/crm",
+    }
+    with ephemeral(env={f"CRMCTL_SERVE_{name}": value for name, value in ordinary.items()}) as double:
+        assert double.url.startswith("http://127.0.0.1:")
+        upload = double.client.post("/api/v1/files/upload-url", json={"bucket": "b", "path": "a.txt"})
+        assert upload.json()["signedUrl"].startswith(double.url)
+    assert not Path("kept").exists()
+
+
 def test_it_ends_when_the_pipe_of_its_stdin_closes(tmp_path: Path) -> None:
     service, owner = os.pipe()
     closed, end = os.pipe()
