@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import struct
 import threading
@@ -256,7 +257,8 @@ class FaultService:
         if self.habits.stopped is not None:
             shown = [record["wire"] for record in self.records if record["write"] < self.habits.stopped]
         if not self.habits.deaf:
-            shown = [record for record in shown if _meets(record, query)]
+            conditions = [(found, values[0]) for name, values in query.items() if (found := FILTER.fullmatch(name))]
+            shown = [record for record in shown if _meets(record, conditions)] if conditions else shown
         if self.habits.ties == "random":
             self._random.shuffle(shown)
         elif self.habits.ties == "id":
@@ -274,8 +276,7 @@ class FaultService:
         return record | {"data": data}
 
 
-def _meets(record: dict[str, Any], query: dict[str, list[str]]) -> bool:
-    conditions = [(found, values[0]) for name, values in query.items() if (found := FILTER.fullmatch(name))]
+def _meets(record: dict[str, Any], conditions: list[tuple[re.Match[str], str]]) -> bool:
     return all(OPERATORS[found["operator"]](str(record["data"].get(found["slug"]) or ""), value) for found, value in conditions)
 
 

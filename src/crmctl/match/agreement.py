@@ -271,6 +271,7 @@ def _agree_lists(sent: Sequence[Any], there: Sequence[Any]) -> float:
     return 0.7 * common / max(first.total(), second.total())
 
 
+@lru_cache(maxsize=10_000)
 def _agree_numbers(sent: Decimal, there: Decimal) -> float:
     """Return the agreement of two numbers. Rounding and cutting change a number by less than one unit of its last remaining digit."""
     difference = abs(sent - there)
@@ -280,6 +281,7 @@ def _agree_numbers(sent: Decimal, there: Decimal) -> float:
     return 0.0
 
 
+@lru_cache(maxsize=10_000)
 def _agree_texts(sent: str, there: str) -> float:
     if (moment := _moment(sent)) is not None and moment == _moment(there):
         return 0.9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 from crmctl.errors import RejectedError
@@ -113,6 +114,7 @@ def decimal_of(value: Any) -> Decimal | None:
     return number if number.is_finite() else None
 
 
+@lru_cache(maxsize=10_000, typed=True)
 def canonical_number(number: Number) -> str:
     """Return one text for all spellings of a number (1, 1.0, 1e0, and -0 for 0)."""
     if type(number) is int and abs(number) < SHORT:

@@ -9,6 +9,7 @@ import threading
 import zlib
 from dataclasses import astuple, dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -168,6 +169,7 @@ def _is_alive(holder: Holder, me: Holder, *, silence: float) -> bool:
     return holder.boot == me.boot and start_time(holder.pid) == holder.started
 
 
+@cache
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
