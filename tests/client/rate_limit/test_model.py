@@ -174,11 +174,11 @@ def test_people_may_use_the_reserve_of_bulk_work() -> None:
 @pytest.mark.parametrize("kind", ["aligned, ends rounded up", "begins with a request, rounded up", "sliding, rounded up"])
 def test_an_announced_time_includes_the_used_up_window_and_the_reserve(kind: str) -> None:
     dice, near = random.Random(7), 0
-    for seed in range(30):
+    for seed in range(10):
         before = World(KINDS[kind](60.0), lane=dice.choice([BULK, INTERACTIVE]), start=START + dice.uniform(0, 60), seed=seed)
         start = before.run(requests=dice.randint(2, 99)).accepted[-1] + 0.1
         requests = dice.randint(1, 200)
         announced = before.ledger.time_for(start, requests, bulk=True)
         taken = World(before.service, start=start, seed=seed, ledger=before.ledger).run(requests=requests).accepted[-1] - start
         near += abs(taken - announced) <= 15.0
-    assert near >= 27
+    assert near >= 9
