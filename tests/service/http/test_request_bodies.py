@@ -38,6 +38,13 @@ def test_repeated_names_are_refused_and_all_other_json_is_read(text: str) -> Non
         assert parse_json(text.encode()) == wanted
 
 
+def test_a_byte_order_mark_is_ignored_at_the_start_alone() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    for body in (b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}', '{"a": 1}'.encode("utf-16"), b"\xef\xbb\xbf"):
+        with pytest.raises(BadRequest, match="is not JSON"):
+            parse_json(body)
+
+
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_nesting_is_limited(opening: str, closing: str) -> None:
     parse_json((opening * DEEPEST + "1" + closing * DEEPEST).encode())

@@ -43,7 +43,7 @@ def parse_json(raw: bytes) -> Any:
     if _has_too_many_values(raw):
         raise bad_request(f"the request body holds more than {MOST_VALUES:,} values")
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
         document = jsontext.loads(text)
         # Each member has one colon after its name: with as many colons as members, no key is repeated.
         if raw.count(b'":') != _count_members(document) or _SPACED.search(raw):
