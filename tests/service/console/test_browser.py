@@ -384,6 +384,14 @@ def test_records_are_searched_from_every_page_while_typing(browser: Browser, liv
     assert browser.complaints() == []
 
 
+def test_the_search_box_begins_where_the_page_begins(browser: Browser, live: RunningService) -> None:
+    browser.size(NARROW)
+    browser.get(f"{live.base_url}/console/keys")
+    edges = "return ['#search', '.brand', 'h1'].map(each => document.querySelector(each).getBoundingClientRect().left)"
+    assert browser.script(edges) == [16, 16, 16]
+    browser.size(WIDE)
+
+
 def test_rows_are_selected_changed_and_restored_with_the_keyboard(browser: Browser, live: RunningService) -> None:
     for number in range(3):
         person(live, email=f"p{number}@example.com", status="new")
