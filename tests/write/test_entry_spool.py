@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from crmctl.files.validation import Entry
-from crmctl.write import sender as module
 from crmctl.write.sender import EntrySpool
 
 ROWS = [Entry(n, b'{"data": {"n": "%s"}}' % (b"x" * (n % 97)), f"id-{n}" if n % 5 == 0 else None) for n in range(1, 4001) if n % 7]
 
 
-@pytest.mark.parametrize("block", [1, 50, 1000, 1_000_000])
-def test_rows_are_found_from_any_place_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(module, "READ_BYTES", block)
+@pytest.mark.parametrize("block", [1, 50, 1000, 4000])
+def test_rows_are_found_from_any_place_on(tmp_path: Path, block: int) -> None:
     with EntrySpool(tmp_path) as spool:
-        spool.add(ROWS)
+        for at in range(0, len(ROWS), block):
+            spool.add(ROWS[at : at + block])
         for place in [1, 2, 7, 3999, 4000, 4001, *random.Random(block).sample(range(4000), 20)]:
             expected = [entry for entry in ROWS if entry.ordinal >= place][:3]
             found = spool.since(place)
@@ -53,6 +52,6 @@ def test_rows_that_were_kept_and_changed_since_are_none(tmp_path: Path, harm: st
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
     line = content.index(b"\n", len(content) // 2) + 1
-    changed = {"cut": content[:-3], "cut at a line": content[:line], "longer": content + b"9999\tnull\t{}\n", "unsealed": content}
+    changed = {"cut": content[:-3], "cut at a line": content[:line], "longer": content + b"[2,[9999],null]\n{}\n", "unsealed": content}
     file.write_bytes(changed.get(harm, content[:line] + bytes([content[line] ^ 1]) + content[line + 1 :]))
     assert EntrySpool.kept(tmp_path, None if harm == "unsealed" else seal) is None

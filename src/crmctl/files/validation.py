@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import accumulate, islice, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from crmctl.client.session import encode_json
@@ -59,7 +61,7 @@ class Entry(NamedTuple):
         return ()
 
 
-_NEW_ENTRY: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+NEW_ENTRY: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 """Takes half the time of calling Entry."""
 
 
@@ -113,19 +115,20 @@ class Batcher:
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self._entries: list[Entry] = []
-        self._size = 0
 
     def full(self, entries: Iterable[Entry]) -> Iterator[Batch]:
         """Add entries, and yield the batches that are complete."""
-        batch, size = self._entries, self._size
-        for entry in entries:
-            length = len(entry[1])
-            if batch and (len(batch) >= self.max_rows or size + length > self.max_bytes):
+        entries = iter(entries)
+        while more := list(islice(entries, self.max_rows + 1 - len(self._entries))):
+            self._entries += more
+            while (fitting := self._fitting()) < len(self._entries):
+                batch, self._entries = self._entries[:fitting], self._entries[fitting:]
                 yield Batch(tuple(batch))
-                batch, size = [], 0
-            batch.append(entry)
-            size += length
-        self._entries, self._size = batch, size
+
+    def _fitting(self) -> int:
+        """Return the number of waiting entries that fit into one batch."""
+        sizes = accumulate(map(len, map(itemgetter(1), self._entries[: self.max_rows])))
+        return max(1, bisect([*sizes], self.max_bytes))
 
     def batches(self, entries: Iterable[Entry]) -> Iterator[Batch]:
         """Yield all batches, including the rest."""
@@ -136,7 +139,7 @@ class Batcher:
     def flush(self) -> Batch | None:
         """Return the remaining entries as a batch, or None."""
         batch = Batch(tuple(self._entries)) if self._entries else None
-        self._entries, self._size = [], 0
+        self._entries = []
         return batch
 
 
@@ -244,7 +247,7 @@ def encoded_payloads(source: Source, mapping: Mapping, attributes: Sequence[Attr
         for block in source.blocks():
             records = encoder.encode(block.cells())
             if not unique and None not in records:
-                yield from map(_NEW_ENTRY, zip(block.ordinals, records, repeat(None)))
+                yield from map(NEW_ENTRY, zip(block.ordinals, records, repeat(None)))
                 continue
             for row, encoded in zip(block.rows(), records, strict=True):
                 if encoded is None:

@@ -196,7 +196,7 @@ def _checked_rows(run: ImportRun, kept: ExitStack) -> SentRows:
 
 def _check_into(run: ImportRun, spool: EntrySpool) -> None:
     journal, entry = run.journal, entry_maker(run.journal)
-    state = _check(run, lambda rows: spool.add(map(entry, rows)))
+    state = _check(run, lambda rows: spool.add([*map(entry, rows)]))
     if state is JobState.OPEN:
         with _ending_run():
             run.hooks.approve(run)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import dropwhile, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,7 @@ from typing import Any, Self
 from crmctl.client.session import AttemptObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, storage_error
-from crmctl.files.validation import Batch, Batcher, Entry
+from crmctl.files.validation import NEW_ENTRY, Batch, Batcher, Entry
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
@@ -376,10 +376,13 @@ class Delivery:
 
 FILE_NAME = "rows"
 READ_BYTES = 1_000_000
+SPOOL_FORMAT = 2
 
 
 class EntrySpool(SentRows):
     """Entries on disk, ordered by ordinal. Without `keep`, the file is deleted when it is closed."""
+
+    _lock = threading.Lock()
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{FILE_NAME}.part"
@@ -410,14 +413,15 @@ class EntrySpool(SentRows):
             if self._path.name != FILE_NAME:
                 self._path.unlink(missing_ok=True)
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        # JSON text contains no raw tab or line feed.
-        lines = [
-            b"%d\t%s\t%s\n" % (ordinal, jsontext.dumps(record_id).encode() if record_id else b"null", encoded)
-            for ordinal, encoded, record_id in entries
-        ]
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add a block of entries: one line with its length, the ordinals and the ids, then the records, whose JSON has no line feed."""
+        if not entries:
+            return
+        ordinals, records, ids = zip(*entries, strict=True)
+        content = b"\n".join(records)
+        head = jsontext.dumps([len(content), ordinals, ids if any(ids) else None])
         with self._on_disk():
-            self._file.writelines(lines)
+            self._file.write(b"%s\n%s\n" % (head.encode(), content))
 
     def keep(self) -> list[int]:
         """Sync the file and keep it for later runs. Return a seal that shows whether it is still complete. Raises StorageError."""
@@ -433,16 +437,20 @@ class EntrySpool(SentRows):
         (folder / FILE_NAME).unlink(missing_ok=True)
 
     def since(self, ordinal: int) -> Iterator[Entry]:
-        """Yield the entries from a row on, found in a few reads however long the file is. Several readers may take turns."""
-        at = self._place(ordinal)
+        """Yield the entries from a row on. Several readers may take turns."""
+        at = 0
         while True:
-            self._file.seek(at)
-            lines = self._file.readlines(READ_BYTES)
-            at = self._file.tell()
-            if not lines:
-                return
-            entries = map(_entry, lines)
-            yield from entries if _entry(lines[0]).ordinal >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
+            with self._lock:
+                self._file.seek(at)
+                if not (head := self._file.readline()):
+                    return
+                length, ordinals, ids = jsontext.loads(head)
+                at += len(head) + length + 1
+                if ordinals[-1] < ordinal:
+                    continue
+                records = self._file.read(length).split(b"\n")
+            entries = map(NEW_ENTRY, zip(ordinals, records, ids or repeat(None, len(ordinals)), strict=True))
+            yield from entries if ordinals[0] >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
@@ -452,29 +460,9 @@ class EntrySpool(SentRows):
             raise storage_error(error, self._path) from error
 
     def _seal(self) -> list[int]:
-        """Return size and checksum."""
+        """Return format, size and checksum."""
         check = 0
         self._file.seek(0)
         while block := self._file.read(READ_BYTES):
             check = zlib.crc32(block, check)
-        return [self._file.tell(), check]
-
-    def _place(self, ordinal: int) -> int:
-        """Return the start of a line with no row from `ordinal` on before it."""
-        low, high = 0, self._file.seek(0, os.SEEK_END)
-        while high - low > READ_BYTES:
-            middle = (low + high) // 2
-            self._file.seek(middle)
-            self._file.readline()
-            begins, line = self._file.tell(), self._file.readline()
-            if line and begins < high and _entry(line).ordinal <= ordinal:
-                low = begins
-            else:
-                high = middle
-        return low
-
-
-def _entry(line: bytes) -> Entry:
-    ordinal, id, encoded = line[:-1].split(b"\t", 2)  # noqa: A001
-    # tuple.__new__ takes half the time of calling Entry.
-    return tuple.__new__(Entry, (int(ordinal), encoded, jsontext.loads(id) if id != b"null" else None))
+        return [SPOOL_FORMAT, self._file.tell(), check]
