@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
@@ -454,7 +453,8 @@ class RowEncoder:
             self._columns[cell.place] = _Column(cell, builder.blanks, is_required=cell.slug in required)
         self._places = {cell.slug: (cell.place, cell.read_text) for cell in builder.cells}
         self._constants = builder.constants
-        self._head = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
+        head = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
+        self._opening = f"\n{head}," if builder.constants else f"\n{head}"
 
     def encode(self, rows: Sequence[list[str]]) -> list[bytes | None]:
         """Return the records of the cells of rows as JSON, equal to the builder's. None for a row that needs the builder."""
@@ -464,12 +464,10 @@ class RowEncoder:
         except (_Remarkable, RejectedError, ValueError):
             middle = len(rows) // 2
             return [*self.encode(rows[:middle]), *self.encode(rows[middle:])] if middle else [None]
-        lines = "\n".join(map("".join, zip(repeat(self._head), *members, repeat("}}"))))
-        if not self._constants:
-            lines = lines.replace(f"{self._head},", self._head)  # never inside a record: quotes in texts are escaped
-        records: list[bytes | None] = [*lines.encode().split(b"\n")]
-        nothing = f"{self._head}}}}}".encode()
-        return [None if record == nothing else record for record in records] if nothing in records else records
+        # Each record begins with a comma; one without members does not. JSON holds no raw line feed.
+        lines = "}}\n".join(map("".join, zip(*members, strict=True)))
+        records = f"\n{lines}}}}}".replace("\n,", self._opening).encode().split(b"\n")[1:]
+        return [record if record != b"}}" else None for record in records] if b"}}" in records else [*records]
 
     def values(self, cells: list[str], slugs: Sequence[str]) -> Json:
         """Return values of an encoded row by slug."""
