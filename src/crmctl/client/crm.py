@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -272,6 +273,7 @@ def not_offered(what: str) -> RejectedError:
     return RejectedError(f"this service does not offer {what}", hint="crmctl's own service does: crmctl serve", code="not_supported")
 
 
+@lru_cache
 def path_of(*segments: str, action: str | None = None) -> str:
     """Return an API path with percent-encoded segments. Raises NotFoundError for an id that would address something else."""
     for segment in segments:

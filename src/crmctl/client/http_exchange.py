@@ -185,22 +185,6 @@ def _headers(request: Request, address: httpx.URL, *, sized: bool) -> list[tuple
     return [(name.encode("ascii"), value.encode("ascii")) for name, value in pairs]
 
 
-def headers_of(answer: httpcore.Response) -> dict[str, str]:
-    """Return the headers of an answer with names in lower case; values of one name are joined by commas."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in answer.headers:
-        name, value = raw_name.decode("ascii").lower(), _text(raw_value)
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
 def _unsendable() -> UsageError:
     # the exception's text may quote the header with the key
     return UsageError("the request cannot be sent: a header or the path holds characters that HTTP does not allow")

@@ -6,8 +6,8 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from crmctl.version import __version__
 if TYPE_CHECKING:
     import ssl
 
+    import httpcore
     import httpx
 
 
@@ -180,8 +181,9 @@ class HttpTransport:
 
     def send(self, request: Request, body: Iterator[bytes] | None = None) -> Response:
         """Send a request; `body` replaces its own."""
-        with self._exchanged(request, body) as (content, head):
-            return replace(head, body=read_body(content, head.headers, self._bound, head.status))
+        with self._exchange(request, body) as answer:
+            headers = headers_of(answer)
+            return Response(answer.status, headers, read_body(answer.iter_stream(), headers, self._bound, answer.status))
 
     def upload(self, url: str, content: Iterable[bytes], headers: tuple[tuple[str, str], ...], timeout: float) -> Response:
         """PUT a file to a signed URL, without the API key or redirects. The headers state its type and length."""
@@ -189,12 +191,13 @@ class HttpTransport:
 
     def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
         """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
-        with self._exchanged(Request("GET", url, _ANONYMOUS, timeout=timeout)) as (content, head):
-            if head.status == 200 and "content-encoding" not in head.headers:
-                for piece in content:
+        with self._exchange(Request("GET", url, _ANONYMOUS, timeout=timeout)) as answer:
+            headers = headers_of(answer)
+            if answer.status == 200 and "content-encoding" not in headers:
+                for piece in answer.iter_stream():
                     take(piece)
-                return head
-            response = replace(head, body=read_body(content, head.headers, self._bound, head.status))
+                return Response(answer.status, headers)
+            response = Response(answer.status, headers, read_body(answer.iter_stream(), headers, self._bound, answer.status))
         if response.status == 200:
             take(response.body)
         return response
@@ -205,9 +208,8 @@ class HttpTransport:
         for client in clients.values():
             client.close()
 
-    @contextmanager
-    def _exchanged(self, request: Request, body: Iterator[bytes] | None = None) -> Iterator[tuple[Iterator[bytes], Response]]:
-        """Send a request and yield the body of the answer, before it is read, and the head."""
+    def _exchange(self, request: Request, body: Iterator[bytes] | None = None) -> AbstractContextManager[httpcore.Response]:
+        """Send a request; the context is its answer, before the body is read."""
         from crmctl.client import http_exchange
 
         scheme = http_exchange.read_address(request.url).scheme
@@ -215,5 +217,20 @@ class HttpTransport:
             if (client := self._clients.get(scheme)) is None:
                 authorities = trust(self._ca_bundle, self._environ) if self._ca_bundle or scheme == "https" else None
                 client = self._clients[scheme] = http_exchange.open_client(authorities)
-        with http_exchange.exchange(client, request, body) as answer:
-            yield answer.iter_stream(), Response(answer.status, http_exchange.headers_of(answer))
+        return http_exchange.exchange(client, request, body)
+
+
+def headers_of(answer: httpcore.Response) -> dict[str, str]:
+    """Return the headers of an answer with names in lower case; values of one name are joined by commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in answer.headers:
+        name, value = raw_name.decode("ascii").lower(), _text(raw_value)
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -138,7 +138,7 @@ class Journal:
         self.folder = folder
         self.clock = clock
         self._water = HighWaterMark(folder)
-        path = folder / FILE_NAME
+        self._path = path = folder / FILE_NAME
         self._lock = OneAtATime(path)
         if not path.is_file():
             if (mark := self._water.read()[0]).sends:
@@ -305,8 +305,8 @@ class Journal:
         A further attempt is one of a batch that was definitely refused, or that may be written twice. Raises CrmctlError and stores nothing
         if a row of a new batch may already be in the service (I2, I3), or the journal was removed.
         """
-        if not (self.folder / FILE_NAME).is_file():
-            raise damaged(self.folder / FILE_NAME, REMOVED)
+        if not self._path.is_file():
+            raise damaged(self._path, REMOVED)
         if not (self._sent or self._counted()).sends:
             # Move the log into the database before the first request, so that a lost log loses no checks or look-ups.
             with self._lock:
@@ -449,7 +449,7 @@ class Journal:
         counts[RowState.IN_DOUBT] += sums[2]
         counts[RowState.UNSENT] = rows - sum(counts.values())
         if counts[RowState.UNSENT] < 0:
-            raise damaged(self.folder / FILE_NAME, "it accounts for more rows than were read")
+            raise damaged(self._path, "it accounts for more rows than were read")
         return counts
 
     def refusals(self) -> list[str]:
