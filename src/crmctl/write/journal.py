@@ -265,7 +265,7 @@ class Journal:
     def batches(self) -> list[SentBatch]:
         query = "SELECT no, first, last, size, digest, state, attempt, sent_at, settled_at, created, updated FROM batch ORDER BY no"
         with self._lock:
-            return [SentBatch._make(row)._replace(state=BatchState(row[5])) for row in self._db.execute(query)]
+            return [SentBatch._make((*row[:5], BatchState(row[5]), *row[6:])) for row in self._db.execute(query)]
 
     def batches_of(self, first: int, last: int) -> dict[int, int]:
         """Return the number of the last batch that included each of the rows first..last."""
