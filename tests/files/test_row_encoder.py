@@ -99,10 +99,11 @@ def both_ways(directory, rows, values=OPTIONS[0], mapping=MAPPINGS[0], header=CO
     return whole, list(encoded_payloads(source, decided, ATTRIBUTES, values))
 
 
-@pytest.fixture(autouse=True, params=[4096, 2])
+@pytest.fixture(autouse=True, params=[(4096, 256), (4096, 2), (2, 2)])
 def memory(request, monkeypatch):
-    """Test columns with a full memo, too: they convert each text anew."""
-    monkeypatch.setattr(encoding, "MEMO_CELLS", request.param)
+    """Test columns with many different texts and with a full memo, too: they match or convert each text anew."""
+    monkeypatch.setattr(encoding, "MEMO_CELLS", request.param[0])
+    monkeypatch.setattr(encoding, "DIFFERENT_CELLS", request.param[1])
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

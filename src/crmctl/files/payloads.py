@@ -44,6 +44,9 @@ SCALARS = types_with(Trait.SCALAR)
 MEMO_CELLS, MEMO_LENGTH = 4096, 40
 """Texts of a column that are cached with their values, and their greatest length: columns repeat themselves."""
 
+DIFFERENT_CELLS = 256
+"""Texts of a column above which matching them together is faster than caching more."""
+
 
 class Built(NamedTuple):
     """The record built from a row.
@@ -423,15 +426,14 @@ class _Column(dict[str, str]):
         return member
 
     def members(self, texts: Sequence[str]) -> list[str]:
-        """Return the members of several texts.
-
-        A column with a full cache has few repetitions, so its texts are matched together.
-        """
-        if self._are_same is not None and len(self) >= MEMO_CELLS and self._blanks.isdisjoint(texts):
-            lines = "\n".join(texts) + "\n"
-            if lines.count("\n") == len(texts) and self._are_same(lines):
+        """Return the members of several texts. Those of a column with many different ones are matched together."""
+        if self._are_same is not None and len(self) >= DIFFERENT_CELLS:
+            blanks = self._blanks.intersection(texts)
+            filled = [text for text in texts if text not in blanks] if blanks else texts
+            lines = "\n".join(filled) + "\n"
+            if lines.count("\n") == len(filled) and self._are_same(lines) and not (blanks and self._is_required):
                 opening = f'{self._member}"'
-                return [f'{opening}{text}"' for text in texts]
+                return [f'{opening}{text}"' if text not in blanks else "" for text in texts]
         return [*map(self.__getitem__, texts)]
 
 
