@@ -52,6 +52,11 @@ def test_rows_that_were_kept_and_changed_since_are_none(tmp_path: Path, harm: st
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
     line = content.index(b"\n", len(content) // 2) + 1
-    changed = {"cut": content[:-3], "cut at a line": content[:line], "longer": content + b"[2,[9999],null]\n{}\n", "unsealed": content}
+    changed = {
+        "cut": content[:-3],
+        "cut at a line": content[:line],
+        "longer": content + b"[2,9999,9999,null,null]\n{}\n",
+        "unsealed": content,
+    }
     file.write_bytes(changed.get(harm, content[:line] + bytes([content[line] ^ 1]) + content[line + 1 :]))
     assert EntrySpool.kept(tmp_path, None if harm == "unsealed" else seal) is None

@@ -414,12 +414,14 @@ class EntrySpool(SentRows):
                 self._path.unlink(missing_ok=True)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Add a block of entries: one line with its length, the ordinals and the ids, then the records, whose JSON has no line feed."""
+        """Add a block of entries: a line with the length of the records, first and last ordinal, all ordinals if some are missing between
+        them, and the ids if there are any; then the records, whose JSON has no line feed."""
         if not entries:
             return
         ordinals, records, ids = zip(*entries, strict=True)
-        content = b"\n".join(records)
-        head = jsontext.dumps([len(content), ordinals, ids if any(ids) else None])
+        content, first, last = b"\n".join(records), ordinals[0], ordinals[-1]
+        is_complete = last - first < len(ordinals)
+        head = jsontext.dumps([len(content), first, last, None if is_complete else ordinals, ids if any(ids) else None])
         with self._on_disk():
             self._file.write(b"%s\n%s\n" % (head.encode(), content))
 
@@ -444,13 +446,13 @@ class EntrySpool(SentRows):
                 self._file.seek(at)
                 if not (head := self._file.readline()):
                     return
-                length, ordinals, ids = jsontext.loads(head)
+                length, first, last, ordinals, ids = jsontext.loads(head)
                 at += len(head) + length + 1
-                if ordinals[-1] < ordinal:
+                if last < ordinal:
                     continue
                 records = self._file.read(length).split(b"\n")
-            entries = map(NEW_ENTRY, zip(ordinals, records, ids or repeat(None, len(ordinals)), strict=True))
-            yield from entries if ordinals[0] >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
+            entries = map(NEW_ENTRY, zip(ordinals or range(first, last + 1), records, ids or repeat(None, len(records)), strict=True))
+            yield from entries if first >= ordinal else dropwhile(lambda entry: entry.ordinal < ordinal, entries)
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
