@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.cli import run_crmctl
+from tests.support.cli import CRMCTL, environment, run_crmctl
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
 
@@ -145,3 +148,14 @@ def test_files(crm: RunningService, mirrored: list[str]) -> None:
     table = parquet.read_table("people.parquet").to_pylist()
     assert len(table) == 120
     assert json.loads(table[0]["after"])["email"] == "person001@acme.com"
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(mirrored: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [str(CRMCTL), "mirror", "changes"]
+        ended = subprocess.run(command, env=environment(), stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

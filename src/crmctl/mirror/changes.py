@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def emitted_states(file: MirrorFile, name: str | None) -> list[SyncState]:
     return states
 
 
-def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: Clock, survivors: Mapping[str, str]) -> Iterator[Json]:
+def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: Clock, survivors: Mapping[str, str]) -> Generator[Json]:
     """Yield the changes of one object or of all, and at last `{"token"}`. Without `since`, yield every record as an insert.
 
     `survivors` maps the ids of merged records to their survivors. Raises NotFoundError for an unknown object, and DifferenceError if the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -191,11 +192,12 @@ def changes(
     context = _context(runtime)
     if not no_sync:
         sync_mirror(context, SyncRequest([name] if name else []))
-    with _open(place) as mirror:
+    with ExitStack() as stack:
+        mirror = stack.enter_context(_open(place))
         for state in emitted_states(mirror, name):
             if not state.proven:
                 runtime.messages.warn(f"{state.slug}: {state.proof}; changes may be missing until a sync proves it")
-        reading = read_changes(mirror, name, since, runtime.clock, survivors_of(context))
+        reading = stack.enter_context(closing(read_changes(mirror, name, since, runtime.clock, survivors_of(context))))
         if file is None:
             for change in reading:
                 runtime.streams.write_out(jsontext.dumps(change) + "\n")
