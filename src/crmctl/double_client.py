@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,7 @@ class TestService:
 
     def reset(self) -> None:
         """Return to the state, the clock and the rules of the start."""
-        self.control("POST", "/reset")
-        self._forget_jobs()
+        self._return_to("/reset")
 
     def save(self, name: str) -> None:
         """Save the present state."""
@@ -81,11 +81,11 @@ class TestService:
 
     def restore(self, name: str) -> None:
         """Return to a saved state."""
-        self.control("POST", f"/snapshots/{name}")
-        self._forget_jobs()
+        self._return_to(f"/snapshots/{name}")
 
-    def _forget_jobs(self) -> None:
-        """Empty the folders of clients: a job that they remember has never been for this state."""
+    def _return_to(self, path: str) -> None:
+        """Also empty the folders of clients: a job that they remember has never been for this state."""
+        self.control("POST", path)
         shutil.rmtree(self._home, ignore_errors=True)
 
     def control(self, method: str, path: str, body: Any = None, seconds: float = WAIT_SECONDS) -> Any:
@@ -109,33 +109,33 @@ class TestService:
             self._process.communicate()
 
 
+@dataclass(frozen=True)
 class ServiceClock:
     """The service's clock."""
 
-    def __init__(self, service: TestService) -> None:
-        self._service = service
+    service: TestService
 
     def set(self, moment: str) -> str:
         """Move the clock: `2026-05-01T09:00:00Z`, or `in 2h` from now. Returns its new time."""
-        return str(self._service.control("PUT", "/clock", {"now": moment})["now"])
+        return str(self.service.control("PUT", "/clock", {"now": moment})["now"])
 
     def now(self) -> str:
-        return str(self._service.control("GET", "/clock")["now"])
+        return str(self.service.control("GET", "/clock")["now"])
 
 
+@dataclass(frozen=True)
 class DeliveredEvents:
     """The events that the service has delivered."""
 
-    def __init__(self, service: TestService) -> None:
-        self._service = service
+    service: TestService
 
     def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Any]:
         """Return all deliveries, oldest first, as soon as there are so many. Raises ServiceError when they do not come in time."""
-        deliveries = list(self._service.control("GET", f"/deliveries?count={count}&timeout={math.ceil(seconds)}", seconds=seconds))
+        deliveries = list(self.service.control("GET", f"/deliveries?count={count}&timeout={math.ceil(seconds)}", seconds=seconds))
         if len(deliveries) < count:
             raise ServiceError(f"{len(deliveries)} of {count} deliveries came within {seconds:g} seconds")
         return deliveries
 
     def send_to(self, url: str) -> str:
         """Deliver events to this URL as well. Returns the signing secret."""
-        return str(self._service.control("POST", "/deliveries", {"url": url})["secret"])
+        return str(self.service.control("POST", "/deliveries", {"url": url})["secret"])

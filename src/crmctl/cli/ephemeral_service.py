@@ -107,15 +107,13 @@ def _stop_with_owner(runtime: Runtime, server: Server) -> None:
     try:
         stdin = runtime.streams.stdin.fileno()
         mode = os.fstat(stdin).st_mode
+        is_owned = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not select.select([stdin], [], [], 0)[0]
     except (OSError, ValueError):
         return
-    poll = select.poll()
-    poll.register(stdin, select.POLLIN)
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or poll.poll(0):
-        return
-    while os.read(stdin, 65536):
-        pass
-    server.stop()
+    if is_owned:
+        while os.read(stdin, 65536):
+            pass
+        server.stop()
 
 
 class Fixture:

@@ -160,7 +160,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
 
 def _seconds(value: Any, default: float) -> float:
     """Return a service's number of seconds, the default if it is none."""
-    return float(value) if isinstance(value, int | float) and 0 < value < MOST_SECONDS else default
+    return float(value) if isinstance(value, int | float) and 0 <= value < MOST_SECONDS else default
 
 
 def _trusted_address(settings: Settings, problem: str) -> str:
