@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from crmctl.service.testdouble import double as doubles
 
 
-async def call(double: doubles.TestDouble, method: str, path: str) -> int:
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
+async def call(double: doubles.TestDouble, method: str, path: str, query: bytes = b"") -> int:
+    scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": []}
     statuses = []
 
     async def receive() -> dict[str, Any]:
@@ -54,3 +54,17 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
     release = asyncio.Event()
     assert asyncio.run(run()) == [200, 200, 200]
     assert events == ["/first", "saved", "/second"]
+
+
+def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = doubles.TestDouble()
+    monkeypatch.setattr(double, "_save", lambda: doubles.State(None, {}, 0.0))  # type: ignore[arg-type]
+
+    async def run() -> list[int]:
+        waits = [asyncio.ensure_future(call(double, "GET", "/_test/deliveries", b"count=1&timeout=600")) for _ in range(100)]
+        saved = await call(double, "PUT", "/_test/snapshots/a")
+        assert not any(wait.done() for wait in waits)
+        double._deliveries.append({"type": "record.created"})
+        return [saved, *await asyncio.gather(*waits)]
+
+    assert asyncio.run(run()) == [200] * 101
