@@ -106,7 +106,7 @@ def memory(request, monkeypatch):
     monkeypatch.setattr(encoding, "DIFFERENT_CELLS", request.param[1])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, values=st.sampled_from(OPTIONS), mapping=st.sampled_from(MAPPINGS))
 def test_the_record_and_the_findings_of_every_row_are_the_same_either_way(tmp_path, rows, values, mapping):
     whole, encoded = both_ways(tmp_path, rows, values, mapping)

@@ -40,7 +40,7 @@ def random_service(seed: int, ties: str) -> ChurningService:
 def test_nothing_that_existed_throughout_is_lost_or_stale(ties: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """benchmarks/export_churn.py plays many more."""
     monkeypatch.setattr(anchoring, "REBASE", 150)
-    for seed in range(30):
+    for seed in range(16):
         service = random_service(seed, ties)
         outcome = export_under_churn(service, prune=seed % 4 == 0)
         assert complete(outcome), (seed, outcome)
@@ -107,7 +107,7 @@ def test_an_order_is_evidence_only_while_it_holds() -> None:
 
 
 def test_an_order_is_not_trusted_before_it_has_proved_to_hold() -> None:
-    for seed in range(100):
+    for seed in range(40):
         assert complete(export_under_churn(ChurningService(seed, 350, 12, "random", CALM))), seed
 
 

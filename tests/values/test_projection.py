@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crmctl.models import jsontext
@@ -242,6 +242,7 @@ VALUES = st.one_of(
 
 @pytest.mark.parametrize("flags", [{}, {"is_unique": True}, {"is_list": True}], ids=repr)
 @pytest.mark.parametrize("type", [str(each) for each in AttributeType])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_values_that_are_read_together_are_read_as_each_alone(type: str, flags: dict[str, bool], data: st.DataObject) -> None:
     one = attribute(type, **flags, options=("Ada", "B"))
