@@ -162,3 +162,9 @@ def test_a_newer_or_damaged_mirror_says_how_it_is_made_anew(mirrored: list[str])
         assert (error["code"], "mirror remove" in (error["hint"] or "")) == ("damaged_file", True), command
     run_crmctl("mirror", "remove", "--yes").ok()
     run_crmctl("mirror", "sync", "people").ok()
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_usage_error(crm: RunningService) -> None:
+    Path("state").write_text("a file", encoding="utf-8")
+    error = run_crmctl("mirror", "sync", env={"CRMCTL_STATE_DIR": str(Path("state").absolute())}).exits(2).error()
+    assert ("cannot write to" in error["message"], error["hint"]) == (True, "CRMCTL_STATE_DIR names another directory")

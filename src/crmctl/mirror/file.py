@@ -286,14 +286,7 @@ class MirrorFile(ExitStack):
     @classmethod
     def create(cls, path: Path, profile: str, origin: str) -> Self:
         """Open for writing; create the file, readable only by its owner, if it is missing. Raises ConfigError and StorageError."""
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.parent.chmod(0o700)
-            path.touch(mode=0o600)
-            path.chmod(0o600)
-        except OSError as error:
-            hint = "CRMCTL_STATE_DIR names another directory"
-            raise storage_error(error, path, ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint)) from error
+        _make_private(path)
         with storage_errors(path):
             db = sqlite3.connect(path, isolation_level=None, timeout=60.0, check_same_thread=False)
             begin_log(db, 60.0)
@@ -457,6 +450,18 @@ def deleted_slugs(before: Fingerprint, now: Fingerprint) -> set[str]:
     return {facts[0] for attribute_id, facts in before.items() if attribute_id not in now} - {facts[0] for facts in now.values()}
 
 
+def _make_private(path: Path) -> None:
+    """Create a file, unless it exists, and its folder, both for their owner only. Raises ConfigError and StorageError."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.chmod(0o700)
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+    except OSError as error:
+        hint = "CRMCTL_STATE_DIR names another directory"
+        raise storage_error(error, path, ConfigError(f"cannot write to {path.parent}: {reason(error)}", hint=hint)) from error
+
+
 WAIT_SECONDS = 3600.0
 LOOK_SECONDS = 0.2
 
@@ -465,11 +470,10 @@ LOOK_SECONDS = 0.2
 def writing_turn(path: Path, clock: Clock, note: Callable[[str], None], patience: float = WAIT_SECONDS) -> Iterator[bool]:
     """Hold the lock of the mirror's writer; yield whether another process held it first. The lock of a dead process is free.
 
-    Raises PendingError after `patience` seconds.
+    Raises PendingError after `patience` seconds, ConfigError and StorageError.
     """
     place = path.with_name(f"{path.name}.turn")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.touch(mode=0o600)
+    _make_private(place)
     with closing(sqlite3.connect(place, isolation_level=None, timeout=0.0)) as base:
         begun, waited = clock.monotonic(), False
         while not _is_ours(base, path):
