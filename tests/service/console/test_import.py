@@ -122,6 +122,16 @@ def test_unsuitable_files_are_refused(reader: PlainReader, name: str, content: b
     assert problem.casefold() in words(reader).casefold()
 
 
+def test_an_error_keeps_the_spelling_of_names(reader: PlainReader, visitor: Visitor) -> None:
+    upload(reader, "export.csv", "email\nM\xfcller\n".encode("latin-1"))
+    assert "export.csv is not utf-8" in words(reader)
+    visitor.send("/console/members", name="Bob", email="bob@example.com", role="member")
+    assert (
+        ">bob@example.com is a member already." in visitor.send("/console/members", name="Bob", email="bob@example.com", role="member").text
+    )
+    assert ">Email must be" in visitor.send("/console/members", name="Bob", email="bob", role="member").text
+
+
 def test_large_files_and_long_files_are_refused(reader: PlainReader, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     large = b"email\n" + b"x" * 50 * 1024 * 1024
     assert visitor.client.post(PATH, data={"token": visitor.form_token()}, files={"file": ("a.csv", large)}).status_code == 413

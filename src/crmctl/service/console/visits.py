@@ -280,7 +280,14 @@ def _templates() -> jinja2.Environment:
     templates.filters |= {
         "prefixed": lambda part, home: (home + part[0], part[1]),
         **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
-        **{"creator": creator_name, "browser": browser_name, "shortened": shortened, "titled": titled, "trigger": trigger_name},
+        **{
+            "creator": creator_name,
+            "browser": browser_name,
+            "shortened": shortened,
+            "titled": titled,
+            "sentence": sentence,
+            "trigger": trigger_name,
+        },
     }
     macros = vars(templates.get_template("macros.html").module)
     templates.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
@@ -368,6 +375,11 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 def titled(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def sentence(message: str) -> str:
+    """Return the message with a capital, unless it begins with a name such as `data.csv` or `ada@example.com`."""
+    return titled(message) if re.match(r"[a-z]+[ ,:]", message) else message
 
 
 def trigger_name(trigger: str) -> str:
