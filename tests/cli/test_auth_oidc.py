@@ -84,6 +84,15 @@ def test_tokens_in_a_variable_and_in_a_file(service: RunningService, issuer: Iss
     assert exchanges(service) == 2
 
 
+def test_another_job_on_the_same_machine_does_not_get_the_kept_key(service: RunningService, issuer: Issuer) -> None:
+    log_in(service, {"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok()
+    run_crmctl("records", "count", "people").ok()
+    foreign = {"CRMCTL_ID_TOKEN": issuer.token(service.base_url, repository_id="666")}
+    run_crmctl("records", "count", "people", env=foreign).exits(4)
+    run_crmctl("records", "count", "people", env={"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok()
+    assert exchanges(service) == 2
+
+
 def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
     environ = on_github(issuer)
     log_in(service, environ).ok()

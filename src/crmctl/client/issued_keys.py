@@ -81,12 +81,16 @@ class OidcKeys:
         self.base_url, self.origin = _trusted_address(settings, "identity tokens are not sent"), settings.require_origin()
         name = hashlib.sha256(f"{settings.profile.value} {self.base_url}".encode()).hexdigest()[:16]
         self._file: Path = paths.cache / f"oidc-{name}.json"
+        # Another job of the same runner has another identity, and must not get this one's key.
+        secret = environ.get(FILE_VARIABLE) or environ.get(GITHUB_TOKEN) or environ.get(TOKEN_VARIABLE, "")
+        self._identity = secret and hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
     def current(self) -> Credential:
         """Return the kept key, or a new one. Raises DeniedError."""
         with suppress(OSError, ValueError, KeyError, TypeError, CrmctlError):
             kept = jsontext.loads(self._file.read_text(encoding="utf-8"))
-            if self._clock.now() < (renew_at := float(kept["renewAt"])):
+            is_own = not self._identity or kept["identity"] == self._identity
+            if is_own and self._clock.now() < (renew_at := float(kept["renewAt"])):
                 return self._credential(check_key(kept["key"]), renew_at)
         return self.renew()
 
@@ -100,7 +104,7 @@ class OidcKeys:
             code = answer.get("error", "no_answer")
             raise DeniedError(f"{self.origin} does not accept the identity token of this job ({code})", hint=hint, code="invalid_grant")
         renew_at = self._clock.now() + SHARE * float(seconds)
-        write_private(self._file, jsontext.dumps({"key": key, "renewAt": renew_at}))
+        write_private(self._file, jsontext.dumps({"key": key, "renewAt": renew_at, "identity": self._identity}))
         return self._credential(key, renew_at)
 
     def identity_token(self) -> IdentityToken:
