@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from crmctl.write.jobs import JobStore
 from tests.support.cli import Result
 from tests.support.clock import HastyClock
 from tests.support.fakecrm import Answer, FakeRequest
@@ -97,6 +99,13 @@ def test_records_that_late_lists_hide_are_not_created_again(apply: Apply, old_re
         again = apply(service).ok().json()
         assert (again["job"], again["changes"], again["left"]) == (None, 0, [])
         _assert_whole(service)
+
+
+def test_an_import_by_key_knows_what_an_apply_has_just_sent(apply: Apply) -> None:
+    with FaultyService() as service:
+        apply(service).ok()
+        folders = [folder for folder, _ in JobStore(Path("target"), HastyClock()).sent_since(time.time() - 3600)]
+        assert sorted(folder.parts[-3].split("-", 1)[1] for folder in folders) == ["create-companies", "create-deals"]
 
 
 def test_a_deleted_record_is_created_again(apply: Apply) -> None:

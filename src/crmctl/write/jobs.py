@@ -256,8 +256,8 @@ class JobStore:
         return None
 
     def sent_since(self, moment: float) -> Iterator[tuple[Path, float]]:
-        """Yield the folders of journals, with those of parents, whose last request left after a Unix time, and that time."""
-        for folder in [path for pattern in ("*", "*/*") for path in self.root.glob(pattern) if path.is_dir()]:
+        """Yield the folders of journals, with those of parents and steps, whose last request left after a Unix time, and that time."""
+        for folder in [path for pattern in ("*", "*/*", "*/steps/*/jobs/*") for path in self.root.glob(pattern) if path.is_dir()]:
             if (sent_at := HighWaterMark(folder).read()[0].at) > moment and (folder / FILE_NAME).is_file():
                 yield folder, sent_at
 
