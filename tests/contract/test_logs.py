@@ -11,6 +11,7 @@ import pytest
 from crmctl.service.context import Kept, Quotas
 from crmctl.service.store import logs
 from tests.support.cli import run_crmctl
+from tests.support.patience import wait_until
 from tests.support.service import RunningService, make_client, running_service, service_process
 
 
@@ -25,10 +26,13 @@ def place_options(service: RunningService) -> list[str]:
 
 
 def logged(service: RunningService, count: int, **wanted: Any) -> list[dict[str, Any]]:
-    """Wait until this many requests are logged."""
-    while len(found := service.engine.read(lambda tx: logs.list_requests(tx, **wanted))) < count:
-        service.client.get("/healthz")
-    return found
+    """Wait until this many requests are logged, which the service does once a second."""
+
+    def found() -> list[dict[str, Any]]:
+        return service.engine.read(lambda tx: logs.list_requests(tx, **wanted))
+
+    wait_until(lambda: len(found()) >= count)
+    return found()
 
 
 def test_a_request_is_found_by_the_id_in_its_answer(service: RunningService) -> None:
