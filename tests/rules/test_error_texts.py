@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -51,9 +52,7 @@ def test_a_caught_exception_speaks_through_reason() -> None:
 
 @cache
 def _our_classes() -> frozenset[str]:
-    return frozenset(
-        node.name for path in package_files() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    )
+    return frozenset(name for path in package_files() for name in re.findall(r"^\s*class (\w+)", path.read_text(), re.MULTILINE))
 
 
 def _tellers(path: Path) -> Iterator[str]:
