@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.plainservice import PlainService, Refused
 from tests.support.service import RunningService
 
 FIRST, SECOND = "domain=acme.com", "domain=acme.org"
@@ -90,3 +92,31 @@ def test_the_question_names_both_and_no_changes_nothing(companies: list[str]) ->
 def test_refusals(companies: list[str], options: tuple[str, ...], code: int, said: str) -> None:
     assert said in run_crmctl("records", "merge", *options).exits(code).err
     assert len(read("companies")) == 2
+
+
+class ListingService(PlainService):
+    """Shows a single reference as a list of one, and takes it only as an id."""
+
+    def _work(self, method: str, path: list[str], query: Any, body: Any) -> Any:
+        shown = json.loads(json.dumps(super()._work(method, path, query, body)))
+        for record in shown.get("records", [shown]):
+            if isinstance(company := record.get("data", {}).get("company"), str):
+                record["data"]["company"] = [company]
+        return shown
+
+    def _check(self, object_id: str, data: dict[str, Any], own_id: str | None) -> None:
+        if isinstance(data.get("company"), list):
+            raise Refused("company takes one id")
+        super()._check(object_id, data, own_id)
+
+
+def test_references_shown_as_lists_of_one_are_moved_and_moved_back() -> None:
+    with ListingService() as service:
+        companies, people = service.object_id("companies"), service.object_id("people")
+        first, second = (service._create(companies, {"name": name})["id"] for name in ("Acme", "Acme Inc"))
+        person = service._create(people, {"email": "ada@acme.com", "company": second})["id"]
+        done = run_crmctl("records", "merge", "companies", first, second, "--yes", env=service.env).ok().json()
+        assert service.records[people][person]["data"]["company"] == first
+        undone = run_crmctl("bulk", "undo", done["job"], "--yes", env=service.env).ok().json()
+        [recreated] = [company for company in service.records[companies] if company != first]
+        assert (undone["references"], service.records[people][person]["data"]["company"]) == (1, recreated)

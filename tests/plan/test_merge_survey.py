@@ -14,8 +14,8 @@ def notes_of(count: int) -> tuple[list[str], int]:
     history.create(count)
     service = CountedReads(history)
     ids, notes = list(history.rows), []
-    slugs = [attribute.slug for attribute in history.attributes]
-    with Survey(service, MergeSchema(history.object_id, history.attributes, {history.object_id: slugs}), notes.append) as survey:
+    schema = MergeSchema(history.object_id, history.attributes, {history.object_id: history.attributes})
+    with Survey(service, schema, notes.append) as survey:
         for survivor, loser in zip(ids[:60:2], ids[1:60:2], strict=True):
             survey.want(survivor, [loser])
         survey.fill()

@@ -440,8 +440,11 @@ class ReferenceMap:
 
 
 def as_sent(attribute: Attribute | None, value: Any) -> Any:
-    """Return a value from the service in the form it accepts: references by id."""
-    return ids_only(value) if attribute is not None and attribute.type == AttributeType.REFERENCE else value
+    """Return a value from the service in the form it accepts: references by id, and a single one without the list that services show."""
+    if attribute is None or attribute.type != AttributeType.REFERENCE:
+        return value
+    ids = ids_only(value)
+    return ids[0] if attribute.is_list is False and isinstance(ids, list) and len(ids) == 1 else ids
 
 
 def ids_only(value: Any) -> Any:
@@ -457,9 +460,9 @@ def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
     return new.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def moved_references(data: Mapping[str, Any], slugs: Iterable[str], new: Mapping[str, str]) -> Json:
+def moved_references(data: Mapping[str, Any], attributes: Iterable[Attribute], new: Mapping[str, str]) -> Json:
     """Return the references that name an old id, changed to the new one."""
-    current = {slug: ids_only(data.get(slug)) for slug in slugs}
+    current = {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in attributes}
     return {slug: moved for slug, value in current.items() if (moved := replace_ids(value, new)) != value}
 
 

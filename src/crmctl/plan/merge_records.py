@@ -244,7 +244,7 @@ def _reading(context: BulkContext, schema: MergeSchema, listed: Sequence[Planned
             if all(copy.state(object_id) is not None for object_id in objects):
                 return 0
     losers = sum(len(group) for _, _, group in listed)
-    slugs = {schema.object_id: (), **schema.referring}
+    slugs = {schema.object_id: [], **{holder: schema.referring_slugs(holder) for holder in schema.referring}}
     count = reading_price(context.service, slugs, losers, {schema.object_id: losers + len(listed)}) if listed else 0
     if count > MANY_REQUESTS:
         context.listener.note(
@@ -290,10 +290,7 @@ def list_groups(plan: MergePlanFile, merges: Callable[[], Iterable[PlannedMerge]
 
 
 def merge_schema(context: BulkContext, object_id: str) -> MergeSchema:
-    referring = {
-        slug: [attribute.slug for attribute in attributes] for slug, attributes in referring_attributes(context, object_id).items()
-    }
-    return MergeSchema(object_id, context.directory.attributes(object_id, refresh=True), referring)
+    return MergeSchema(object_id, context.directory.attributes(object_id, refresh=True), referring_attributes(context, object_id))
 
 
 def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeResult:
@@ -340,8 +337,10 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
 @contextmanager
 def sending(context: BulkContext, journal: MergeJournal, schema: MergeSchema) -> Iterator[MergeSender]:
     """Yield a sender of steps. After an interrupt it stops before the next request."""
+    attributes = {holder: {attribute.slug: attribute for attribute in named} for holder, named in schema.referring.items()}
+    attributes[schema.object_id] = dict(schema.by_slug)
     with watch_interrupts(context.listener.progress.note) as interrupt:
-        yield MergeSender(context.service, context.clock, interrupt, journal=journal, attributes={schema.object_id: schema.by_slug})
+        yield MergeSender(context.service, context.clock, interrupt, journal=journal, attributes=attributes)
 
 
 def _refuse_repetition(jobs: Iterable[JobInfo], sha256: str) -> None:

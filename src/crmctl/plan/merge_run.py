@@ -94,7 +94,8 @@ class Survey(Spill):
         self.read_activities()
 
     def _is_in(self, copy: LocalCopy) -> bool:
-        slugs = {self._schema.object_id: [attribute.slug for attribute in self._schema.attributes], **self._schema.referring}
+        slugs = {object_id: self._schema.referring_slugs(object_id) for object_id in self._schema.referring}
+        slugs = {self._schema.object_id: [attribute.slug for attribute in self._schema.attributes], **slugs}
         states = [copy.state(object_id) for object_id in self._lookups]
         proven = all(state is not None and state.proven for state in states)
         return proven and all(copy.holds(object_id, slugs[object_id]) for object_id in self._lookups)
@@ -130,7 +131,7 @@ class Survey(Spill):
 
     def _ask(self, lookup: Lookup, newest: Page[Record], see: RecordSink) -> bool:
         """Find the references to losers with filters, if that is cheap. Return whether `see` received all of them."""
-        slugs = self._schema.referring[lookup.object_id]
+        slugs = self._schema.referring_slugs(lookup.object_id)
         losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]
         is_own = lookup.object_id == self._schema.object_id
         if not asks(slugs, losers, len(self._ids) if is_own else 0, newest.total):
@@ -180,7 +181,7 @@ class Survey(Spill):
         record_id = record.id.lower()
         if object_id == self._schema.object_id:
             self._db.execute("UPDATE member SET data = ? WHERE id = ?", (jsontext.dumps(record.data), record_id))
-        slugs = self._schema.referring.get(object_id)
+        slugs = self._schema.referring_slugs(object_id)
         if not slugs:
             return
         targets = {target for slug in slugs for target in reference_ids(record.data.get(slug)) if self._loses(target)}
@@ -298,7 +299,7 @@ class MergeJob:
             *(holder.lower() for _, holder, _ in around.holders),
             *(str(activity["id"]) for activity in around.activities),
         }
-        own = self.schema.referring.get(self.schema.object_id, ())
+        own = self.schema.referring_slugs(self.schema.object_id)
         return ids.union(*(reference_ids(value.value) for slug, value in merge.values.items() if slug in own))
 
     def _is_as_planned(self, merge: PlannedMerge) -> bool:
@@ -314,7 +315,7 @@ class MergeJob:
 
     def _redirected(self, merge: PlannedMerge) -> PlannedMerge:
         """Return the merge with references to records merged so far pointed at their survivors."""
-        own = self.schema.referring.get(self.schema.object_id, ())
+        own = self.schema.referring_slugs(self.schema.object_id)
         values = dict(merge.values)
         for slug in set(own) & set(values):
             values[slug] = replace(values[slug], value=replace_ids(values[slug].value, self._away))

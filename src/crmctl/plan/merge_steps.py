@@ -16,7 +16,7 @@ from crmctl.client.directory import ReadService
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.references import as_sent, ids_only, moved_references, replace_ids
+from crmctl.match.references import as_sent, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.read.read_back import Reader
@@ -43,15 +43,18 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class MergeSchema:
-    """The object to merge and its attributes. `referring`: slugs of the attributes that refer to it, by object id."""
+    """The object to merge and its attributes. `referring`: the attributes that refer to it, by object id."""
 
     object_id: str
     attributes: Sequence[Attribute]
-    referring: Mapping[str, Sequence[str]]
+    referring: Mapping[str, Sequence[Attribute]]
 
     @cached_property
     def by_slug(self) -> Mapping[str, Attribute]:
         return {attribute.slug: attribute for attribute in self.attributes}
+
+    def referring_slugs(self, object_id: str) -> list[str]:
+        return [attribute.slug for attribute in self.referring.get(object_id, ())]
 
     @property
     def unique(self) -> list[Attribute]:
@@ -63,7 +66,7 @@ def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
     before, after = _survivor_change(merge, schema, around.members)
     freed, late = _freed(merge, schema, around.members, after)
     steps = [Step(StepKind.FREE, object_id, loser, held_before, dict.fromkeys(held_before)) for loser, held_before in freed]
-    own = schema.referring.get(object_id, ())
+    own = schema.referring_slugs(object_id)
     kinds = {slug: StepKind.CLAIM if slug in late else StepKind.REFERENCE if slug in own else StepKind.SURVIVOR for slug in after}
     for kind in (StepKind.SURVIVOR, StepKind.REFERENCE, StepKind.CLAIM):
         slugs = [slug for slug in after if kinds[slug] is kind]
@@ -81,8 +84,9 @@ def late_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
     own = {merge.survivor.lower(), *(loser.lower() for loser in merge.losers)}
     away = {loser.lower(): merge.survivor for loser in merge.losers}
     for holder_object, holder, data in around.holders:
-        if holder.lower() not in own and (change := moved_references(data, schema.referring.get(holder_object, ()), away)):
-            before = {slug: ids_only(data.get(slug)) for slug in change}
+        referring = schema.referring.get(holder_object, ())
+        if holder.lower() not in own and (change := moved_references(data, referring, away)):
+            before = {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in referring if attribute.slug in change}
             steps.append(Step(StepKind.REFERENCE, holder_object, holder, before, change))
     for activity in around.activities:
         if links := swap_links(activity, away):
@@ -144,8 +148,9 @@ def moved_record(
 
 
 def _comparable(attributes: Sequence[Attribute], data: Mapping[str, Any], away: Mapping[str, str]) -> dict[str, Any]:
-    references = {attribute.slug for attribute in attributes if attribute.type == AttributeType.REFERENCE}
-    return held({slug: replace_ids(ids_only(value), away) if slug in references else value for slug, value in data.items()})
+    references = {attribute.slug: attribute for attribute in attributes if attribute.type == AttributeType.REFERENCE}
+    moved = {slug: replace_ids(as_sent(attribute, data[slug]), away) for slug, attribute in references.items() if slug in data}
+    return held({**data, **moved})
 
 
 MODE = "merge"

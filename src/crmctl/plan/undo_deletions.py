@@ -18,7 +18,7 @@ from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundErro
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.match.agreement import canonical
-from crmctl.match.references import ReferenceQuestions, as_sent, asks, ids_only, moved_references, replace_ids
+from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
@@ -238,12 +238,13 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
 
     try:
         for object_id, attributes in referring.items() if new else ():
-            sender.attributes = {object_id: {attribute.slug: attribute for attribute in attributes}}
+            by_slug = {attribute.slug: attribute for attribute in attributes}
+            sender.attributes = {object_id: by_slug}
             changed = enumerate(_referrers(run.service, object_id, attributes, new))
-            steps = [
-                Step(StepKind.REFERENCE, object_id, record.id, {slug: ids_only(record.data.get(slug)) for slug in data}, data, number)
-                for number, (record, data) in changed
-            ]
+            steps = []
+            for number, (record, data) in changed:
+                before = {slug: as_sent(by_slug[slug], record.data.get(slug)) for slug in data}
+                steps.append(Step(StepKind.REFERENCE, object_id, record.id, before, data, number))
             sender.update(steps, mark)  # after all records are found, because writes reorder the lists
     except ForbiddenError as error:
         done.notes.append(f"references of other records stay as they are: {error.message}")
@@ -255,7 +256,7 @@ def _referrers(
     """Yield each record that refers to an old id, with its new references."""
     with SeenIds() as seen:
         for record in _candidates(service, object_id, attributes, list(new)):
-            data = moved_references(record.data, (attribute.slug for attribute in attributes), new)
+            data = moved_references(record.data, attributes, new)
             if data and seen.add(record.id.lower()):
                 yield record, data
 

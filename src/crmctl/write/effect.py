@@ -16,7 +16,7 @@ from crmctl.files.validation import Entry
 from crmctl.match.agreement import Scale, canonical
 from crmctl.match.keys import is_unchanged
 from crmctl.match.record_match import by_content, key_form
-from crmctl.match.references import ids_only
+from crmctl.match.references import as_sent, ids_only
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
@@ -58,8 +58,9 @@ def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
     """Whether two values from the service are equal. Blank values are, and references to the same records."""
     if value == current or canonical(value) is None:
         return value == current or canonical(current) is None
-    is_reference = attribute is None or attribute.type == AttributeType.REFERENCE
-    return is_reference and ids_only(value) is not None and ids_only(value) == ids_only(current)
+    if attribute is None:
+        return ids_only(value) is not None and ids_only(value) == ids_only(current)
+    return attribute.type == AttributeType.REFERENCE and as_sent(attribute, value) == as_sent(attribute, current) is not None
 
 
 def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
