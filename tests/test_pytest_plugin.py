@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import httpx
 import pytest
 
 from crmctl.double_client import TestService
@@ -50,10 +51,17 @@ def test_its_parts(crm: TestService) -> None:
         crm.faults("GTE / -> twice")
 
 
+def test_a_double_that_logs_its_requests_goes_on() -> None:
+    service = TestService("--log", "json")
+    try:
+        with httpx.Client(base_url=service.url, trust_env=False) as client:
+            assert {client.get("/api/v1/objects").status_code for _ in range(1000)} == {401}
+    finally:
+        service.close()
+
+
 @pytest.mark.crm(rate_limit=2)
 def test_a_marker_sets_the_rate_limit(crm: TestService) -> None:
-    import httpx
-
     headers = {"Authorization": f"Bearer {crm.key}"}
     answers = [httpx.get(f"{crm.url}/api/v1/objects", headers=headers, trust_env=False) for _ in range(3)]
     assert {"x-ratelimit-limit": "2"}.items() <= dict(answers[0].headers).items()

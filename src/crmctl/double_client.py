@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,14 +30,17 @@ class TestService:
     def __init__(self, *options: str) -> None:
         """Start `crmctl serve --ephemeral` with these options. Raises UsageError with its message when it does not start."""
         command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral", *options]
+        # A file, because nobody reads a pipe: a double that logs its requests would wait for a reader.
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         # The double ends when its stdin closes, so that it does not outlive a killed owner.
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
         self._process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            _, errors = self._process.communicate()
-            raise UsageError(f"the test double does not start: {errors.strip()}")
+            self._end()
+            self._errors.seek(0)
+            raise UsageError(f"the test double does not start: {self._errors.read().strip()}")
         ready = json.loads(line)
         self.url: str = ready["baseUrl"]
         self.key: str = ready["apiKey"]
@@ -102,6 +106,10 @@ class TestService:
         if "client" in self.__dict__:
             self.client.close()
         self._process.terminate()
+        self._end()
+        self._errors.close()
+
+    def _end(self) -> None:
         try:
             self._process.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -179,14 +179,11 @@ KEPT_SECONDS = 3600.0
 AGAIN_SECONDS = 60.0
 """An unknown key id reads the keys of its issuer again at most this often."""
 
-Read = Callable[[str], bytes]
-"""Returns the body of a GET; raises CallFailedError."""
-
 
 class IssuerKeys:
-    """Keeps the keys of each issuer for an hour; thread-safe."""
+    """Keeps the keys of each issuer for an hour; thread-safe. `read` returns the body of a GET and raises CallFailedError."""
 
-    def __init__(self, read: Read, monotonic: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[str], bytes], monotonic: Callable[[], float]) -> None:
         self._read = read
         self._monotonic = monotonic
         self._lock = threading.Lock()
