@@ -159,6 +159,7 @@ class Fixture:
 
     def _references(self, environ: dict[str, str]) -> dict[str, dict[str, str]]:
         """Return the reference columns of each CSV file with their targets: `{"people": {"company": "companies.domain"}}`."""
+        from crmctl.files.sources import open_source
         from crmctl.schema.schema_document import read_service, to_document
 
         specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ).crm)).objects}
@@ -170,20 +171,13 @@ class Fixture:
             if slug not in specs:
                 hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
                 raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
-            columns, links = _columns(path), references.setdefault(slug, {})
+            columns, links = set[str](), references.setdefault(slug, {})
+            with suppress(CrmctlError):  # the import will refuse this file
+                columns = {column.strip().casefold() for column in open_source(path).header}
             for attribute in specs[slug]:
                 if attribute.target and columns & {attribute.slug, (attribute.name or "").casefold()}:
                     links[attribute.slug] = f"{attribute.target}.{keys[attribute.target]}"
         return references
-
-
-def _columns(path: Path) -> set[str]:
-    """Return the columns of a file in lower case, none if its import will refuse it."""
-    from crmctl.files.sources import open_source
-
-    with suppress(CrmctlError):
-        return {column.strip().casefold() for column in open_source(path).header}
-    return set()
 
 
 def _runtime(environ: dict[str, str]) -> Runtime:

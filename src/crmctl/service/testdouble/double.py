@@ -220,7 +220,6 @@ MOST_RECORDED = 10_000
 WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))
 """Parameters of a wait for deliveries: how many, and the most seconds."""
 
-Apps = Callable[[Context], ASGIApp]
 Handler = Callable[[Request], Any]
 """Returns the answer of a control, or an awaitable of it."""
 
@@ -260,7 +259,7 @@ class TestDouble:
             "/snapshots/NAME": {"PUT": self._save_snapshot, "POST": self._restore_snapshot},
         }
 
-    def around(self, context: Context, app: ASGIApp, apps: Apps) -> ASGIApp:
+    def around(self, context: Context, app: ASGIApp, apps: Callable[[Context], ASGIApp]) -> ASGIApp:
         """Return the application with faults and controls. `apps` makes one on other data."""
         assert isinstance(context.engine, SqliteEngine)
         self._context, self._engine, self._app, self._apps = context, context.engine, app, apps
