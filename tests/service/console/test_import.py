@@ -64,6 +64,16 @@ def test_a_file_is_checked_imported_and_undone(service: RunningService, reader: 
     assert people(service) == {}
 
 
+def test_an_exact_name_wins_over_one_in_another_case(service: RunningService, reader: PlainReader) -> None:
+    exact, other = add(service, "companies", name="Acme"), add(service, "companies", name="ACME")
+    text = "email,company\na@example.com,Acme\nb@example.com,ACME\nc@example.com,acme\n"
+    upload(reader, "people.csv", text.encode()).press("Check")
+    assert "Check: 2 new, 0 changed, 0 unchanged, 1 failed" in words(reader)
+    assert "several records are called 'acme'" in words(reader)
+    reader.press("Import")
+    assert [person["company"] for _, person in sorted(people(service).items())] == [exact, other]
+
+
 def test_rows_change_only_the_values_they_contain(service: RunningService, reader: PlainReader) -> None:
     add(service, "people", email="ada@example.com", name={"first": "Ada", "last": "Byron"}, score=1)
     add(service, "people", email="grace@example.com", name={"first": "Grace", "last": "Hopper"})

@@ -324,9 +324,10 @@ def order_by(tx: Tx, object_id: str, slug: str) -> Where:
 
 
 def called(tx: Tx, object_id: str, text: str) -> list[dict[str, str]]:
-    """Return the records with exactly this name, or those that find_by_label finds."""
-    choices = find_by_label(tx, object_id, text)
-    return [choice for choice in choices if choice["label"].casefold() == text.strip().casefold()] or choices
+    """Return the records with exactly this name, or with another case of it, or those that find_by_label finds."""
+    choices, name = find_by_label(tx, object_id, text), text.strip()
+    same = [choice for choice in choices if choice["label"].casefold() == name.casefold()]
+    return [choice for choice in same if choice["label"].strip() == name] or same or choices
 
 
 def id_called(tx: Tx, object_id: str, text: str) -> str:
