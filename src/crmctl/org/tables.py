@@ -157,18 +157,20 @@ class OrgTables(Spill):
         self._db.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?, 0, NULL)", roots)
         follow = (
             "INSERT OR IGNORE INTO chosen SELECT i.kind, i.id, ?1 + 1, c.kind || '.' || l.name FROM chosen c "
-            "JOIN link l ON l.side = 0 AND l.kind = c.kind AND l.item = c.id "
+            "CROSS JOIN link l ON l.side = 0 AND l.kind = c.kind AND l.item = c.id "  # CROSS: not every link in each round
             "JOIN item i ON i.side = 0 AND i.kind = l.target AND i.id = l.id WHERE c.round = ?1 ORDER BY c.kind, l.name"
         )
         number = 0
         while self._db.execute(follow, (number,)).rowcount:
             number += 1
-        is_linked = (
-            "EXISTS (SELECT 1 FROM link l JOIN chosen c ON c.kind = l.target AND c.id = l.id WHERE l.kind = item.kind AND l.item = item.id)"
+        is_chosen = "EXISTS (SELECT 1 FROM chosen c WHERE c.kind = item.kind AND c.id = item.id)"
+        links = (
+            "link l JOIN chosen c ON c.kind = l.target AND c.id = l.id WHERE l.side = item.side AND l.kind = item.kind AND l.item = item.id"
         )
-        self._db.execute("DELETE FROM item WHERE kind NOT LIKE ' %' AND (kind, id) NOT IN (SELECT kind, id FROM chosen)")
-        self._db.execute(f"DELETE FROM item WHERE kind = ? AND NOT {is_linked}", (ACTIVITY_ROWS,))
-        self._db.execute("DELETE FROM link WHERE (kind, item) NOT IN (SELECT kind, id FROM item)")
+        has_item = "EXISTS (SELECT 1 FROM item i WHERE i.side = link.side AND i.kind = link.kind AND i.id = link.item)"
+        self._db.execute(f"DELETE FROM item WHERE kind NOT LIKE ' %' AND NOT {is_chosen}")
+        self._db.execute(f"DELETE FROM item WHERE kind = ? AND NOT EXISTS (SELECT 1 FROM {links})", (ACTIVITY_ROWS,))
+        self._db.execute(f"DELETE FROM link WHERE NOT {has_item}")
         return dict(self._db.execute("SELECT reference, COUNT(*) FROM chosen WHERE reference IS NOT NULL GROUP BY reference"))
 
     # -- matching --------------------------------------------------------------------------------------------------------------------
