@@ -19,10 +19,6 @@ SEEDS = 300
 """benchmarks/results/spoiled_sheets.md has a run of thousands."""
 
 
-def faults(path, seeds):
-    return {seed: outcome.faults for seed in seeds if (outcome := read_sheet(spoiled_sheet(seed), path)).faults}
-
-
 def test_nothing_is_ever_silently_changed(tmp_path):
     done, totals, found = Counter(), Counter(), {}
     for seed in range(SEEDS):
@@ -82,5 +78,5 @@ def guesses_dates(patch):
 @pytest.mark.parametrize("mistake", [pads_every_row, replaces_bytes, infers_numbers, reads_lines_not_records, guesses_dates])
 def test_a_reader_with_a_well_known_mistake_is_found_out(tmp_path, monkeypatch, mistake):
     mistake(monkeypatch)
-    found = faults(tmp_path / "sheet.csv", range(150))
-    assert any("CORRUPTED" in fault or "LOST" in fault or "came through" in fault for said in found.values() for fault in said)
+    faults = (fault for seed in range(150) for fault in read_sheet(spoiled_sheet(seed), tmp_path / "sheet.csv").faults)
+    assert any("CORRUPTED" in fault or "LOST" in fault or "came through" in fault for fault in faults)
