@@ -166,6 +166,8 @@ def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:
     """Return code, message and details of an error body of any shape; unknown fields serve as details if there are none."""
     try:
         body = jsontext.loads(answer.content)
+    except jsontext.TooDeepError:
+        return None, None, None
     except ValueError:
         return None, _plain_text(answer), None
     if isinstance(body, str):

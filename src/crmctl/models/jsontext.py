@@ -36,6 +36,13 @@ class NotJsonError(ValueError):
     """A text that is no JSON for a reason other than its syntax. The message names it."""
 
 
+class TooDeepError(NotJsonError):
+    """A value of more than DEEPEST levels."""
+
+    def __init__(self) -> None:
+        super().__init__("arrays or objects are nested too deeply")
+
+
 class SpelledFloat(float):
     """A number as a file spells it, in `text`: 1.10, 1e3. Otherwise it is the float."""
 
@@ -116,16 +123,15 @@ def _check_depth(value: Any, text: str, start: int, end: int) -> None:
         level = [item for item in below if type(item) is dict or type(item) is list]
         if not level:
             return
-    raise NotJsonError(_TOO_DEEP)
+    raise TooDeepError
 
 
 _OTHER_BYTES = bytes({*range(256)} - {*b"[]{}"})
-_TOO_DEEP = "arrays or objects are nested too deeply"
 
 
 def _in_our_words(error: Exception) -> Exception:
     if isinstance(error, RecursionError):
-        return NotJsonError(_TOO_DEEP)
+        return TooDeepError()
     if isinstance(error, ArithmeticError) or type(error) is ValueError:  # of integers with thousands of digits
         return NotJsonError("a number is beyond all reason")
     return error
