@@ -186,14 +186,14 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
 
     Raises the error that would prevent the import, after the report.
     """
-    from crmctl.plan.ci_reports import FORMS, Report, error_finding, finding_case
+    from crmctl.plan.ci_reports import FORMS, CiReport, error_finding, finding_case
     from crmctl.plan.dry_run import preview_import
 
     check_choice("--report", form, FORMS)
     if option := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
         raise UsageError(f"--report and --{option} exclude each other", hint="leave one of them out")
     file, failure = "stdin" if request.file == "-" else request.file, None
-    with Report(form) as report:
+    with CiReport(form) as report:
 
         def hear(finding: Finding) -> None:
             report.add(finding_case(file, finding))

@@ -56,7 +56,7 @@ SHOWN = 20
 """Ids of failing records in the output; the CSV has all."""
 
 
-class Failure(NamedTuple):
+class FailingRow(NamedTuple):
     """A record that fails a check, or a row without an id, and why."""
 
     record_id: str | None
@@ -116,7 +116,7 @@ def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
 
 
 @dataclass(frozen=True)
-class Column:
+class CheckedColumn:
     """An attribute of the mirrored records, or a part of one. `attribute` is what its values compare as."""
 
     name: str
@@ -154,7 +154,7 @@ class CheckedData:
         attributes = copy.attributes(self.object_id)
         self.attributes = {attribute.slug: attribute for attribute in attributes if attribute.slug not in excluded}
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> CheckedColumn:
         """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
         slug, part = split_target(name, self.attributes)
         if slug not in self.attributes:
@@ -162,25 +162,25 @@ class CheckedData:
             raise UsageError(f"{self.slug} has no attribute {slug!r}", hint=hint, code="unknown_attribute")
         attribute = self.attributes[slug]
         if part is None:
-            return Column(name, attribute, lambda record: elements_of(record.data.get(slug)))
+            return CheckedColumn(name, attribute, lambda record: elements_of(record.data.get(slug)))
         form = learn_form(attribute, [{slug: record.data.get(slug)} for record in self.records()])
         if not knows_part(attribute, part, form):
             raise unknown_part(attribute, part, form)
-        return Column(name, plain_part(attribute, part, name), lambda record: parts_of(attribute, record.data.get(slug), part))
+        return CheckedColumn(name, plain_part(attribute, part, name), lambda record: parts_of(attribute, record.data.get(slug), part))
 
     def records(self) -> Iterator[Record]:
         for page in self.copy.pages(self.object_id):
             yield from page
 
 
-Found = Iterator[Failure]
+Found = Iterator[FailingRow]
 
 
 def _not_empty(data: CheckedData, names: Sequence[str]) -> Found:
     columns = [data.column(name) for name in names]
     for record in data.records():
         if empty := [column.name for column in columns if not column.texts(record)]:
-            yield Failure(record.id, f"{', '.join(empty)} is empty")
+            yield FailingRow(record.id, f"{', '.join(empty)} is empty")
 
 
 def _unique(data: CheckedData, names: Sequence[str]) -> Found:
@@ -192,13 +192,13 @@ def _unique(data: CheckedData, names: Sequence[str]) -> Found:
     counts = Counter(map(key, data.records()))
     for record in data.records():
         if counts[values := key(record)] > 1 and all(values):
-            yield Failure(record.id, f"{', '.join(names)} is shared")
+            yield FailingRow(record.id, f"{', '.join(names)} is shared")
 
 
-def _outside(column: Column, records: Iterator[Record], fits: Callable[[str], object]) -> Found:
+def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[str], object]) -> Found:
     for record in records:
         if other := next((text for text in column.texts(record) if not fits(text)), None):
-            yield Failure(record.id, f"{column.name} is {shorten(other)!r}")
+            yield FailingRow(record.id, f"{column.name} is {shorten(other)!r}")
 
 
 def _matches(data: CheckedData, rule: Json) -> Found:
@@ -225,13 +225,13 @@ def _references(data: CheckedData, names: Sequence[str]) -> Found:
         # A reference may be newer than the copy of the object it leads to.
         of_copies = [(column, ids) for column, ids, as_of in targets if changed < as_of]
         if missing := [f"{column.name} refers to {key}" for column, ids in of_copies for key in column.keys(record) if key not in ids]:
-            yield Failure(record.id, f"{missing[0]}, which does not exist")
+            yield FailingRow(record.id, f"{missing[0]}, which does not exist")
 
 
 def _fresh(data: CheckedData, rule: str) -> Found:
     newest = max((seconds_of(record.updated_at or record.created_at) or 0 for record in data.records()), default=0)
     if data.context.clock.now() - newest > int(rule[:-1]) * _UNITS[rule[-1]]:
-        yield Failure(None, f"no record of {data.slug} has changed for {rule}")
+        yield FailingRow(None, f"no record of {data.slug} has changed for {rule}")
 
 
 def _filter(data: CheckedData, rule: str | list[str]) -> Found:
@@ -244,14 +244,14 @@ def _filter(data: CheckedData, rule: str | list[str]) -> Found:
     tests += [bound.admits for bound in record_filter.bounds] + [local.admits for local in record_filter.local_conditions]
     for record in () if record_filter.is_impossible else data.records():
         if all(test(record) for test in tests):
-            yield Failure(record.id, f"matches {', '.join(conditions)}")
+            yield FailingRow(record.id, f"matches {', '.join(conditions)}")
 
 
 def _sql(data: CheckedData, statement: str) -> Found:
     for row in ask(data.copy.path, statement, {}, data.context.clock, data.seconds):
         record_id = row.get("id")
         shown = ", ".join(f"{name}={shorten(value)}" for name, value in row.items() if name != "id")
-        yield Failure(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
+        yield FailingRow(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
 
 
 class CheckKey(NamedTuple):
@@ -304,7 +304,7 @@ class Outcome:
     """The result of a check. `trend` holds the numbers of failures of the last runs, `file` the failing records of its object."""
 
     check: DataCheck
-    failures: Sequence[Failure]
+    failures: Sequence[FailingRow]
     trend: Sequence[int] = ()
     file: Path | None = None
 

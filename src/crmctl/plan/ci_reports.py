@@ -58,7 +58,7 @@ def outcome_case(outcome: Outcome) -> Case:
     return Case(level, check.object or "sql", check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
 
 
-class Report(ExitStack):
+class CiReport(ExitStack):
     """Collect cases on disk, and produce the report at the end."""
 
     def __init__(self, form: str) -> None:
@@ -93,7 +93,7 @@ def _annotation(case: Case) -> str:
     return f"::{case.level} {properties}::{_github_data(case.text)}\n"
 
 
-def _notice(_report: Report, title: str, sentence: str) -> tuple[str, str]:
+def _notice(_report: CiReport, title: str, sentence: str) -> tuple[str, str]:
     return "", f"::notice title={_github_property(title)}::{_github_data(sentence)}\n" if sentence else ""
 
 
@@ -114,7 +114,7 @@ def _test_case(case: Case) -> str:
     return _xml(tostring(element, encoding="unicode"))
 
 
-def _suite(report: Report, title: str, sentence: str) -> tuple[str, str]:
+def _suite(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
     counts = f'tests="{report.counts.total() + bool(sentence)}" failures="{report.counts["error"]}"'
     suite = f'<testsuites {counts}>\n<testsuite name={quoteattr(title)} {counts} errors="0" skipped="0">'
     last = _xml(f"<testcase classname={quoteattr(title)} name={quoteattr(sentence)}/>") if sentence else ""
@@ -134,7 +134,7 @@ def markdown_cell(value: object) -> str:
     return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", "" if value is None else " ".join(str(value).split()))
 
 
-def _table(report: Report, title: str, sentence: str) -> tuple[str, str]:
+def _table(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
     head = f"### {markdown_cell(title)}\n" + (f"\n{markdown_cell(sentence)}\n" if sentence else "")
     if report.columns:
         rules = ("---:" if column in ("line", "failing") else "---" for column in report.columns)
@@ -142,7 +142,7 @@ def _table(report: Report, title: str, sentence: str) -> tuple[str, str]:
     return head, ""
 
 
-_FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[Report, str, str], tuple[str, str]]]] = {
+_FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[CiReport, str, str], tuple[str, str]]]] = {
     "github": (_annotation, _notice),
     "junit": (_test_case, _suite),
     "markdown": (_row, _table),

@@ -93,10 +93,10 @@ def _read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def _write_reports(runtime: Runtime, targets: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> None:
     from crmctl.files.whole_files import whole_file
-    from crmctl.plan.ci_reports import Report, outcome_case
+    from crmctl.plan.ci_reports import CiReport, outcome_case
 
     for form, file in targets:
-        with Report(form) as report:
+        with CiReport(form) as report:
             for outcome in outcomes:
                 report.add(outcome_case(outcome))
             text = "".join(report.text("Data checks"))
