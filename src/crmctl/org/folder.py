@@ -406,7 +406,7 @@ def references_of(spec: ObjectSpec) -> dict[str, AttributeSpec]:
 # -- replacing the data as a whole, however the program ends -------------------------------------------------------------------------
 
 NEW, COMPLETE, MOVING, OLD = "new", "complete", "moving", "old"
-"""Folders in a sibling of the folder: new data that is being written, that waits for the old data to leave, and that moves; the old data.
+"""Folders in a sibling of the folder. The new data is being written, is complete, or moves; the last one holds the old data.
 
 Entries move one by one. The name of the new data tells how far the move is, so the next command that opens the folder completes it.
 """

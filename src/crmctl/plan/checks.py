@@ -316,7 +316,7 @@ class Outcome:
 
     @property
     def text(self) -> str | None:
-        """What failed in one sentence: the check's own message, then the first failure; None if it passed."""
+        """One sentence about the failures: the check's own message, then the first failure; None if it passed."""
         if self.status == "passed":
             return None
         failing = f"{len(self.failures):,} failing, for example {self.failures[0].problem}"
