@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.values.attribute_types import PART_NAMES
-from crmctl.values.composites import Form, Merger, compose_phone, currency_code, learn_form, usual_name
+from crmctl.values.composites import Form, Merger, compose_phone, currency_code, learn_form, usual_name, usual_part
 from tests.support.bulkfiles import attribute
 
 KINDS = {"name": attribute("name", "name"), "address": attribute("address", "address"), "amount": attribute("amount", "currency")}
@@ -133,3 +133,9 @@ def test_unknown_forms_of_existing_records_are_not_assumed() -> None:
         "name": {"first": "Ada", "last": "Byron"},
         "address": {"city": "Rome"},
     }
+
+
+def test_names_of_parts_that_clients_invent_take_no_memory_for_good() -> None:
+    for number in range(3_000):
+        assert usual_part("address", f"invented {number}") is None
+    assert usual_part.cache_info().currsize <= 1_000

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ def learn_form(attribute: Attribute, samples: Sequence[Mapping[str, Any]]) -> Fo
     return Form(plain=any(not isinstance(value, dict) for value in values), keys=keys)
 
 
-@cache
+@lru_cache(maxsize=1_000)
 def usual_part(kind: str, part: str) -> str | None:
     """Return the usual name of a part in values of a type; None for an unknown one."""
     folded = fold(part)
