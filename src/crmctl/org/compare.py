@@ -207,7 +207,7 @@ def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = 
         loading = load_folder(tables, side, folder, key, edited=edited)
         problems.extend({"place": place, "problem": text} for place, text in islice(loading, MOST_PROBLEMS))
     except RejectedError as error:
-        problems += error.details or ()
+        problems += error.details or [{"place": str(folder.path), "problem": error.message}]
     if problems:
         text = problems[0]["problem"]
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
