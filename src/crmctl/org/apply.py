@@ -19,11 +19,11 @@ from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, refere
 from crmctl.org.jobs import (
     AppliedRecords,
     OrgStep,
+    applied_records,
     begin_apply,
     begin_step,
     continue_steps,
     known_ids,
-    name_records,
     raise_unfinished,
     steps_of,
     unfinished,
@@ -135,8 +135,7 @@ def apply(
         if job is not None:
             _hold(stack, job)
             continue_steps(context, job, settle, new=new)
-        name_records(context)
-        known = AppliedRecords.of(context)
+        known = applied_records(context)
         comparing = partial(service_compared, context, folder, matches, id_map | known.ids, edited=edited)
         compared, present = _settled(context, stack, comparing, known)
         unnamed = {} if new else dict.fromkeys(known.unnamed, UNNAMED) | dict.fromkeys(known.in_doubt, IN_DOUBT)
@@ -159,7 +158,7 @@ def apply(
                 raise
             job.state = JobState.FINISHED
             for step in steps_of(job):
-                plan.leave_copies(step.object, sorted(step.surplus().items() - known.surplus.items()))
+                plan.leave_copies(step.object, sorted(AppliedRecords.of([step]).surplus.items() - known.surplus.items()))
         if map_file is not None:
             with whole_file(map_file, mode=0o600) as file:
                 file.write(jsontext.dumps(dict(sorted((id_map | known_ids(context)).items())), indent=0) + "\n")
@@ -351,9 +350,10 @@ class _Run:
         self.job.remember(step.folder.name, sources)  # the ids that the rows of the step have in the folder, in their order
         self._import(step, rows())
         step.name_rows(self.context)
-        for source in step.unnamed():
+        created = AppliedRecords.of([step])
+        ids = created.ids
+        for source in sorted(created.unnamed):
             self.plan.leave(f"{slug} {source}", UNNAMED)
-        ids = step.new_ids()
         self.compared.pair(slug, ids)
         for source in deferred & ids.keys():
             data, references = tables.data(Side.RIGHT, slug, source), tables.references[slug]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +71,7 @@ class OrgStep:
         if (job := self.job()) is None:
             return []
         with closing(Journal(job.folder, self.apply.clock)) as journal:
-            undone, rows = journal.kept(UNDONE), journal.rows(1, sum(job.counts.values()))
-        return [(number, row) for number, row in sorted(rows.items()) if (row.record_id or "").lower() not in undone]
+            return _rows_left(journal, job)
 
     def conclude(self) -> list[tuple[int, RowEntry]]:
         """Add the outcome of the finished step to the rows of the apply, which lists show, and return the step's rows."""
@@ -89,42 +88,10 @@ class OrgStep:
         start = f"{self.folder.name} "
         return {name.removeprefix(start): facts for name, facts in self.apply.kept("", start, f"{start}\U0010ffff").items()}
 
-    def new_ids(self) -> dict[str, str]:
-        """Map the id in the folder to the id in the service of each record and activity that the step created."""
-        if self.object == "activities":
-            return {source: note["id"] for source, note in self.notes().items() if note["id"] is not None}
-        sources = self.apply.recall(self.folder.name) or ()
-        return {sources[number - 1]: row.record_id for number, row in self.rows() if sources and row.record_id is not None}
-
-    def sent_at(self) -> dict[str, float]:
-        """Return when the rows of the step were last sent (Unix time), by their ids in the folder."""
-        if self.object == "activities":
-            return {source: note.get("at", 0.0) for source, note in self.notes().items()}
-        sources, job = self.apply.recall(self.folder.name), self.job()
-        if not sources or job is None:
-            return {}
-        with closing(Journal(job.folder, self.apply.clock)) as journal:
-            return dict.fromkeys(sources, last_sent_at(journal))
-
-    def unnamed(self, state: RowState = RowState.CREATED) -> list[str]:
-        """Return the ids in the folder of the rows in this state whose records crmctl cannot tell from others."""
-        sources, job = self.apply.recall(self.folder.name), self.job()
-        if self.kind != "create" or not sources or job is None or job.state is JobState.UNDONE or not job.counts[state]:
-            return []
-        return [sources[number - 1] for number, row in self.rows() if row.state is state and row.record_id is None]
-
-    def surplus(self) -> dict[str, str]:
-        """Map the ids of second records of created rows to the ids of the rows in the folder."""
-        sources, job = self.apply.recall(self.folder.name), self.job()
-        if self.kind != "create" or not sources or job is None:
-            return {}
-        with closing(Journal(job.folder, self.apply.clock)) as journal:
-            return {record_id: sources[number - 1] for number, ids in surplus_records(journal).items() for record_id in ids}
-
     def name_rows(self, context: BulkContext) -> None:
         """Find the ids that earlier readings have not found: they failed, or the lists were old. Raises what requests raise."""
         job = self.job()
-        if job is None or job.is_running or not self.unnamed():
+        if job is None or job.is_running or not AppliedRecords.of([self]).unnamed:
             return
         opened = reopen_finished(self.context(context), job.id)
         with closing(opened.journal) as journal, closing(opened.input):
@@ -149,15 +116,39 @@ class AppliedRecords:
     surplus: dict[str, str]
 
     @classmethod
-    def of(cls, context: BulkContext) -> AppliedRecords:
-        known = cls({}, set(), set(), {}, {})
-        for step in _every_step(context):
-            known.ids.update(step.new_ids())
-            known.unnamed.update(step.unnamed())
-            known.in_doubt.update(step.unnamed(RowState.IN_DOUBT))
-            known.sent_at.update(step.sent_at())
-            known.surplus.update(step.surplus())
-        return known
+    def of(cls, steps: Iterable[OrgStep]) -> AppliedRecords:
+        applied = cls({}, set(), set(), {}, {})
+        for step in steps:
+            if step.object == "activities":
+                applied._add_activities(step.notes())
+            elif (sources := step.apply.recall(step.folder.name)) and (job := step.job()) is not None:
+                with closing(Journal(job.folder, step.apply.clock)) as journal:
+                    applied._add_rows(journal, job, sources, creates=step.kind == "create")
+        return applied
+
+    def _add_activities(self, notes: Mapping[str, Json]) -> None:
+        self.sent_at.update((source, note.get("at", 0.0)) for source, note in notes.items())
+        self.ids.update((source, note["id"]) for source, note in notes.items() if note["id"] is not None)
+
+    def _add_rows(self, journal: Journal, job: JobInfo, sources: Sequence[str], *, creates: bool) -> None:
+        """Add the rows of a step's job. `sources` are their ids in the folder."""
+        self.sent_at.update(dict.fromkeys(sources, last_sent_at(journal)))
+        nameless = (
+            {RowState.CREATED: self.unnamed, RowState.IN_DOUBT: self.in_doubt} if creates and job.state is not JobState.UNDONE else {}
+        )
+        for number, row in _rows_left(journal, job):
+            if row.record_id is not None:
+                self.ids[sources[number - 1]] = row.record_id
+            elif row.state in nameless:
+                nameless[row.state].add(sources[number - 1])
+        for number, ids in surplus_records(journal).items() if creates else ():
+            self.surplus.update(dict.fromkeys(ids, sources[number - 1]))
+
+
+def _rows_left(journal: Journal, job: JobInfo) -> list[tuple[int, RowEntry]]:
+    """Return number and outcome of the rows of a job that were not undone."""
+    undone, rows = journal.kept(UNDONE), journal.rows(1, sum(job.counts.values()))
+    return [(number, row) for number, row in sorted(rows.items()) if (row.record_id or "").lower() not in undone]
 
 
 def begin_apply(context: BulkContext, path: Path) -> Journal:
@@ -205,13 +196,17 @@ def _every_step(context: BulkContext) -> Iterator[OrgStep]:
 
 def known_ids(context: BulkContext) -> dict[str, str]:
     """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
-    return {source: new_id for step in _every_step(context) for source, new_id in step.new_ids().items()}
+    return AppliedRecords.of(_every_step(context)).ids
 
 
-def name_records(context: BulkContext) -> None:
-    """Find the ids of created records that no earlier reading found. Raises what requests raise."""
+def applied_records(context: BulkContext) -> AppliedRecords:
+    """Return what applies to the service created; look first for ids that no earlier reading found. Raises what requests raise."""
+    applied = AppliedRecords.of(_every_step(context))
+    if not applied.unnamed:
+        return applied
     for step in _every_step(context):
         step.name_rows(context)
+    return AppliedRecords.of(_every_step(context))
 
 
 def continue_steps(context: BulkContext, apply: Journal, seconds: float, *, new: bool) -> None:
