@@ -307,6 +307,13 @@ def test_without_a_mirror_no_sync_is_refused() -> None:
     assert check("--no-sync").exits(3).error()["message"] == "there is no mirror of this service"
 
 
+def suggest(*objects: str) -> None:
+    """Write the checks proposed for these objects, without those of other tests."""
+    run_crmctl("mirror", "sync", *objects).ok()
+    Path("checks").mkdir()
+    Path("checks/all.yaml").write_text(run_crmctl("check", "--suggest").ok().out)
+
+
 def test_suggestions_hold(service: RunningService) -> None:
     _, create = make(
         service,
@@ -320,9 +327,7 @@ def test_suggestions_hold(service: RunningService) -> None:
     )
     for number in range(20):
         create({"code": str(number), "email": f"p{number}@acme.com"})
-    proposed = run_crmctl("check", "--suggest").ok().out
-    Path("checks").mkdir()
-    Path("checks/all.yaml").write_text(proposed)
+    suggest("suggested", "companies")
     results = check("--no-sync").ok().json()
     names = {each["name"] for each in results if each["object"] == "suggested"}
     assert names == {
@@ -334,8 +339,7 @@ def test_suggestions_hold(service: RunningService) -> None:
 def test_suggested_names_differ(service: RunningService) -> None:
     for slug, attribute in (("alike", "by_code"), ("alike_by", "code")):
         make(service, slug, [{"slug": attribute, "type": "text", "isUnique": True}])
-    Path("checks").mkdir()
-    Path("checks/all.yaml").write_text(run_crmctl("check", "--suggest").ok().out)
+    suggest("alike", "alike_by")
     assert sum(each["name"].startswith("alike-by-code-unique") for each in check("--no-sync").ok().json()) == 2
 
 
