@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeAlias, overl
 
 from crmctl.bulk_context import Listener
 from crmctl.client.crm import Crm, connect
-from crmctl.client.directory import SHIFTED, Directory
+from crmctl.client.directory import Directory
 from crmctl.client.issued_keys import find_key
 from crmctl.client.query.clauses import FilterReader
 from crmctl.client.query.record_filter import Admits, ListOrder, QueryContext
@@ -193,7 +193,7 @@ class Records:
         if limit is not None and limit < 1:
             raise UsageError(f"limit must be at least 1, not {limit}")
         listener = self._context.listener
-        pages = as_query(self._context, self._object, filter, ListOrder(sort, order)).pages(limit, 0, lambda: listener.note(SHIFTED))
+        pages = as_query(self._context, self._object, filter, ListOrder(sort, order)).pages(limit, 0, listener.note)
         return (record for page in pages for record in page.items)
 
     def count(self, filter: Filter = ()) -> int:

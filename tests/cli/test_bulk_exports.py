@@ -13,6 +13,7 @@ from typing import Any
 from crmctl.files.sources import open_source
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl
+from tests.support.plainservice import PlainService
 from tests.support.service import RunningService
 
 FILES = ["a.jsonl", "a.csv", "a.tsv", "a.json", "a.parquet", "a.xlsx", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "a.json.gz"]
@@ -117,3 +118,13 @@ def test_a_deletion_whose_result_could_not_be_shown_does_not_begin(people: list[
         run_crmctl("bulk", "import", "people", "people.csv", *wrong).exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
     assert run_crmctl("bulk", "delete", "people", "--ids", "ids.txt", "--yes", "--fields", "deleted").ok().json() == {"deleted": 3}
+
+
+def test_an_export_finds_an_object_that_another_client_made_anew_under_its_slug() -> None:
+    with PlainService() as service:
+        assert run_crmctl("bulk", "export", "deals", env=service.env).ok().out == ""
+        old = service.object_id("deals")
+        for table in (service.objects, service.attributes, service.records):
+            table["new"] = table.pop(old)
+        service.objects["new"]["id"] = "new"
+        assert run_crmctl("bulk", "export", "deals", env=service.env).ok().out == ""

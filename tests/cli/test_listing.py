@@ -34,7 +34,7 @@ CHANGED = "the list changed while its pages were read: something may be missing"
         (["--limit", "150"], [(150, range(100)), (120, range(130, 150))], 120, [CHANGED]),
         (["--limit", "150"], [(150, range(100)), (180, range(70, 120)), (180, range(120, 150))], 150,
          [CHANGED, "showing 150 of 180; use --limit or --all"]),
-        (["--all"], [(12345, range(100)), (12345, range(0))], 100, ["showing 100 of 12,345: the service gives no more of them"]),
+        (["--all"], [(12345, range(100)), (12345, range(0))], 100, ["the list ends after 100 of 12,345: the service gives no more of them"]),
         (["--all"], [(200, range(100)), (300, range(100)), (300, range(100, 200))], 200, [CHANGED]),
         (["--all"], [(200, range(100)), (200, range(100, 200))], 200, []),
         (["--limit", "100"], [(100, range(100))], 100, []),
@@ -47,6 +47,15 @@ def test_notes_state_only_facts(verb: str, options: list[str], pages: list[tuple
     found = run.out.split()
     assert (len(found), len(set(found))) == (shown, shown)
     assert run.err.splitlines() == said
+
+
+def test_a_count_by_group_warns_of_a_list_that_ends_early() -> None:
+    status = {"id": "a1", "slug": "status", "type": "text"}
+    with listing([(300, range(100)), (300, range(100, 130)), (300, range(0))]) as fake:
+        fake.routes[f"GET /objects/{OBJECT}/attributes"] = lambda _: {"attributes": [status]}
+        run = run_crmctl("records", "count", OBJECT, "--by", "status", env=fake.env).ok()
+    assert run.json() == [{"status": None, "count": 130}]
+    assert "the list ends after 130 of 300: the service gives no more of them" in run.err
 
 
 @pytest.mark.parametrize(("count", "is_drawn"), [(200, False), (500, True)])

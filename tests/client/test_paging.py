@@ -46,8 +46,8 @@ def test_everything_once(size: int, counts: bool) -> None:
 @pytest.mark.parametrize("size", [0, 99, 100, 101, 200, 257])
 def test_a_total_that_counts_the_items_of_the_page_ends_no_list(size: int, cap: int) -> None:
     """100 of 100 may be such a total, so one more request shows that the list is over. The same holds for any largest page."""
-    shifts: list[None] = []
-    walked = walk(lambda limit, offset: page_of(size, min(limit, cap), offset), on_shift=lambda: shifts.append(None))
+    shifts: list[str] = []
+    walked = walk(lambda limit, offset: page_of(size, min(limit, cap), offset), on_doubt=shifts.append)
     assert (walked, shifts) == ([f"r{number}" for number in range(size)], [])
     service = Service(100)
     assert (len(walk(service)), len(service.asked)) == (100, 2)
@@ -137,16 +137,16 @@ class Shifting:
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("change", [1, 30, 99, 100, 101, 200])
 def test_records_inserted_in_front_repeat_and_stop_nothing(change: int, counts: bool) -> None:
-    shifts: list[bool] = []
-    found = walk(Shifting({1: change}, counts=counts), on_shift=lambda: shifts.append(True))
+    shifts: list[str] = []
+    found = walk(Shifting({1: change}, counts=counts), on_doubt=shifts.append)
     assert {f"r{number}" for number in range(300)} <= set(found)
     assert change > 100 or found == [f"r{number}" for number in range(300)]
     assert shifts
 
 
 def test_deletions_while_reading_are_reported_if_the_service_sends_totals() -> None:
-    shifts: list[bool] = []
-    assert len(walk(Shifting({1: -30}, counts=True), on_shift=lambda: shifts.append(True))) == 270
+    shifts: list[str] = []
+    assert len(walk(Shifting({1: -30}, counts=True), on_doubt=shifts.append)) == 270
     assert shifts
 
 

@@ -111,7 +111,7 @@ def test_rows_with_copies_have_a_count_and_a_result_file(tmp_path: Path) -> None
     named = [*csv.DictReader(Path(document["files"]["duplicates"]).read_text().splitlines())]
     assert [int(row["_row"]) for row in named] == [4, 5, 6]
     for row in named:
-        ids = [row["_id"], row["_error"].removeprefix("there more than once: ")]
+        ids = [row["_id"], row["_error"].removeprefix("exists more than once, also as ")]
         assert [people.record(record_id)["data"]["n"] for record_id in ids] == [int(row["n"])] * 2
     people.repair(delete=True)
     assert not Path(document["files"]["duplicates"]).exists()
@@ -172,5 +172,5 @@ def test_rows_with_copies_are_reported_next_to_failed_rows(failed: int) -> None:
     counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
     error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}, duplicates=3), ExitCode.PARTIAL), "people.csv").error
     assert error is not None
-    assert ("there more than once: 3 rows" in error.message, error.details["duplicates"]) == (True, 3)
+    assert ("3 rows exist more than once" in error.message, error.details["duplicates"]) == (True, 3)
     assert "crmctl bulk repair j" in error.message + str(error.hint)

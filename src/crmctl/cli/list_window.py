@@ -41,7 +41,7 @@ def show_pages(runtime: Runtime, fetch: Callable[[int, int], Page[Any]], part: W
     from crmctl.client.answers import iterate
 
     seen = SeenPages(part)
-    show_found(runtime, seen, iterate(fetch, limit=part.limit, offset=part.offset, on_shift=seen.shift), view)
+    show_found(runtime, seen, iterate(fetch, limit=part.limit, offset=part.offset, on_doubt=seen.doubts.append), view)
 
 
 def show_found(
@@ -62,15 +62,12 @@ def show_found(
 
 
 class SeenPages:
-    """Facts about the whole list: its length, and whether others changed it meanwhile."""
+    """Facts about the whole list: its length, and sentences on items that may be missing."""
 
     def __init__(self, part: Window) -> None:
         self.part = part
         self.total: int | None = None
-        self.shifted = False
-
-    def shift(self) -> None:
-        self.shifted = True
+        self.doubts: list[str] = []
 
     def watch(self, pages: Iterator[Page[Any]]) -> Iterator[Page[Any]]:
         for page in pages:
@@ -79,15 +76,10 @@ class SeenPages:
 
     def notes(self, shown: int) -> Iterator[str]:
         """Yield notes on items left out or possibly missing."""
-        from crmctl.client.directory import SHIFTED
-
         part = self.part
         more = self.total is not None and part.offset + shown < self.total
-        if self.shifted:
-            yield SHIFTED
+        yield from dict.fromkeys(self.doubts)
         if shown == part.limit and more:
             yield f"showing {shown:,} of {self.total:,}; use --limit or --all"
         elif shown == part.limit and self.total is None:
             yield f"showing {shown:,}, there may be more; use --limit or --all"
-        elif more and not self.shifted:
-            yield f"showing {shown:,} of {self.total:,}: the service gives no more of them"

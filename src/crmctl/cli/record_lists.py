@@ -221,7 +221,7 @@ def list_window(runtime: Runtime, object_name: str, *, limit: int | None, every:
         return
     reader, query = _query(runtime, asked, agreed=agreed)
     display = RecordDisplay(runtime, asked.object, lambda: reader.context)
-    pages = query.pages(part.limit, part.offset, seen.shift)
+    pages = query.pages(part.limit, part.offset, seen.doubts.append)
     first = next(pages)
     if not first.items and not part.offset:
         check_references(reader.context, asked.object, query.wanted)
@@ -238,7 +238,7 @@ def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Pa
         return on_object(runtime, asked.object, lambda target: call(target, sort=sort, order=asked.order, limit=limit, offset=offset))
 
     sort = SORTS[asked.sort] if asked.sort else None
-    return iterate(fetch, limit=seen.part.limit, offset=seen.part.offset, on_shift=seen.shift)
+    return iterate(fetch, limit=seen.part.limit, offset=seen.part.offset, on_doubt=seen.doubts.append)
 
 
 def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:

@@ -504,20 +504,23 @@ REPEATS = 2
 """Pages in a row without news that prove that the service ignores `offset`. A single one also comes when others insert a page in front."""
 
 
+SHIFTED = "the list changed while its pages were read: something may be missing"
+
+
 def iterate(
     fetch: Callable[[int, int], Page[R]],
     *,
     limit: int | None = None,
     offset: int = 0,
-    on_shift: Callable[[], None] = lambda: None,
+    on_doubt: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Page[R]]:
     """Yield pages of `fetch(limit, offset)` from `offset` on, until `limit` items (None: all) or the end of the list.
 
     The first page always comes, even when empty, so that its `total` is known. Items that a page repeats from the one before are left out.
-    `on_shift` is called if repeats or another `total` show that the list changed: items may be missing. Raises ServiceError `no_progress`
-    if the service ignores `offset`.
+    `on_doubt` gets a sentence if items may be missing: repeats or another `total` show that the list changed, or it ends before its `total`.
+    Raises ServiceError `no_progress` if the service ignores `offset`.
     """
-    count, position, repeats, longest = 0, offset, 0, 0
+    count, position, repeats, longest, has_shifted = 0, offset, 0, 0, False
     seen_ids: set[Any] = set()
     seen: set[int] = set()
     total: int | None = None
@@ -537,8 +540,10 @@ def iterate(
                 hint="ask for fewer with --limit",
             )
         seen.add(_digest(page.items))
-        if position > offset and ((None not in (page.total, total) and page.total != total) or len(items) < len(page.items)):
-            on_shift()
+        shifts = position > offset and ((None not in (page.total, total) and page.total != total) or len(items) < len(page.items))
+        if shifts and not has_shifted:
+            on_doubt(SHIFTED)
+        has_shifted = has_shifted or shifts
         seen_ids = {item.wire.get("id") for item in page.items}
         total = None if may_count_page(page, size) else page.total
         items = items if limit is None else items[: limit - count]
@@ -547,6 +552,8 @@ def iterate(
         count += len(items)
         position += len(page.items)
         longest = max(longest, len(page.items))
+        if not page.items and page.total is not None and position < page.total and not has_shifted:
+            on_doubt(f"the list ends after {position:,} of {page.total:,}: the service gives no more of them")
         if not page.items or count == limit or (_is_last(page, size, position, longest) and not (items and may_count_page(page, size))):
             return
 

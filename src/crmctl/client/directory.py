@@ -166,9 +166,6 @@ def _hint(name: str, names: list[str], kind: str) -> str:
 SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
 """Sort fields of the service, by the names people use."""
 
-SHIFTED = "the list changed while its pages were read: something may be missing"
-
-
 class Lister(Protocol):
     """Lists records: the service, the mirror, or a wrapper of either."""
 

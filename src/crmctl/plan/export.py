@@ -164,13 +164,17 @@ class ExportRequest:
 def export(context: BulkContext, request: ExportRequest, write: Callable[[str], object] = lambda _: None) -> ExportSummary:
     """Write the records to the requested file, or pass them to `write` once all are read. Raises UsageError and reading errors."""
     request.check()
-    directory = context.directory
-    attributes = directory.attributes(request.object)
-    layout = Layout(request.chosen_format(), attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
-    subject = Subject(request.object, directory.object_id(request.object), context.origin, schema_digest(layout.attributes))
-    increments = _increments(context, subject, request) if request.since_last else None
-    run = Export(context, subject, layout, request, increments)
-    return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
+    chosen = request.chosen_format()
+
+    def export_object(object_id: str) -> ExportSummary:
+        attributes = context.directory.attributes(request.object)
+        layout = Layout(chosen, attributes, request.excel_safe, request.fields, is_spread=request.shape != "json")
+        subject = Subject(request.object, object_id, context.origin, schema_digest(layout.attributes))
+        increments = _increments(context, subject, request) if request.since_last else None
+        run = Export(context, subject, layout, request, increments)
+        return run.to_stream(write) if request.path is None else run.to_file(request.path, replace=request.replace)
+
+    return context.directory.with_object(request.object, export_object)
 
 
 def example_export(object_name: str, path: Path) -> dict[str, Any]:

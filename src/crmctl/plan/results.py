@@ -171,7 +171,7 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         raise _orphans(document["rejected"], result.refusals) if result.refusals else rejected_rows(document["rejected"])
     counts = {name: document[name] for name in IN_WORDS if document[name]}
     duplicates = result.summary.duplicates
-    twice = f"there more than once: {duplicates:,} row{'' if duplicates == 1 else 's'}" if duplicates else ""
+    twice = duplicates_text(duplicates) if duplicates else ""
     repair = f"crmctl bulk repair {result.summary.job}"
     extra = {"duplicates": duplicates} if twice else {}
     if twice and not counts:
@@ -191,6 +191,10 @@ def _check(result: JobResult, rivals: PartialError | None) -> None:
         why = _said(result.refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""
         raise PartialError(f"not every row was written: {text}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
+
+
+def duplicates_text(count: int) -> str:
+    return "1 row exists more than once" if count == 1 else f"{count:,} rows exist more than once"
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
@@ -409,7 +413,7 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
             for sink in sinks[FILE_OF[entry.state]]:
                 sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error, *kept))
             if further := duplicates.get(ordinal):
-                sinks["duplicates"][0].write(rows, (entry.state, entry.record_id, f"there more than once: {', '.join(further)}", *kept))
+                sinks["duplicates"][0].write(rows, (entry.state, entry.record_id, f"exists more than once, also as {', '.join(further)}", *kept))
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}

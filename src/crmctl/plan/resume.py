@@ -23,7 +23,7 @@ from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, Upd
 from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
-from crmctl.plan.results import ImportResult, lacks_files, result_of, write_results
+from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, result_of, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
@@ -281,8 +281,7 @@ class RepairResult:
     def raise_for_error(self) -> None:
         """Raise PartialError for rows that exist more than once or could not be read back."""
         if self.left:
-            message = f"there more than once: {self.left:,} row{'' if self.left == 1 else 's'}"
-            raise PartialError(message, hint=self.way, details=self.found.to_document())
+            raise PartialError(duplicates_text(self.left), hint=self.way, details=self.found.to_document())
         if unread := self.found.unreadable:
             message = f"{unread:,} row{'' if unread == 1 else 's'} in doubt could not be read back"
             raise PartialError(message, hint=f"crmctl bulk repair {self.job} looks again", code="unreadable_list")

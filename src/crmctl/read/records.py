@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
 
@@ -20,7 +19,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Record
 from crmctl.read.read_back import Reader
-from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted
+from crmctl.read.stable_pages import CUT, AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted
 
 
 @dataclass
@@ -115,13 +114,10 @@ def scan(lister: Lister, listing: Listing, seen: SeenIds, statistics: PassStatis
 
 
 def _capped(failure: CrmctlError | None) -> ServiceError:
-    if not isinstance(failure, RejectedError):
-        return failure if isinstance(failure, NoProgress) else NoProgress()
-    return ServiceError(
-        f"the service does not list all of its records, from neither end: {failure.message}",
-        code="offset_capped",
-        hint="--filter reads a part that it does list",
-    )
+    if isinstance(failure, NoProgress):
+        return failure
+    reason = "" if failure is None else f", from neither end: {failure.message}"
+    return NoProgress(CUT._replace(problem=f"{CUT.problem}{reason}"))
 
 
 PAGE_STEP = PAGE_LIMIT - 1
@@ -314,10 +310,10 @@ PERSON = "person"
 def all_activities(lister: ReadService) -> Iterator[list[Activity]]:
     """Yield every activity, in pages. If the list changed meanwhile, read it again, so activities may repeat."""
     for _ in range(PASSES):
-        shifts: list[bool] = []
-        pages = iterate(lambda limit, offset: lister.list_activities(limit=limit, offset=offset), on_shift=partial(shifts.append, True))
+        doubts: list[str] = []
+        pages = iterate(lambda limit, offset: lister.list_activities(limit=limit, offset=offset), on_doubt=doubts.append)
         yield from (page.items for page in pages)
-        if not shifts:
+        if not doubts:
             return
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
@@ -21,18 +21,30 @@ from crmctl.values.moments import micros_of, micros_of_date
 from crmctl.values.operators import Operator
 
 
-class NoProgress(ServiceError):
-    """Pages bring nothing new although the list continues. `is_deaf`: the service ignores the offset."""
+class Stall(NamedTuple):
+    """Why pages bring nothing new although the list continues."""
 
-    def __init__(self, *, is_deaf: bool = False) -> None:
-        super().__init__(
-            "the service sends the same records again and again: it does not heed `offset`"
-            if is_deaf
-            else "the records cannot be read completely: the list changes while it is read",
-            code="no_progress",
-            hint=None if is_deaf else "others may be writing; try again when they are done",
-            retryable=not is_deaf,
-        )
+    problem: str
+    code: str
+    hint: str | None = None
+    retryable: bool = False
+
+
+DEAF = Stall("the service sends the same records again and again: it does not heed `offset`", "no_progress")
+CUT = Stall("the service does not list all of its records", "offset_capped", "--filter reads a part that it does list")
+_MOVING = Stall(
+    "the records cannot be read completely: the list changes while it is read",
+    "no_progress",
+    "others may be writing; try again when they are done",
+    retryable=True,
+)
+
+
+class NoProgress(ServiceError):
+    """The list cannot be read to its end."""
+
+    def __init__(self, stall: Stall) -> None:
+        super().__init__(stall.problem, code=stall.code, hint=stall.hint, retryable=stall.retryable)
 
 
 class Unsorted(Exception):
@@ -90,6 +102,11 @@ class Slice:
     @property
     def end(self) -> int:
         return self.offset + len(self.rows)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the list has no record here although it should go on."""
+        return not self.rows and not self.is_last
 
 
 class SliceReader:
@@ -184,11 +201,11 @@ class GroupWalk:
                 self.end, self._open = page.offset + inside.stop, self._pages
                 return False
             following = self._following(page.end)
-            if not following.rows and not following.is_last:
-                raise NoProgress
+            if following.ends_early:
+                raise NoProgress(CUT)
             if following.rows == page.rows:
-                if is_deaf := self._is_deaf(following):
-                    raise NoProgress(is_deaf=is_deaf)
+                if self._is_deaf(following):
+                    raise NoProgress(DEAF)
                 self._open = None  # other clients have moved the list by a page: this walk proves nothing
                 return False
             page = following
@@ -293,7 +310,7 @@ class AnchoredPass:
             if page.rows and not page.offset:
                 head = page.rows[0].id
             elif page.is_last and page.rows and page.rows[0].id == head and self._is_deaf(page):
-                raise NoProgress(is_deaf=True)  # only the total ends such a list
+                raise NoProgress(DEAF)  # only the total ends such a list
             if not self._learn(page):
                 continue
             progress = self._advance(page)
@@ -314,7 +331,7 @@ class AnchoredPass:
                     yield from self._walk(page.keys[start])
                     stalled = 0
             elif stalled > STALLS + 2 * self._back // PAGE_LIMIT and self._is_deaf(page):
-                raise NoProgress(is_deaf=True)
+                raise NoProgress(DEAF)
 
     def read_back_to(self, until: int) -> None:
         """Set the time at which reading may end, from the next page on."""
@@ -392,11 +409,14 @@ class AnchoredPass:
         at.key, at.offset = key, at.offset + max(0, turned.position.offset - start - PAGE_LIMIT)
 
     def _is_deaf(self, page: Slice) -> bool:
-        """Whether the service ignores offsets. Raises NoProgress if the list moved too often."""
-        is_deaf = self._reader.is_deaf(page, self.position.base)
+        """Whether the service ignores offsets. Raises NoProgress if the list ends before its total or moved too often."""
+        base = self.position.base
+        if not page.is_last and self._reader.fetch(page.end, base).ends_early:
+            raise NoProgress(CUT)
+        is_deaf = self._reader.is_deaf(page, base)
         self._moves += not is_deaf
         if self._moves > MOST_MOVES:
-            raise NoProgress
+            raise NoProgress(_MOVING)
         return is_deaf
 
     def _rebase(self, page: Slice) -> None:
@@ -431,7 +451,7 @@ def _before(reader: SliceReader, key: int, total: int | None) -> int:
         else:
             high = middle
     if nearest is not None and reader.is_deaf(nearest):
-        raise NoProgress(is_deaf=True)
+        raise NoProgress(DEAF)
     return low
 
 

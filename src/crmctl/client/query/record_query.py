@@ -143,13 +143,15 @@ def _loose(text: str) -> str:
 
 Fetch = Callable[[int, int], Page[Record]]
 """Fetch a page of a list by limit and offset."""
+OnDoubt = Callable[[str], object]
+"""Take a sentence on items that may be missing."""
 
 
 class ListReader:
     """A list read page by page: at most `stop` records; None for all."""
 
-    def __init__(self, fetch: Fetch, *, stop: int | None, on_shift: Callable[[], None]) -> None:
-        self._pages = iterate(fetch, limit=stop, on_shift=on_shift)
+    def __init__(self, fetch: Fetch, *, stop: int | None, on_doubt: OnDoubt) -> None:
+        self._pages = iterate(fetch, limit=stop, on_doubt=on_doubt)
         self._stop = stop
         first = next(self._pages)
         self.first: list[Record] = first.items
@@ -254,13 +256,13 @@ class RecordQuery:
     def fetch(self, limit: int, offset: int) -> Page[Record]:
         return self._page(self.wanted.conditions, self.order, limit, offset)
 
-    def pages(self, limit: int | None, offset: int = 0, on_shift: Callable[[], None] = lambda: None) -> Iterator[Page[Record]]:
+    def pages(self, limit: int | None, offset: int = 0, on_doubt: OnDoubt | None = None) -> Iterator[Page[Record]]:
         """Yield pages of at most `limit` records from `offset` on. The first page comes even when it is empty."""
         if self.wanted.is_plain and self.order.key is None:
-            yield from iterate(self.fetch, limit=limit, offset=offset, on_shift=on_shift)
+            yield from iterate(self.fetch, limit=limit, offset=offset, on_doubt=on_doubt or self.context.warn)
             return
         stop = None if limit is None else offset + limit
-        window = islice(self.records(stop, on_shift), offset, stop)
+        window = islice(self.records(stop, on_doubt), offset, stop)
         count, part = 0, list(islice(window, PAGE_LIMIT))
         while True:
             count += len(part)
@@ -269,15 +271,15 @@ class RecordQuery:
             if not part:
                 return
 
-    def records(self, stop: int | None = None, on_shift: Callable[[], None] = lambda: None) -> Iterator[Record]:
+    def records(self, stop: int | None = None, on_doubt: OnDoubt | None = None) -> Iterator[Record]:
         """Yield the records in order, at most `stop` in the service's order. The user approves the cost before the second page."""
         if self.wanted.is_impossible:
             self.total = 0
             return
         self._choose_lists()
-        readers = self._readers(stop if self._is_in_order else None, on_shift)
+        readers = self._readers(stop if self._is_in_order else None, on_doubt or self.context.warn)
         if self._agree(readers, stop):
-            readers = self._readers(stop if self._is_in_order else None, on_shift)
+            readers = self._readers(stop if self._is_in_order else None, on_doubt or self.context.warn)
         records: Iterator[Record] = merged(readers, self._list_order)
         if self.wanted.bounds:
             records = self._within(records)
@@ -294,7 +296,7 @@ class RecordQuery:
         if self.wanted.is_impossible:
             return self.wanted.conditions, lambda _: False
         self.wanted = self.wanted.without_choices()
-        self._readers(None, lambda: None)
+        self._readers(None, self.context.warn)
         single = [prefilter.conditions[0] for prefilter in self.wanted.prefilters if self._trust.parts and len(prefilter.conditions) == 1]
         times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
         bounds = self.wanted.bounds
@@ -424,14 +426,14 @@ class RecordQuery:
         groups += [prefilter.conditions for prefilter in record_filter.prefilters if trust.parts]
         return [base + combination for combination in product(*groups)]
 
-    def _readers(self, stop: int | None, on_shift: Callable[[], None]) -> list[ListReader]:
+    def _readers(self, stop: int | None, on_doubt: OnDoubt) -> list[ListReader]:
         """Open the lists with their first pages. Conditions that the service refuses or ignores are evaluated locally."""
         trust, record_filter = self._trust, self.wanted
         refused: RejectedError | None = None
         while True:
             try:
                 end = None if record_filter.bounds and not trust.times else stop
-                readers = [self._open(conditions, end, on_shift) for conditions in self._combinations(trust)]
+                readers = [self._open(conditions, end, on_doubt) for conditions in self._combinations(trust)]
             except RejectedError as error:
                 refused = refused or error
                 if trust.times and record_filter.bounds:
@@ -458,9 +460,9 @@ class RecordQuery:
     def _first_page(self, conditions: Sequence[Condition]) -> Page[Record]:
         return self._page(conditions, ListOrder(), PAGE_LIMIT, 0)
 
-    def _open(self, conditions: tuple[Condition, ...], stop: int | None, on_shift: Callable[[], None]) -> ListReader:
+    def _open(self, conditions: tuple[Condition, ...], stop: int | None, on_doubt: OnDoubt) -> ListReader:
         order = self._list_order
-        return ListReader(lambda limit, offset: self._page(conditions, order, limit, offset), stop=stop, on_shift=on_shift)
+        return ListReader(lambda limit, offset: self._page(conditions, order, limit, offset), stop=stop, on_doubt=on_doubt)
 
     def _heeds_times(self, readers: Sequence[ListReader]) -> bool:
         """Whether the answers show that the service filters by time. Without answers, check that it left no record out."""
