@@ -214,6 +214,32 @@ def test_references_to_missing_records_fail_and_newer_ones_wait(service: Running
     assert check().exits(11).json()[0]["ids"] == [dangling]
 
 
+def test_conditions_on_referenced_records_read_the_mirror_only(service: RunningService) -> None:
+    companies = service.object_id("companies")
+    company = {"slug": "company", "type": "reference", "config": {"allowed_object_id": companies}}
+    _, create = make(service, "staff", [company])
+    body = {"data": {"name": "Initech", "domain": "initech.com"}}
+    initech = service.client.post(f"/api/v1/objects/{companies}/records", json=body).json()["id"]
+    theirs = create({"company": initech})
+    create({})
+    run_crmctl("mirror", "sync", "staff").ok()
+    write("- {name: a, object: staff, filter: company.domain=initech.com}\n- {name: b, object: staff, filter: company=Initech}\n")
+    assert check("--no-sync").exits(3).error()["hint"] == f"crmctl mirror sync {companies} adds it"
+    run_crmctl("mirror", "sync", "companies").ok()
+    before = len(service.log)
+    assert [each["ids"] for each in check("--no-sync").exits(11).json()] == [[theirs], [theirs]]
+    assert len(service.log) == before
+
+
+def test_a_pattern_obeys_the_time_limit(service: RunningService) -> None:
+    _, create = make(service, "endless", [{"slug": "code", "type": "text"}])
+    create({"code": "a" * 60})
+    run_crmctl("mirror", "sync", "endless").ok()
+    write("- {name: a, object: endless, matches: {attribute: code, pattern: (a+)+b}}\n")
+    stopped = check("--no-sync", "--timeout", "0.5").exits(8)
+    assert stopped.error()["message"] == "checks/all.yaml, line 2: the pattern took longer than 0.5 s"
+
+
 @pytest.mark.parametrize("damage", ["[]", "{", '{"a": 1}', '{"a": ["x"]}'])
 def test_a_damaged_trend_begins_anew(damage: str) -> None:
     write("- {name: a, sql: SELECT 1 WHERE 0}\n")

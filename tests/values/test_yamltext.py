@@ -11,6 +11,7 @@ from crmctl.values import yaml_text
     ("text", "words"),
     [
         ("a: 1\na: 2", "'a' is there twice"),
+        ("a: {<<: 1}", "expected a mapping"),
         ("1: a", "the file has the key 1"),
         ("a: [!!set {b}]", r"a\[0\] has a value of a kind"),
         ("a: .inf", "a has a value of a kind"),
@@ -28,6 +29,13 @@ def test_unreadable_yaml_is_explained_in_words(text: str, words: str) -> None:
 
 def test_the_rest_is_plain_values() -> None:
     assert yaml_text.loads("a: [1, x]\nb: {c: null}\nd: 2026-02-30") == {"a": [1, "x"], "b": {"c": None}, "d": "2026-02-30"}
+
+
+def test_merge_keys_give_the_values_and_lines_of_the_merged_mapping() -> None:
+    text = "- &base\n  a: 1\n  b: 2\n- b: 3\n  <<: [*base, {a: 9, c: 4}]\n"
+    value, lines = yaml_text.loads_with_lines(text)
+    assert value == [{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}]
+    assert [lines[1, key] for key in "abc"] == [2, 4, 5]
 
 
 @pytest.mark.parametrize("text", ["08001", "0o7", "1e3", "1.5E-3", ".5", "5.", "+08", "0049"])

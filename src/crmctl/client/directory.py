@@ -166,6 +166,14 @@ def _hint(name: str, names: list[str], kind: str) -> str:
 SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
 """Sort fields of the service, by the names people use."""
 
+class SchemaLookup(Protocol):
+    """Looks up objects by slug or id: a Directory, or the mirror."""
+
+    def attributes(self, of: str) -> list[Attribute]: ...
+
+    def with_object(self, of: str, use: Callable[[str], T]) -> T: ...
+
+
 class Lister(Protocol):
     """Lists records: the service, the mirror, or a wrapper of either."""
 
@@ -186,7 +194,7 @@ class ReadService(Getter, Protocol):
     ) -> Page[Activity]: ...
 
 
-def known_attributes(directory: Directory, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:
+def known_attributes(directory: SchemaLookup, object_name: str, tell: Callable[[str], None]) -> list[Attribute] | None:
     """Return the object's attributes; None, after telling `tell`, if the key may not read them."""
     try:
         return list(directory.attributes(object_name))

@@ -93,7 +93,8 @@ class LocalCopy(ExitStack):
     def hold_still(self) -> None:
         """Read as of this moment from now on, whatever a sync does."""
         with storage_errors(self.path):
-            self._db.execute("BEGIN")
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
 
     def numbers(self, object_id: str, sort: str, *, is_descending: bool, admits: Admits | None = None) -> array[int]:
         """Return the row numbers of the records that pass `admits` (None: all), sorted by creation or change."""

@@ -5,20 +5,23 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+import signal
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.query.clauses import FilterReader, parts_of, plain_part
 from crmctl.client.query.record_filter import QueryContext
 from crmctl.config.settings import write_private
-from crmctl.errors import CrmctlError, NotFoundError, UsageError, reason
+from crmctl.errors import CrmctlError, NotFoundError, PendingError, UsageError, reason
 from crmctl.files.whole_files import whole_file
-from crmctl.mirror.local_copy import LocalCopy, condition_test
+from crmctl.mirror.local_copy import LocalCopy, MirroredLists, condition_test
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
@@ -33,6 +36,7 @@ from crmctl.values.conditions import elements_of, keys_of, text_of
 from crmctl.values.folded_text import fold
 from crmctl.values.moments import micros_of, seconds_of
 
+T = TypeVar("T")
 _SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -139,7 +143,7 @@ def _canonical(value: Any) -> Any:
 
 
 class CheckedData:
-    """The data of one check: the mirror, and in it the object with its attributes. `seconds` limits a query in SQL."""
+    """The data of one check: the mirror, and in it the object with its attributes. `seconds` limits SQL and patterns."""
 
     def __init__(self, copy: LocalCopy, context: BulkContext, name: str | None, seconds: float | None = None) -> None:
         """Raises NotFoundError if the mirror does not have the object."""
@@ -173,6 +177,22 @@ class CheckedData:
             yield from page
 
 
+class MirroredSchema:
+    """Objects and attributes of the mirror, for filters. Methods raise NotFoundError for an object that is not in it."""
+
+    def __init__(self, data: CheckedData) -> None:
+        self._data = data
+
+    def attributes(self, of: str) -> list[Attribute]:
+        return [*self._object(of).attributes.values()]
+
+    def with_object(self, of: str, use: Callable[[str], T]) -> T:
+        return use(self._object(of).object_id)
+
+    def _object(self, name: str) -> CheckedData:
+        return CheckedData(self._data.copy, self._data.context, name)
+
+
 Found = Iterator[FailingRow]
 
 
@@ -202,7 +222,38 @@ def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[s
 
 
 def _matches(data: CheckedData, rule: Json) -> Found:
-    return _outside(data.column(rule["attribute"]), data.records(), re.compile(rule["pattern"]).fullmatch)
+    with _limited(re.compile(rule["pattern"]).fullmatch, data.seconds) as matches:
+        yield from _outside(data.column(rule["attribute"]), data.records(), matches)
+
+
+@contextmanager
+def _limited(match: Callable[[str], object], seconds: float | None) -> Iterator[Callable[[str], object]]:
+    """Give a pattern `seconds` for all of its texts. It raises PendingError afterwards.
+
+    Only a signal to the main thread ends a pattern early, so there is no limit on Windows and in other threads.
+    """
+    if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield match
+        return
+
+    def stop(*_: object) -> None:
+        raise PendingError(f"the pattern took longer than {seconds:g} s", hint="--timeout SECONDS allows more", code="query_timeout")
+
+    left = seconds
+
+    def limited(text: str) -> object:
+        nonlocal left
+        signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6))
+        try:
+            return match(text)
+        finally:
+            left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        yield limited
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def _in(data: CheckedData, rule: Json) -> Found:
@@ -235,10 +286,9 @@ def _fresh(data: CheckedData, rule: str) -> Found:
 
 
 def _filter(data: CheckedData, rule: str | list[str]) -> Found:
-    context, conditions = data.context, [rule] if isinstance(rule, str) else rule
-    note = context.listener.note
-    reader = FilterReader(QueryContext(context.crm, context.directory, context.clock.now(), warn=note, tell=note, strict=True), data.slug)
-    reader.attributes = data.attributes
+    conditions, note = [rule] if isinstance(rule, str) else rule, data.context.listener.note
+    context = QueryContext(MirroredLists(data.copy), MirroredSchema(data), data.context.clock.now(), warn=note, tell=note, strict=True)
+    reader = FilterReader(context, data.slug)
     record_filter = reader.read(conditions).without_choices()
     tests = [condition_test(data.attributes, condition) for condition in record_filter.conditions]
     tests += [bound.admits for bound in record_filter.bounds] + [local.admits for local in record_filter.local_conditions]

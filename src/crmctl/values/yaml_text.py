@@ -40,6 +40,10 @@ def loads_with_lines(text: str) -> tuple[Any, dict[Path, int]]:
 
 
 def _lines(node: Any, path: Path = ()) -> Iterator[tuple[Path, int]]:
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        yaml.constructor.SafeConstructor().flatten_mapping(node)  # merge keys
     for position, item in enumerate(node.value if isinstance(getattr(node, "value", None), list) else ()):
         key, value = item if isinstance(item, tuple) else (item, item)
         inner = (*path, key.value if isinstance(item, tuple) else position)
@@ -61,13 +65,17 @@ def _check_plain(value: Any, path: str) -> None:
         raise ValueError(f"{path} has a value of a kind that is not known here; put it in quotes")
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key `<<`."""
+
+
 def _plain_loader() -> Any:
     """Return a loader that refuses repeated keys, of which PyYAML keeps the last, and reads dates as text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
             repeated = next((key for key in keys if keys.count(key) > 1), None)
             if repeated is not None:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {repeated!r} is there twice", node.start_mark)

@@ -41,7 +41,8 @@ def check_data(
 
     A check names an object and one of not_empty, unique, matches, in, references, fresh, filter (records that must not exist), or is sql
     that must return no row. It may have severity (error, warn), owner, message and max (failures allowed). crmctl syncs the mirror first,
-    keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. Exit 11 if an error-level check fails.
+    keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. --timeout limits each query and each pattern.
+    Exit 11 if an error-level check fails.
     """
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.output.views import CHECKS

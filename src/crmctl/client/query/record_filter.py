@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from crmctl.client.answers import ListQuery, Page
-from crmctl.client.crm import Crm
-from crmctl.client.directory import Directory, Getter
+from crmctl.client.directory import Getter, SchemaLookup
 from crmctl.errors import UsageError
 from crmctl.models.resources import Record
 from crmctl.values.filters import Condition
@@ -167,8 +166,8 @@ class QueryContext:
     `warn` receives likely mistakes, `tell` details.
     """
 
-    crm: Crm
-    directory: Directory
+    crm: RecordLists
+    directory: SchemaLookup
     now: float
     approve: Callable[[ReadingCost], None] = _nothing
     at_hand: Callable[[ReadingCost], RecordLists | None] = _nothing
