@@ -145,5 +145,23 @@ class TestScopes:
             monkeypatch.setenv("CRMCTL_API_KEY", "crs_any")
             assert run_crmctl("auth", "can-i", "files:write").exits(7).error()["code"] == "cannot_tell"
 
+    @pytest.mark.parametrize("status", [200, 403, 404, 405])
+    @pytest.mark.parametrize("scope", ["objects:read", "records:write"])
+    def test_a_web_page_leaves_a_scope_unknown(self, status: int, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ScriptedServer(Reply(status, text="<html>Welcome</html>", content_type="text/html")) as server:
+            monkeypatch.setenv("CRMCTL_BASE_URL", server.origin)
+            monkeypatch.setenv("CRMCTL_API_KEY", "k")
+            error = run_crmctl("auth", "can-i", scope).exits(7).error()
+        assert (error["code"], "<html>Welcome" in error["message"]) == ("cannot_tell", True)
+        assert error["hint"] == "this looks like a web page, perhaps a proxy's or a login page: check the base URL"
+
+    def test_a_plain_404_leaves_a_scope_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with ScriptedServer(Reply(404, text="404 page not found", content_type="text/plain")) as server:
+            monkeypatch.setenv("CRMCTL_BASE_URL", server.origin)
+            monkeypatch.setenv("CRMCTL_API_KEY", "crs_any")
+            error = run_crmctl("auth", "can-i", "records:write").exits(7).error()
+        assert error["message"] == "cannot tell whether the key has records:write: 404 page not found"
+        assert error["hint"].endswith("check the base URL")
+
     def test_a_key_that_is_no_key_has_no_scopes(self, narrow: RunningService) -> None:
         assert run_crmctl("auth", "can-i", "records:read", env={"CRMCTL_API_KEY": "crs_wrong"}).exits(4).error()["status"] == 401

@@ -254,6 +254,27 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.
         assert fake.stored == {}
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs the files of Linux that hide their size")
+@pytest.mark.parametrize(("path", "said"), [("/proc/self/mem", "input/output error"), ("/proc/self/status", "not a regular file")])
+def test_a_file_that_hides_its_size_is_refused(path: str, said: str) -> None:
+    with Storage() as fake:
+        error = run_crmctl("files", "upload", path, "--bucket", "b", env=fake.env).exits(2).error()
+        assert (error["message"], fake.asked) == (f"nothing was uploaded: {path}: {said}", [])
+
+
+def test_an_upload_obeys_the_time_limit() -> None:
+    over = threading.Event()
+
+    def put(asked: FakeRequest, number: int) -> Answer:
+        over.wait(PATIENCE)
+        return Answer(200)
+
+    with Storage(put) as fake:
+        refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", "--timeout", "0.2", env=fake.env).exits(6)
+        over.set()
+    assert "did not answer within 0.2 s" in refused.error()["message"]
+
+
 def test_several_go_at_once_and_one_at_a_time_when_asked() -> None:
     both = threading.Barrier(2, timeout=PATIENCE)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.client.rate_limit.limiter import Budget
-from crmctl.client.session import Session
+from crmctl.client.session import Redactor, Session
 from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
 from crmctl.errors import (
@@ -358,6 +358,12 @@ def test_the_key_appears_in_no_message(scene: Play) -> None:
     assert "redacted" in said
     assert "secret" not in said
     assert any(line.startswith("> POST /api/v1/objects") for line in here.log)
+
+
+def test_a_short_key_is_hidden_as_a_word_only() -> None:
+    assert Redactor("k").without_key("the key k looks bad; k=k") == "the key [redacted] looks bad; [redacted]=[redacted]"
+    assert Redactor("crs_long").without_key("xcrs_longx") == "x[redacted]x"
+    assert Redactor(None).without_key("a") == "a"
 
 
 def test_signed_links_are_not_logged(scene: Play) -> None:

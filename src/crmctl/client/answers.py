@@ -27,6 +27,7 @@ INVALID = (400, 409, 422)
 """Statuses of answers that refuse content."""
 
 WEB_PAGE = "this looks like a web page, perhaps a proxy's or a login page: check the base URL"
+NO_JSON = "the answer is no JSON, so it may not come from the service: check the base URL"
 FIELD = ("field", "attributeSlug", "attribute", "slug", "path", "property", "loc", "name", "key", "pointer", "param")
 REASONS = (
     "message",
@@ -131,7 +132,8 @@ def refusal(
         needed = f"the key needs the scope {scope}: create one with it under Organization Settings, Developers" if scope else web_page
         return ForbiddenError(text, hint=needed, required_scope=scope, **facts)
     if status == 404:
-        return NotFoundError(message or f"the service has nothing under this address{shown}", hint=web_page, **facts)
+        no_json = None if _is_json(answer) else NO_JSON
+        return NotFoundError(message or f"the service has nothing under this address{shown}", hint=web_page or no_json, **facts)
     if status == 429:
         wait = f"; it asks to come back {until}" if until else ""
         hint = "--max-wait SECONDS waits longer"
@@ -140,11 +142,22 @@ def refusal(
         return _redirected(answer, not_followed)
     if 400 <= status < 500:
         return RejectedError(
-            message or f"the service refused the request (status {status}){_shown(answer)}", retryable=status == 408, **facts
+            message or f"the service refused the request (status {status}){_shown(answer)}",
+            hint=web_page,
+            retryable=status == 408,
+            **facts,
         )
     message = message or f"the service failed with status {status}{_shown(answer)}"
     retryable = status in (502, 503, 504)
     return ServiceError(message, retryable=retryable, retry_after=retry_after, outcome_unknown=answer.wrote, **facts)
+
+
+def _is_json(answer: Answer) -> bool:
+    try:
+        jsontext.loads(answer.content)
+    except ValueError:
+        return False
+    return True
 
 
 def _redirected(answer: Answer, not_followed: str) -> ServiceError:

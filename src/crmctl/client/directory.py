@@ -166,6 +166,7 @@ def _hint(name: str, names: list[str], kind: str) -> str:
 SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}
 """Sort fields of the service, by the names people use."""
 
+
 class SchemaLookup(Protocol):
     """Looks up objects by slug or id: a Directory, or the mirror."""
 

@@ -86,6 +86,8 @@ class AttemptObserver:
 
 
 HIDDEN = "[redacted]"
+SHORTEST_KEY = 8
+"""Characters of a key that is hidden also inside of words."""
 
 _LINK_FIELD = r'("(?:signedUrl|portalUrl)"\s*:\s*"[a-z]+://[^/"?]*)[^"]*"'
 _LINK_QUERY = r"""([a-z]+://[^\s"'<>?]+)\?[^\s"'<>]*"""
@@ -95,7 +97,10 @@ class Redactor:
     """Hides the key of one session in texts."""
 
     def __init__(self, key: str | None) -> None:
-        self._spellings = sorted({key, quote(key, safe=""), jsontext.dumps(key)[1:-1]}, key=len, reverse=True) if key else []
+        spellings = sorted({key, quote(key, safe=""), jsontext.dumps(key)[1:-1]}, key=len, reverse=True) if key else []
+        pattern = "|".join(map(re.escape, spellings)) or "(?!)"
+        # A short key may be a part of words.
+        self._key = re.compile(pattern if len(key or "") >= SHORTEST_KEY else rf"(?<!\w)(?:{pattern})(?!\w)")
 
     def text(self, text: str) -> str:
         """Return `text` without the key and the queries of links."""
@@ -104,9 +109,7 @@ class Redactor:
         return re.sub(_LINK_QUERY, rf"\1?{HIDDEN}", text)
 
     def without_key(self, text: str) -> str:
-        for spelling in self._spellings:
-            text = text.replace(spelling, HIDDEN)
-        return text
+        return self._key.sub(HIDDEN, text)
 
     def error(self, error: CrmctlError) -> CrmctlError:
         """Remove the key from an error in which the service repeats it."""

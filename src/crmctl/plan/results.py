@@ -413,7 +413,9 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
             for sink in sinks[FILE_OF[entry.state]]:
                 sink.write(rows, (words.get(entry.state, entry.state), entry.record_id, entry.error, *kept))
             if further := duplicates.get(ordinal):
-                sinks["duplicates"][0].write(rows, (entry.state, entry.record_id, f"exists more than once, also as {', '.join(further)}", *kept))
+                sinks["duplicates"][0].write(
+                    rows, (entry.state, entry.record_id, f"exists more than once, also as {', '.join(further)}", *kept)
+                )
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
     return {name: path if rows_of[name] else None for name, path in paths.items()}

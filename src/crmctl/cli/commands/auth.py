@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,15 +89,16 @@ def status(
         "key": credential.masked,
     }
     if scopes:
-        granted = {}
+        granted: dict[str, bool] = {}
         with runtime.progress as progress:
             progress.start("asking what the key may do", len(PROBES), 1)
             for scope in PROBES:
-                granted[scope] = may(runtime.crm.session, scope)
+                with suppress(ServiceError):
+                    granted[scope] = may(runtime.crm.session, scope)
                 progress.advance()
         result["scopes"] = [scope for scope, allowed in granted.items() if allowed]
         result["missingScopes"] = [scope for scope, allowed in granted.items() if allowed is False]
-        result["unknownScopes"] = [scope for scope, allowed in granted.items() if allowed is None]
+        result["unknownScopes"] = [scope for scope in PROBES if scope not in granted]
     runtime.emitter.emit_item(result)
 
 
@@ -136,10 +138,6 @@ def can_i(runtime: Runtime, scope: Annotated[str, argument("SCOPE", "Name of a s
     """
     scope = check_scope_name(scope)
     allowed = may(runtime.crm.session, scope)
-    if allowed is None:
-        raise ServiceError(
-            f"cannot tell whether the key has {scope}: this service does not offer what the scope is for", code="cannot_tell"
-        )
     answer = "yes" if allowed else "no"
     if runtime.settings.output.value in (None, "table"):
         runtime.streams.write_out(f"{answer}\n")  # also in a pipe: the word is what scripts compare
@@ -323,24 +321,27 @@ def check_scope_name(scope: str) -> str:
     raise UsageError(f"there is no scope {scope!r}", hint=hint, code="unknown_scope")
 
 
-def may(session: Session, scope: str) -> bool | None:
-    """Whether the key has the scope; None if the service's answer does not tell.
+def may(session: Session, scope: str) -> bool:
+    """Whether the key has the scope.
 
-    Raises DeniedError for an invalid key, RateLimitedError, NetworkError.
+    Raises DeniedError for an invalid key, ServiceError if the answer does not tell, RateLimitedError, NetworkError.
     """
     from crmctl.client.answers import WEB_PAGE
 
     probe = PROBES[scope]
     try:
-        session.request(probe.method, probe.path, body=probe.body)
-    except ForbiddenError:
-        return False
-    except (NotFoundError, RejectedError) as error:
-        if probe.is_list or error.status in (405, 408) or error.hint == WEB_PAGE:
-            return None
-    except ServiceError:
-        return None
-    return True
+        answer = session.request(probe.method, probe.path, body=probe.body)
+        if not answer.is_empty:
+            answer.json()
+        return True
+    except (ForbiddenError, NotFoundError, RejectedError, ServiceError) as error:
+        if isinstance(error, ForbiddenError) and error.hint != WEB_PAGE:
+            return False
+        if isinstance(error, NotFoundError | RejectedError) and not (probe.is_list or error.status in (405, 408) or error.hint):
+            return True  # the service looked for what does not exist
+        text = f"cannot tell whether the key has {scope}: {error.message}"
+        hint = error.hint or "this service may not offer what the scope is for"
+        raise ServiceError(text, hint=hint, code="cannot_tell", status=error.status) from error
 
 
 def prove_key(session: Session) -> None:

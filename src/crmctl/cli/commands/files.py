@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 app = CommandApp("Upload, list and download files.")
 
 CONCURRENCY = 4
+LONGEST_UPLOAD = 60.0
+"""Seconds to wait for the storage, unless --timeout is given or another setting allows more."""
 LONGEST_DOWNLOAD = 600.0
-"""Seconds that a download may take, unless --timeout allows more."""
+"""Seconds that a download may take, under the same terms."""
 MEDIA_TYPE = re.compile(r"[\w.+\-]+/[\w.+\-]+(\s*;\s*[\w.\-]+=[\w.\-\"]+)*", re.ASCII)
 
 
@@ -106,7 +108,7 @@ def download_file(
             stream.write(piece)
             progress.advance(len(piece))
 
-        headers = download(runtime.crm.session, address, take, max(runtime.settings.timeout.value, LONGEST_DOWNLOAD))
+        headers = download(runtime.crm.session, address, take, _longest(runtime, LONGEST_DOWNLOAD))
         size = stream.tell()
     kind = headers.get("content-type")
     runtime.emitter.emit_item({"file": str(path), "publicUrl": address, "bytes": size, "contentType": kind}, UPLOADS)
@@ -129,10 +131,16 @@ def _preview(runtime: Runtime, planned: Sequence[LocalFile], bucket: str) -> Non
     runtime.messages.note("dry run: nothing was sent")
 
 
+def _longest(runtime: Runtime, usual: float) -> float:
+    """Return --timeout, else the larger of the usual time and the setting, in seconds."""
+    timeout = runtime.settings.timeout.value
+    return timeout if runtime.flags.get("timeout") else max(timeout, usual)
+
+
 def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurrency: int) -> list[UploadOutcome]:
     from crmctl.client.uploads import Uploader
 
-    timeout = max(runtime.settings.timeout.value, 60.0)
+    timeout = _longest(runtime, LONGEST_UPLOAD)
     with runtime.progress as progress:
         progress.start("uploading (bytes)", sum(file.size for file in planned))
         uploader = Uploader(runtime.crm, bucket, runtime.clock, advance=progress.advance, warn=runtime.messages.warn, timeout=timeout)
@@ -246,7 +254,10 @@ def _local_file(source: Path, target: str, content_type: str | None) -> LocalFil
     if not stat.S_ISREG(source.stat().st_mode):
         raise OSError(0, "not a regular file")
     with source.open("rb") as stream:
-        return LocalFile(source, target, os.fstat(stream.fileno()).st_size, content_type or guessed(source.name))
+        size = os.fstat(stream.fileno()).st_size
+        if not size and stream.read(1):  # of /proc
+            raise OSError(0, "not a regular file")
+    return LocalFile(source, target, size, content_type or guessed(source.name))
 
 
 def _check_targets(files: Sequence[LocalFile], problems: list[str]) -> None:
