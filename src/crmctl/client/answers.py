@@ -530,8 +530,8 @@ def iterate(
     """Yield pages of `fetch(limit, offset)` from `offset` on, until `limit` items (None: all) or the end of the list.
 
     The first page always comes, even when empty, so that its `total` is known. Items that a page repeats from the one before are left out.
-    `on_doubt` gets a sentence if items may be missing: repeats or another `total` show that the list changed, or it ends before its `total`.
-    Raises ServiceError `no_progress` if the service ignores `offset`.
+    `on_doubt` gets a sentence if items may be missing: repeats or another `total` show that the list changed, or the list ends before its
+    `total`. Raises ServiceError `no_progress` if the service ignores `offset`.
     """
     count, position, repeats, longest, has_shifted = 0, offset, 0, 0, False
     seen_ids: set[Any] = set()
