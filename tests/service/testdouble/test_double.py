@@ -19,6 +19,7 @@ from crmctl.models.scopes import SCOPES
 from tests.support.cli import run_crmctl
 from tests.support.double import Double, ephemeral
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.receiver import Receiver
 from tests.support.service import running_service
 
 CONTROLS = ("reset", "snapshots/a", "faults", "clock", "requests", "deliveries")
@@ -334,3 +335,22 @@ def test_every_event_is_delivered_and_recorded(double: Double) -> None:
     assert {"webhook-id", "webhook-timestamp", "webhook-signature"} <= set(deliveries[0]["headers"])
     double.control("POST", "reset")
     assert double.control("GET", "deliveries").json() == []
+
+
+def test_a_new_endpoint_gets_only_events_after_it(double: Double) -> None:
+    with Receiver() as receiver:
+        double.create(name="Ada")
+        double.control("POST", "deliveries", {"url": receiver.url})
+        double.create(name="Grace")
+        # A new endpoint is tried by one event at a time, the oldest first.
+        assert json.loads(receiver.wait_for(1)[0].body)["data"] == {"name": "Grace"}
+
+
+def test_a_restored_state_delivers_nothing_again(double: Double) -> None:
+    for name in ("Ada", "Grace"):
+        double.create(name=name)
+        double.control("PUT", "snapshots/one")
+        double.control("POST", "snapshots/one")
+    double.create(name="Edsger")
+    deliveries = double.control("GET", "deliveries?count=1&timeout=100").json()
+    assert [delivery["body"]["data"]["name"] for delivery in deliveries] == ["Edsger"]

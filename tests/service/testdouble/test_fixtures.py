@@ -43,6 +43,9 @@ def test_tables_load_in_the_order_of_their_references() -> None:
         [person] = double.client.get(double.people()).json()["records"]
         assert (project["data"]["lead"], person["data"]["email"]) == (person["id"], "ada@acme.com")
         double.create(name="Grace")
+        # The fixture itself makes no events.
+        [delivery] = double.control("GET", "deliveries?count=1&timeout=100").json()
+        assert delivery["body"]["data"] == {"name": "Grace"}
         double.control("POST", "reset")
         assert double.client.get(double.people()).json()["records"] == [person]
 

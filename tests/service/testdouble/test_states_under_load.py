@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from crmctl.service.testdouble import double as doubles
+
+NO_EVENTS = SimpleNamespace(read=lambda _: False)
+"""An engine without events that wait."""
 
 
 async def call(double: doubles.TestDouble, method: str, path: str, query: bytes = b"") -> int:
@@ -40,6 +44,7 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
         return doubles.State(None, {}, 0.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(double, "_app", app, raising=False)
+    monkeypatch.setattr(double, "_engine", NO_EVENTS, raising=False)
     monkeypatch.setattr(double, "_save", save)
 
     async def run() -> list[int]:
@@ -58,6 +63,7 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
 
 def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     double = doubles.TestDouble()
+    monkeypatch.setattr(double, "_engine", NO_EVENTS, raising=False)
     monkeypatch.setattr(double, "_save", lambda: doubles.State(None, {}, 0.0))  # type: ignore[arg-type]
 
     async def run() -> list[int]:

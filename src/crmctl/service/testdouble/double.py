@@ -35,7 +35,7 @@ from crmctl.service.faults import BadRequest, Body, Fault, NotFound, check_shape
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.outbound.guard import read_target
-from crmctl.service.store import webhooks
+from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import to_micros, to_wire
 from crmctl.values.moments import read_moment
@@ -264,11 +264,11 @@ class TestDouble:
         assert isinstance(context.engine, SqliteEngine)
         self._context, self._engine, self._app, self._apps = context, context.engine, app, apps
         self._engine.forget_safety()
-        self._create_endpoint(SINK)
         return self
 
     def begin(self) -> None:
-        """Make the present state the one that resets return to, and apply faults from now on."""
+        """Make the present state the one that resets return to. Deliver events and apply faults from now on."""
+        self._create_endpoint(SINK)
         self.clock.mark()
         self._requests.clear()
         self._begun = self._save()
@@ -358,6 +358,8 @@ class TestDouble:
     def _restore(self, state: State) -> None:
         with self._delivering:
             self._engine.restore(state.database)
+            # They were delivered in the time before.
+            self._engine.write(lambda tx: tx.execute("DELETE FROM webhook_delivery WHERE state = 'pending'"))
             for path in self._files():
                 path.unlink()
             for path, content in state.files.items():
@@ -367,10 +369,10 @@ class TestDouble:
             self._history.clear()
 
     @asynccontextmanager
-    async def _settled(self) -> AsyncIterator[None]:
-        """Hold new requests, and wait for those under way."""
+    async def _settled(self, *, with_events: bool = False) -> AsyncIterator[None]:
+        """Hold new requests, and wait for those under way, and until their events are handed to endpoints and workflows."""
         async with self._gate:
-            while self._active:
+            while self._active or (with_events and self._engine.read(change_log.is_waiting)):
                 await asyncio.sleep(0.001)
             yield
 
@@ -443,7 +445,7 @@ class TestDouble:
         name = _snapshot_name(request)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
             raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
-        async with self._settled():
+        async with self._settled(with_events=True):
             self._states[name] = await asyncio.to_thread(self._save)
         return {"saved": name}
 
@@ -484,7 +486,8 @@ class TestDouble:
     async def _add_endpoint(self, request: Request) -> Json:
         url = await _text(request, "url")
         read_target(url)
-        return await asyncio.to_thread(self._create_endpoint, url)
+        async with self._settled(with_events=True):
+            return await asyncio.to_thread(self._create_endpoint, url)
 
 
 def _snapshot_name(request: Request) -> str:
