@@ -51,6 +51,12 @@ def test_the_scheme_is_case_insensitive(service: RunningService) -> None:
         assert client.get("/api/v1/members", headers={"Authorization": f"bearer  {service.key}"}).status_code == 200
 
 
+def test_two_keys_are_refused_in_either_order(service: RunningService) -> None:
+    for secrets in ((service.key, "crs_wrong"), ("crs_wrong", service.key), (service.key, service.key)):
+        headers = [("Authorization", f"Bearer {secret}") for secret in secrets]
+        assert httpx.get(f"{service.base_url}/api/v1/members", headers=headers, trust_env=False).status_code == 401
+
+
 def test_a_key_is_refused_once_it_expires(service: RunningService) -> None:
     with service.client_with(service.key_for(expires_in=10)) as client:
         assert client.get("/api/v1/objects").status_code == 200

@@ -130,7 +130,7 @@ class Edge:
         try:
             _check_head(scope)
             if scope["path"].startswith(f"{PREFIX}/"):
-                authorization = Headers(scope=scope).get("authorization")
+                authorization = ", ".join(Headers(scope=scope).getlist("authorization"))
                 await self.context.work.admit(lambda within: self._admit(exchange.standing, authorization, within))
             await self.app(inner, receive, answer)
         except asyncio.CancelledError:
@@ -175,13 +175,14 @@ class Edge:
                 }
             )
 
-    def _admit(self, standing: RequestAuth, authorization: str | None, within: float | None = None) -> None:
+    def _admit(self, standing: RequestAuth, authorization: str, within: float | None = None) -> None:
         """Fill in `standing`. Raises a 401 without a valid key, a 429 when the window is used up, Busy after `within` seconds."""
-        scheme, _, secret = (authorization or "").strip().partition(" ")
+        scheme, _, secret = authorization.strip().partition(" ")
         if not authorization:
             raise unauthorized("this request needs an API key: Authorization: Bearer <API_KEY>")
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise unauthorized("the Authorization header must be: Bearer <API_KEY>")
+        # Two headers, joined by a comma, name no key: a proxy might check the other one.
+        if scheme.lower() != "bearer" or not secret.strip() or "," in secret:
+            raise unauthorized("there must be one Authorization header: Bearer <API_KEY>")
         key = self.context.engine.read(lambda tx: keys.find_key(tx, secret.strip()), single=True, within=within)
         now = self.context.clock.now()
         if key is None:
