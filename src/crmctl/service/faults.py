@@ -102,11 +102,12 @@ class Failures:
         self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
-        """Write the traceback, or `briefly` one line, and what it is `about`. Errors of stderr are ignored."""
+        """Write the traceback, or one line `briefly` and for Unavailable, and what it is `about`. Errors of stderr are ignored."""
         skipped = self._skipped(error)
         if skipped is None:
             return
-        text = f"{type(error).__name__}: {error}\n" if briefly else "".join(traceback.format_exception(error))
+        is_brief = briefly or isinstance(error, Unavailable)
+        text = f"{type(error).__name__}: {error}\n" if is_brief else "".join(traceback.format_exception(error))
         more = f"(the same {skipped} times more since it was last told)\n" if skipped else ""
         text = f"{about}: {text}" if about else text
         # sys.stderr is None without a console.

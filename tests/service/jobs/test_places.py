@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.service.context import Context
+from crmctl.service.faults import Unavailable
 from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import ClaimingJob
 from tests.support.patience import PATIENCE, wait_until
@@ -69,11 +70,15 @@ def test_a_waiting_job_is_woken_when_work_ends(job: Job) -> None:
     assert results == [True]
 
 
-def test_work_that_raises_is_reported_and_returns_its_place(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_that_raises_is_reported_once_and_returns_its_place(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise RuntimeError("number")
 
-    job.waiting = [fail] * 10
+    def find_no_storage() -> None:
+        raise Unavailable("the disk is full")
+
+    job.waiting = [fail, find_no_storage] * 10
     wait_until(lambda: job.run_once() is False)
     job.close()
-    assert capsys.readouterr().err.count("RuntimeError: number") == 10
+    output = capsys.readouterr().err
+    assert (output.count("RuntimeError: number"), output.count("Unavailable: the disk is full"), output.count("Traceback")) == (1, 1, 1)

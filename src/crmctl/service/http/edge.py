@@ -145,7 +145,7 @@ class Edge:
                 self.context.work.refused_at, self.context.work.refusal = self.context.clock.monotonic(), error
             refusal = answer_for(error)
             if refusal.status_code >= 500:
-                FAILURES.tell(error, briefly=isinstance(error, Unavailable), about=f"request {exchange.request_id}")
+                FAILURES.tell(error, about=f"request {exchange.request_id}")
             if exchange.status is not None:
                 raise
             await refusal(scope, receive, answer)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,8 +131,8 @@ class ClaimingJob(BackgroundJob, Generic[T]):
     def _run(self, item: T) -> None:
         try:
             self.work(item)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:
+            FAILURES.tell(error)
         finally:
             with self._changed:
                 self._free += 1
