@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from crmctl.frozen import frozen
 
 
 class Clock(Protocol):
@@ -41,7 +42,7 @@ class SystemClock:
 MOST_DOUBLINGS = 32
 
 
-@dataclass(frozen=True)
+@frozen
 class Backoff:
     """Gaps in seconds from `first` to `longest`, each `growth` times the previous one; the share `jitter` (0 to 1) of each is random."""
 

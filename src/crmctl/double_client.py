@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from crmctl.api import Client
 from crmctl.client.transport import Request, send_once
 from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.frozen import frozen
 
 STOP_SECONDS = 30
 WAIT_SECONDS = 60.0
@@ -117,7 +117,7 @@ class TestService:
             self._process.communicate()
 
 
-@dataclass(frozen=True)
+@frozen
 class ServiceClock:
     """The service's clock."""
 
@@ -131,7 +131,7 @@ class ServiceClock:
         return str(self.service.control("GET", "/clock")["now"])
 
 
-@dataclass(frozen=True)
+@frozen
 class DeliveredEvents:
     """The events that the service has delivered."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import UsageError
+from crmctl.frozen import frozen
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
@@ -19,7 +19,7 @@ DEFAULT_LIMIT = 50
 ORDERS = ("asc", "desc")
 
 
-@dataclass(frozen=True)
+@frozen
 class Window:
     """The part of a list to show: `limit` items (None: all) from `offset` on."""
 

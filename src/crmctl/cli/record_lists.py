@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from crmctl.cli.record_queries import check_references, shown_context
 from crmctl.cli.targets import find_record, known_attributes, on_object, record_columns, value_text
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, UsageError
+from crmctl.frozen import frozen
 from crmctl.models.ids import check_choice, reference_ids
 from crmctl.models.jsontext import Json
 
@@ -190,7 +191,7 @@ MANY_PAGES = 3
 """A table of more pages shows progress."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Asked:
     """The records, order and search that the user asked for."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from crmctl.cli.app import CommandApp
@@ -11,6 +11,7 @@ from crmctl.cli.list_window import show_pages, window
 from crmctl.cli.options import ObjectArgument, argument, takes
 from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_attribute, on_object, read_before_question, records_at_stake, taken_for_id
+from crmctl.frozen import frozen
 from crmctl.models.ids import is_uuid
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@frozen
 class Noun:
     """A resource of the service: its name and that of a single one, its columns and fields, and the verbs that work the same everywhere.
 

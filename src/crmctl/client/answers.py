@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RateLimitedError, RejectedError, ServiceError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Attribute, BulkResult, Object, Resource
@@ -49,7 +50,7 @@ ERROR_FIELDS = frozenset({"error", "code", "status", "statusCode", "title", "typ
 """Fields of a body that is nothing but an error."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """One answer: header names in lower case, the body as bytes. `wrote`: the request may have changed something."""
 
@@ -289,7 +290,7 @@ _DEPTH = 4
 _TOTALS = ("total", "totalCount", "total_count")
 
 
-@dataclass(frozen=True)
+@frozen
 class Page(Generic[R]):
     """One page of a list. `total` is None if the service sends none; `limit` and `offset` are the service's, else the requested ones.
     `date` is the Date header."""

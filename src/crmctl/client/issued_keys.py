@@ -8,7 +8,6 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
 from crmctl.config.settings import Paths, Settings, is_loopback, origin_of, write_private
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
@@ -53,7 +53,7 @@ def find_key(settings: Settings, environ: Mapping[str, str], paths: Paths, clock
     return OidcKeys(settings, environ, paths, clock or SystemClock()).current()
 
 
-@dataclass(frozen=True)
+@frozen
 class IdentityToken:
     """A token and where it came from."""
 

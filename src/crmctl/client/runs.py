@@ -11,6 +11,7 @@ from crmctl.client.answers import Page, iterate
 from crmctl.client.crm import Crm, Fields
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import NetworkError, RateLimitedError, ServiceError
+from crmctl.frozen import frozen
 from crmctl.models.resources import ReportRun, Resource, WorkflowRun, WorkflowStart
 from crmctl.values.moments import MICROS, micros_of_date, seconds_of
 
@@ -57,7 +58,7 @@ STRANGE_CLOCK = 15.0
 """Seconds after which a new run that seems too early is accepted if no other has come."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Followed:
     """The runs that are or may be ours, likeliest first, and whether all of them ended in time."""
 

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -19,6 +19,7 @@ from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
@@ -30,7 +31,7 @@ MAX_ATTEMPTS = 5
 BACKOFF = Backoff(jitter=1.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Failure:
     """A failed attempt. `status` is None without an answer; `never_sent`: no byte of the request can have reached the service.
 
@@ -137,7 +138,7 @@ _MAX_REDIRECTS = 5
 _LOGGED_BODY = 4000
 
 
-@dataclass(frozen=True)
+@frozen
 class _Call:
     """A request. `reads`: it changes nothing, whatever its method. `repeatable`: sending it twice does no harm."""
 
@@ -146,7 +147,7 @@ class _Call:
     repeatable: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class _Outcome:
     """The answer or error of one attempt, and the failure if a retry may help."""
 

@@ -7,11 +7,11 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.errors import ConfigError, ServiceError, reason
+from crmctl.frozen import frozen
 from crmctl.version import __version__
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _unreadable(what: str, status: int, headers: Mapping[str, str]) -> ServiceEr
     return ServiceError(f"the service sent {what} (status {status}, {kind})", code="unreadable_answer", status=status, outcome_unknown=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """`url` is complete and percent-encoded; `timeout` bounds, in seconds, connecting, the head of the answer, and its body, one by one."""
 
@@ -146,7 +146,7 @@ class Request:
     timeout: float = 30.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Response:
     """Header names are lower case; the body is decompressed."""
 

@@ -8,7 +8,6 @@ import random as randomness
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path, PurePath
 from urllib.parse import urljoin, urlsplit
@@ -29,6 +28,7 @@ from crmctl.errors import (
     ServiceError,
     reason,
 )
+from crmctl.frozen import frozen
 
 CHUNK = 256 * 1024
 TRIES = 4
@@ -43,7 +43,7 @@ _BACKOFF = Backoff(longest=10.0)
 _EXCERPT = 200
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalFile:
     """One file and its path in the bucket."""
 
@@ -53,7 +53,7 @@ class LocalFile:
     content_type: str
 
 
-@dataclass(frozen=True)
+@frozen
 class UploadOutcome:
     """The outcome of one file; `error` is None if it was stored."""
 

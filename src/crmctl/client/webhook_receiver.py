@@ -7,13 +7,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.errors import UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
@@ -32,7 +32,7 @@ REMEMBERED = 10_000
 _TYPE_HEADER = "webhook-event-type"
 
 
-@dataclass(frozen=True)
+@frozen
 class ReceivedEvent:
     """One verified delivery. `type` is None if the sender does not name it."""
 

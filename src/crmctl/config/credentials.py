@@ -10,11 +10,12 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from crmctl.config.settings import Paths, Settings, origin_of, write_private
 from crmctl.errors import ConfigError, CrmctlError, DeniedError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 
 SERVICE = "crmctl"
@@ -95,7 +96,7 @@ KEY_VARIABLE = "CRMCTL_API_KEY"
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]+")
 
 
-@dataclass(frozen=True)
+@frozen
 class Credential:
     """An API key, its source (`CRMCTL_API_KEY`, `keyring` or the path of a file), and the only origin it is sent to."""
 

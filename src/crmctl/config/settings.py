@@ -8,13 +8,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import ConfigError, CrmctlError, UsageError, reason, storage_error
+from crmctl.frozen import frozen
 from crmctl.models.ids import suggestion
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-@dataclass(frozen=True)
+@frozen
 class SettingKey:
     """One configuration key. `parse` takes a TOML value or text and raises ValueError with a phrase that follows the key's name."""
 
@@ -205,7 +206,7 @@ OTHER_KEYS = dict.fromkeys(("api_key", "apikey", "key", "token"), "crmctl auth l
 """Options that look like settings, and the way to set them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ConfigFile:
     """A parsed config.toml: `top` level values, and one dict of values per profile. Values are checked but not merged."""
 
@@ -343,7 +344,7 @@ def write_private(path: Path, text: str) -> None:
         ) from error
 
 
-@dataclass(frozen=True)
+@frozen
 class Paths:
     """The directories of crmctl: `config` (the user's), `state` (jobs, journals), `cache` (may be deleted at any time)."""
 
@@ -383,7 +384,7 @@ def _directory(kind: str, environ: Mapping[str, str]) -> Path:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@frozen
 class Sourced(Generic[T]):
     """A value and its source for the user: `--timeout`, `CRMCTL_TIMEOUT`, `[profiles.work]`, `config.toml` or `default`."""
 
@@ -391,7 +392,7 @@ class Sourced(Generic[T]):
     source: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """Every setting after precedence. `output.value` None means a table on a terminal, JSON elsewhere."""
 

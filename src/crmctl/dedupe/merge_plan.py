@@ -14,6 +14,7 @@ from crmctl.dedupe.candidates import MatchCandidates, Pair
 from crmctl.dedupe.rules import said
 from crmctl.errors import UsageError, reason
 from crmctl.files.whole_files import whole_bytes
+from crmctl.frozen import frozen
 from crmctl.match.references import as_sent
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -44,7 +45,7 @@ VALUE_RULES: Mapping[str, str] = {
 HINT = f"--keep {'|'.join(SURVIVOR_RULES)}, and by attribute --keep 'phone=newest,name=longest,tags=union'"
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeRecord:
     """A record of a group as read. `activities`: number of its linked activities, if counted."""
 
@@ -55,7 +56,7 @@ class MergeRecord:
     activities: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class MergedValue:
     """A value for the survivor, its source records, and the rule that chose it."""
 
@@ -64,7 +65,7 @@ class MergedValue:
     rule: str
 
 
-@dataclass(frozen=True)
+@frozen
 class KeepRules:
     """Rules for survivors and values. `survivor` is a name in SURVIVOR_RULES; `values` maps slugs to names in VALUE_RULES."""
 
@@ -194,7 +195,7 @@ EDITABLE = "edit only survivor, losers and values; records show what was compare
 MAKES_ONE = "crmctl bulk dedupe OBJECT --match EXPR --plan FILE makes one"
 
 
-@dataclass(frozen=True)
+@frozen
 class MergePlanHeader:
     """The facts shared by all groups. `as_of`: time of reading the records."""
 
@@ -214,7 +215,7 @@ class MergePlanHeader:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchReason:
     """Two records of a group, the rule they match, and their likeness."""
 
@@ -223,7 +224,7 @@ class MatchReason:
     score: float
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedMerge:
     """One group: `survivor` absorbs the records of `losers` and then has `values`. `line`: its line in the file."""
 
@@ -317,7 +318,7 @@ def _odd(error: Exception) -> str:
     return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else "something is of another kind than it was"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Line:
     path: Path
     number: int
@@ -444,7 +445,7 @@ COMPARED_WHOLE = 2_000
 """Components above this size are cut without comparing: so many records cannot be duplicates."""
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchGroup:
     """Records considered duplicates.
 

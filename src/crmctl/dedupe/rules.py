@@ -6,12 +6,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, install_command
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_id, suggestion
 from crmctl.models.numbers import canonical_number
@@ -107,7 +107,7 @@ _ASCII_SILENT = SILENT_SIGNS.encode("ascii", "ignore")
 _LETTERS_APART = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "ı": "i"})
 
 
-@dataclass(frozen=True)
+@frozen
 class NormalForm:
     """A way of normalising values.
 
@@ -449,7 +449,7 @@ LEAST = 0.5
 """Texts below this likeness have nothing in common. A rule with a lower limit is a mistake."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Field:
     slug: str
     part: str | None = None
@@ -468,7 +468,7 @@ class Field:
                 for value in values]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchTerm:
     """One field, or several joined, in a normal form: equal, or alike by at least `least` (0 to 1).
 
@@ -519,7 +519,7 @@ def sort_words(text: str | None) -> str | None:
     return " ".join(sorted(text.split())) if text and " " in text else text
 
 
-@dataclass(frozen=True)
+@frozen
 class MatchRule:
     """Terms that must all match, and their text."""
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
@@ -122,7 +123,7 @@ DOUBTFUL_STARTS = frozenset("#+-0123456789' \t\ufeff")
 SPREADSHEET_ERRORS = frozenset({"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!", "#SPILL!", "#CALC!"})
 
 
-@dataclass(frozen=True)
+@frozen
 class ValueOptions:
     """How values are read. Options per column are keyed by header or slug, with "" for all other columns.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES, type_of
@@ -32,7 +32,7 @@ class MatchedBy(StrEnum):
     FOLDED = "folded"
 
 
-@dataclass(frozen=True)
+@frozen
 class ColumnMatch:
     attribute: Attribute
     part: str | None

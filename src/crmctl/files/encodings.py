@@ -9,12 +9,12 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from crmctl.errors import RejectedError, UsageError, reason
 from crmctl.files.rows import RECORD_LIMIT
+from crmctl.frozen import frozen
 
 GZIP_MAGIC = b"\x1f\x8b"
 BUFFER_SIZE = 256 * 1024
@@ -104,7 +104,7 @@ SAMPLE = 20_000
 """Number of bytes after an undecodable one used to guess the encoding."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Encoding:
     """A text encoding by its Python name, and whether the file begins with its byte order mark."""
 

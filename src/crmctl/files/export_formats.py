@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.whole_files import chunks, require_files_extra, whole_bytes, whole_file
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, delimited_row, narrow, record_places
 from crmctl.models.ids import suggestion
@@ -30,7 +31,7 @@ Wires = Callable[[], Iterable[str]]
 """Yields the records to write as JSON text. Every call starts from the first record."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Layout:
     """The format, and the attributes that are its columns.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from crmctl.errors import UsageError
 from crmctl.files.column_names import RECORD_FIELDS, RECORD_ID, MatchedBy, Names, parse_pairs, read_map_file
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute
@@ -40,7 +41,7 @@ class Role(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
+@frozen
 class MappingOptions:
     """Options about columns.
 
@@ -62,7 +63,7 @@ class MappingOptions:
         return targets | parse_pairs(self.map_pairs)
 
 
-@dataclass(frozen=True)
+@frozen
 class MappedColumn:
     """One column and its target. `index` is its position from 0, None for a key found only in later JSON records."""
 

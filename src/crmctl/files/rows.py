@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from enum import StrEnum
 from itertools import chain
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from crmctl.errors import RejectedError, reason, storage_error
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.jsontext import Json
@@ -82,7 +83,7 @@ class Block:
         return [[] if row.problem else row.cells for row in self._rows]
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceOptions:
     """Options about a file. None means that crmctl detects the setting.
 
@@ -97,7 +98,7 @@ class SourceOptions:
     excel_safe: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Dialect:
     """The detected or declared way of reading a file, shown to the user."""
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
@@ -27,6 +26,7 @@ from crmctl.files.encodings import (
     refuse_foreign,
 )
 from crmctl.files.rows import QUOTE, Dialect, Format, Source, SourceOptions
+from crmctl.frozen import frozen
 from crmctl.models.ids import suggestion
 
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
@@ -35,7 +35,7 @@ CLEAR_LEAD = 0.1
 """Required lead of the best candidate over the second, as a share of the sampled rows."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DialectCandidate:
     """Result of reading a sample with one candidate.
 
@@ -233,7 +233,7 @@ DESCRIPTOR = re.compile(r"/dev/fd/\d+|/proc/(self|\d+)/fd/\d+|/dev/tty")
 COPY_NAME = "input"
 
 
-@dataclass(frozen=True)
+@frozen
 class GivenInput:
     """An input with the user's name for it and the path of its bytes. `is_copy`: the path is a movable copy of a stream."""
 

@@ -18,6 +18,7 @@ from crmctl.files.cell_values import ValueOptions
 from crmctl.files.mapping import Mapping
 from crmctl.files.payloads import RowBuilder, RowEncoder, Seen, can_encode
 from crmctl.files.rows import Row, Source
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
@@ -65,7 +66,7 @@ NEW_ENTRY: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 """Takes half the time of calling Entry."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Batch:
     """At most 100 records in input order, sent in one request."""
 

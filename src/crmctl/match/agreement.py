@@ -7,13 +7,14 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
 from crmctl.files.validation import Entry
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Record
@@ -44,7 +45,7 @@ COMMON = 20
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
 
-@dataclass(frozen=True)
+@frozen
 class Agreement:
     """Result of pairing.
 
@@ -58,7 +59,7 @@ class Agreement:
     ids: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Candidate:
     """A row that may have become a record. `agreements`: by attribute."""
 

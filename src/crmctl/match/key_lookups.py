@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Lister
 from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
+from crmctl.frozen import frozen
 from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
 from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
@@ -35,7 +36,7 @@ _CONTAINED = types_with(Trait.SOUGHT_BY_PIECE) - {AttributeType.PHONE_NUMBER}
 Conditions = tuple[Condition, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class KeyFilter:
     """Conditions that find the records of a key.
 

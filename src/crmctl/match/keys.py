@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from crmctl.errors import UsageError
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import Spill
+from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical
 from crmctl.match.record_match import key_form, key_of
 from crmctl.models import jsontext
@@ -25,7 +25,7 @@ from crmctl.values.composites import NO_PARTS, Parts
 KEY_TYPES = types_with(Trait.KEY)
 
 
-@dataclass(frozen=True)
+@frozen
 class KeyRule:
     """The attributes that together identify a record."""
 

@@ -10,12 +10,13 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from crmctl.files.validation import Entry
+from crmctl.frozen import frozen
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_id
@@ -40,7 +41,7 @@ class Twins(NamedTuple):
     unnamed: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """Earlier findings about records of the job, which remain valid.
 
@@ -52,7 +53,7 @@ class Known:
     further: Collection[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@frozen
 class Recognition:
     """The attributes that decide whether a record matches a row.
 
@@ -86,7 +87,7 @@ class Recognition:
         return {entry.ordinal: self.key(entry.data) for entry in entries}
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordMatch:
     """Result of matching rows with records.
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Payload
+from crmctl.frozen import frozen
 from crmctl.match.key_lookups import RecordSink
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
 
 
-@dataclass(frozen=True)
+@frozen
 class Reference:
     """The attribute `slug` refers to records by the attribute `key` of their object, which has other `required` attributes."""
 
@@ -148,7 +149,7 @@ CREATE TEMP TABLE own (slug TEXT, key TEXT, ordinal INTEGER, id TEXT, PRIMARY KE
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class OwnRows:
     """The rows of this import, which may become the records that its references name."""
 
@@ -471,7 +472,7 @@ def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int |
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 
 
-@dataclass(frozen=True)
+@frozen
 class ReferenceQuestions:
     """Queries for the records of one object. The records changed last, `newest`, provide the control."""
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, PendingError, StorageError, reason, storage_error
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid, reference_id
 from crmctl.models.jsontext import Json
@@ -38,7 +39,7 @@ _MAIN_PARTS: dict[str, str] = {AttributeType.CURRENCY: "amount", AttributeType.P
 SqlValue = str | int | float | None
 
 
-@dataclass(frozen=True)
+@frozen
 class TableColumn:
     """A column for an attribute, or for a part of its values. `declared` is its SQL type."""
 

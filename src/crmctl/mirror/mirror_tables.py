@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from crmctl.bulk_context import Progress
 from crmctl.clock import Clock
+from crmctl.frozen import frozen
 from crmctl.mirror.changes import create_triggers, log_updates
 from crmctl.mirror.file import (
     FIXED_TABLES,
@@ -285,7 +286,7 @@ RESUMED_WITHIN = 24 * 3600.0
 """Seconds within which an interrupted full read is resumed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class FullRead:
     """A full read. `begun`: when, by the service's clock and this machine's; `newest`: the newest change then; in microseconds.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import Page
 from crmctl.errors import NotFoundError, RejectedError, ServiceError
+from crmctl.frozen import frozen
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
 from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
 from crmctl.mirror.proof import (
@@ -41,7 +42,7 @@ ANNOUNCED = 20
 """Requests above which a full read is announced."""
 
 
-@dataclass(frozen=True)
+@frozen
 class JustRead:
     """All attributes of an object that a command has just read, and when it `asked` for them (microseconds of this machine's clock)."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
+from crmctl.frozen import frozen
 from crmctl.mirror.file import wire_text
 from crmctl.mirror.mirror_tables import ObjectTable, Written
 from crmctl.models.resources import PAGE_LIMIT, Record
@@ -249,7 +250,7 @@ class ListMoved(Exception):
     """The total has changed because other clients write."""
 
 
-@dataclass(frozen=True)
+@frozen
 class CreationRange:
     """A creation range: the records created from `first` until before `end`, at offsets `start` until before `stop`."""
 

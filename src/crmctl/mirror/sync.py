@@ -12,6 +12,7 @@ from crmctl.client.answers import ListQuery, Page
 from crmctl.client.crm import Crm
 from crmctl.client.directory import find_object
 from crmctl.errors import DeniedError, NotFoundError, UsageError
+from crmctl.frozen import frozen
 from crmctl.mirror.changes import begin_log, forget_log
 from crmctl.mirror.file import (
     ACTIVITIES,
@@ -69,7 +70,7 @@ class ActivityLister:
         return Page([Record.parse(item.wire) for item in page.items], page.total, page.limit, page.offset, page.date)
 
 
-@dataclass(frozen=True)
+@frozen
 class ActivityReading:
     """All activities that were read, in `temp._listed`.
 
@@ -184,7 +185,7 @@ SAMPLE = 10
 """Records with dangling references that are read again if there are too many."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SyncRequest:
     """What to sync. `objects` by slug or id; without any, those in the mirror, or all for a new mirror. `activities` None: if the mirror
     has them.

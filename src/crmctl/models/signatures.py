@@ -11,7 +11,8 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from crmctl.frozen import frozen
 
 PREFIX = "whsec_"
 TOLERANCE = 300.0
@@ -24,7 +25,7 @@ class SignatureError(ValueError):
     """A secret, headers or a signature that does not verify. The message names the reason."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SignedHeaders:
     """The signed headers of a delivery."""
 

@@ -17,6 +17,7 @@ from zipfile import ZipFile
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
+from crmctl.frozen import frozen
 from crmctl.match.keys import key_rule
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -49,7 +50,7 @@ KeyOf = Callable[[OrgRow], str | None]
 """Returns the key of a row."""
 
 
-@dataclass(frozen=True)
+@frozen
 class OrgChange:
     """One difference: a record, activity or entry that was added, removed or changed. `values` maps slugs to `[before, after]`."""
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import PartialError, RejectedError, UsageError
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.org.sections import take_back
 from crmctl.plan.audit import capture_ids
@@ -46,7 +47,7 @@ class _StepContext:
         return getattr(self._context, name)
 
 
-@dataclass(frozen=True)
+@frozen
 class OrgStep:
     """A step of an apply. `kind`: schema, create, update, delete, or entries. `object` is a slug, `activities`, or a section.
 
@@ -101,7 +102,7 @@ class OrgStep:
                 journal.remember(ALIKE, reader.new_records >= records_made(journal))
 
 
-@dataclass(frozen=True)
+@frozen
 class AppliedRecords:
     """The records and activities that applies to a service created, by their ids in folders.
 

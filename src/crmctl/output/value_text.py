@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_id
 from crmctl.output.streams import clean
@@ -28,7 +28,7 @@ def local(timestamp: str) -> tuple[str, str] | None:
 Item = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Rendering:
     """Settings of an output. `width` None: lines have no limit. `now` is Unix time.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from crmctl.frozen import frozen
 from crmctl.models.field_paths import Path, record_places
 
 if TYPE_CHECKING:
     from crmctl.models.resources import Attribute
 
 
-@dataclass(frozen=True)
+@frozen
 class Column:
     """One column: the path of its value, its heading, and its kind (a key of value_text.RENDERERS)."""
 
@@ -21,7 +22,7 @@ class Column:
     kind: str = "text"
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """Display of a noun. `columns` are those of the table, the most important first; `fields` maps every name to its path in an item.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks, open_spill
+from crmctl.frozen import frozen
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
@@ -324,7 +325,7 @@ AUDIT_SETTLES = 2
 """Settle times between the last doubt and a final audit."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Audit:
     """The outcome of an audit.
 

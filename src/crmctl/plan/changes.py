@@ -22,6 +22,7 @@ from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.files.sources import STDIN, GivenInput, is_stream
 from crmctl.files.validation import Entry, Payload
 from crmctl.files.whole_files import check_place
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
@@ -68,7 +69,7 @@ class _PricedReader(Reader):
         return page
 
 
-@dataclass(frozen=True)
+@frozen
 class Selection:
     """The records to change: ids from a file (`-` is stdin), given `ids`, or the matches of all conditions. `verb`: the change in words."""
 
@@ -160,7 +161,7 @@ NAMED = 5
 """The number of records a confirmation prompt names."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DeleteRequest:
     """A request to delete records. `backup` is False for no backup, a path, or True for a file in the job's folder."""
 
@@ -172,7 +173,7 @@ class DeleteRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Deletion:
     """A planned deletion and, once it has run, its outcome. `first`: the ids of the first request; `named`: the first records."""
 
@@ -311,7 +312,7 @@ def _check_number(request: DeleteRequest, plan: Deletion) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class UpdateRequest(RunRequest):
     """A request to set `set_values` (`slug=value`) on the selected records, with the options of `crmctl bulk update`."""
 
@@ -334,7 +335,7 @@ class UpdateRequest(RunRequest):
         return ImportPlan(SourceOptions(format="csv", delimiter=","), mapping, values, self.on_error == "stop")
 
 
-@dataclass(frozen=True)
+@frozen
 class UpdatePreview:
     """A preview of an update: its forecast, the complete first request, and the error that would stop it."""
 

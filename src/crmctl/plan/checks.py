@@ -21,6 +21,7 @@ from crmctl.client.query.record_filter import QueryContext
 from crmctl.config.settings import write_private
 from crmctl.errors import CrmctlError, NotFoundError, PendingError, UsageError, reason
 from crmctl.files.whole_files import whole_file
+from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import LocalCopy, MirroredLists, condition_test
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
@@ -41,7 +42,7 @@ _SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@dataclass(frozen=True)
+@frozen
 class DataCheck:
     """One check; `places` holds the file and line of its keys. `rule` is the value of its kind in the file."""
 
@@ -119,7 +120,7 @@ def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
     return UsageError(f"{place}: {problem}", hint=hint, code="bad_check_file")
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckedColumn:
     """An attribute of the mirrored records, or a part of one. `attribute` is what its values compare as."""
 

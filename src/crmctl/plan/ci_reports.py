@@ -7,11 +7,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement, tostring
 from xml.sax.saxutils import quoteattr
 
 from crmctl.errors import CrmctlError
+from crmctl.frozen import frozen
 from crmctl.models.findings import Finding, Severity
 from crmctl.plan.checks import Outcome
 
@@ -19,7 +19,7 @@ IN_MEMORY = 1 << 20
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
     """A finding or a check in a report. `level` is error, warning, or empty for a passed check; `cells` are the row in Markdown."""
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.sources import STDIN, is_stream
 from crmctl.files.validation import Batch, Batcher, Entry, Payload, ValidationReport, entry_of, validate
+from crmctl.frozen import frozen
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex, Wanted, key_rule
 from crmctl.match.references import ParentGroup
@@ -49,7 +50,7 @@ LISTED = 1000
 """The maximum number of conflicting values to list. All of them are counted."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DryRun:
     """The predicted effect of an import.
 
@@ -257,7 +258,7 @@ class _Forecast:
         return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}
 
 
-@dataclass(frozen=True)
+@frozen
 class ImportPreview:
     """A preview of an import. `error` is the error that would stop it; `plan` is the saved plan file."""
 
@@ -335,7 +336,7 @@ EXAMPLES = 10
 """The number of rows a preview shows."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PlanPreview:
     """A saved plan and its predicted effect now. `error` is the error that would stop it."""
 

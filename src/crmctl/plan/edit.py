@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, Record
 from crmctl.plan.import_plan import ImportPlan
@@ -29,7 +29,7 @@ NAME = "records edit"
 """The origin of the row, as shown in job lists."""
 
 
-@dataclass(frozen=True)
+@frozen
 class EditRequest:
     """The edit of one record.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from crmctl.errors import CrmctlError, InterruptedByUser, UsageError
 from crmctl.files.export_formats import Layout, Wires, check_libraries, export_format, texts, write_file
 from crmctl.files.mapping import schema_digest
 from crmctl.files.whole_files import check_place, is_special, target_of, whole_file
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
@@ -28,7 +29,7 @@ from crmctl.version import __version__
 BLOCK = 1024 * 1024
 
 
-@dataclass(frozen=True)
+@frozen
 class Subject:
     """The exported object and its service; `schema` is a digest of its attributes."""
 
@@ -84,7 +85,7 @@ RESUMED_WITHIN = 24 * 3600.0
 """Age in seconds from which an interrupted export starts again: its file could contain records deleted since."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Further:
     """Local processing of gathered records.
 
@@ -101,7 +102,7 @@ class Further:
         return {"decided": list(self.texts)} if self.admits is not None else {}
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportSummary:
     """The result of an export. `repeated` counts records received again because pages overlap; the file contains each record once."""
 
@@ -123,7 +124,7 @@ class ExportSummary:
         return document_of(self, names, elapsedSeconds=round(self.elapsed, 3), flags=list(self.flags))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ExportRequest:
     """A request to export the records that meet all conditions.
 
@@ -143,7 +144,7 @@ class ExportRequest:
     since_last: bool = False
     restart: bool = False
     replace: bool = False
-    further: Further = Further()
+    further: Further = field(default_factory=Further)
 
     def chosen_format(self) -> str:
         """Return the requested format, else the one of the file name, else jsonl. Raises UsageError if it cannot be written."""

@@ -9,7 +9,7 @@ import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, UsageError, storage_error
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import CHUNK_ROWS, open_spill
+from crmctl.frozen import frozen
 from crmctl.match.keys import Wanted, base_form, is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
@@ -50,7 +51,7 @@ class ValueChoice(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
+@frozen
 class Policy:
     """The parsed `--on-conflict` option, such as `take,phone=keep`."""
 
@@ -160,7 +161,7 @@ Hash = Callable[[str, str], str]
 """Hash the normal form of a value, given the name of its unit."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ThreeWay:
     """Comparison for one import. `policy` decides conflicts."""
 
@@ -530,7 +531,7 @@ def _journal_of(folder: Path, clock: Clock) -> Journal | None:
         return None
 
 
-@dataclass(frozen=True)
+@frozen
 class Feed:
     """The bases of earlier imports, and the comparison rule of this one."""
 

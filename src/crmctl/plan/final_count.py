@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError, ServiceError
 from crmctl.files.validation import Batch, Entry
 from crmctl.files.whole_files import open_spill
+from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import (
     Recognition,
@@ -64,7 +65,7 @@ UNLISTED = "the service's lists do not show what was created last"
 VANISHED = "the service accepted the row, and does not list it"
 
 
-@dataclass(frozen=True)
+@frozen
 class Conclusion:
     """The outcome of a comparison. `sends_again`: whole batches had no effect; their rows can be settled like other rows in doubt."""
 

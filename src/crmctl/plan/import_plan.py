@@ -20,6 +20,7 @@ from crmctl.files.mapping import MappingOptions, Mode, build_mapping
 from crmctl.files.rows import Source, SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import Entry, Payload, encoded_payloads, payloads
+from crmctl.frozen import frozen
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import COMPOSITE_TYPES
@@ -74,7 +75,7 @@ def finding_of_merge(error: RejectedError) -> Finding:
     return Finding(error.code, error.message, hint=error.hint).on(slug.rstrip(":"), "")
 
 
-@dataclass(frozen=True)
+@frozen
 class FeedPlan:
     """The user's choices: the name of the feed and which value wins (`--on-conflict`)."""
 
@@ -82,7 +83,7 @@ class FeedPlan:
     on_conflict: str = "keep"
 
 
-@dataclass(frozen=True)
+@frozen
 class ImportPlan:
     """How crmctl reads, maps and types the input, and whether one invalid row stops the job.
 
@@ -138,7 +139,7 @@ def _in_tuples(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedInput:
     """An open input and its mapping. It can be read repeatedly."""
 
@@ -240,7 +241,7 @@ def file_digest(path: Path, name: str) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-@dataclass(frozen=True)
+@frozen
 class Guard:
     """The user's limit of change: `expect` is the exact number of rows to write, `most` the maximum, or a share with `percent`."""
 

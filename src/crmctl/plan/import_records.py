@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError
 from crmctl.files.rows import spool_rows
 from crmctl.files.sources import GivenInput, open_source
+from crmctl.frozen import frozen
 from crmctl.match.references import parse_references, references_in
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
@@ -153,7 +154,7 @@ def given_input(context: BulkContext, request: ImportRequest) -> Iterator[GivenI
         yield source
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ApplyRequest(RunRequest):
     """A request to apply a plan. `input` is the new path of an import file that was moved."""
 

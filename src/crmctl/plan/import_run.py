@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from crmctl.bulk_context import showing, watch_interrupts
@@ -23,6 +23,7 @@ from crmctl.errors import (
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.files.whole_files import CHUNK_ROWS, chunks
+from crmctl.frozen import frozen
 from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
@@ -128,7 +129,7 @@ Keep = Callable[[Sequence[SendableRow]], None]
 """Receives valid rows."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunResult:
     """The end of one run of a job. `sends_again`: whole batches had no effect, and their rows can be sent again."""
 

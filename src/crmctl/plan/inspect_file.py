@@ -25,6 +25,7 @@ from crmctl.files.column_names import Names
 from crmctl.files.mapping import Mode, Role, resolve_column
 from crmctl.files.rows import Dialect, Row, Source
 from crmctl.files.sources import open_source
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import SHOWN_VALUE_LENGTH, Finding, shorten
 from crmctl.models.ids import check_choice, is_uuid, nearest
@@ -59,7 +60,7 @@ class FileDuplicates:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class FileColumns:
     """The columns of a file as attributes named by header; `attributes` and `targets`: what they fill in an object, if one is given."""
 
@@ -142,7 +143,7 @@ SUGGESTED = 0.5
 _TELLING_PHONE = re.compile(r"\s*(?:\+|00|\()[0-9]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class InspectRequest(ReadRequest):
     """A request to inspect a file.
 

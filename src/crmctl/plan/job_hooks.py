@@ -14,6 +14,7 @@ from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError, 
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import chunks, whole_bytes
+from crmctl.frozen import frozen
 from crmctl.match.keys import is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from crmctl.write.deletion import Editing
 
 
-@dataclass(frozen=True)
+@frozen
 class JobHooks:
     """The steps of an import job around the sending of its rows. An error of a step stops the run."""
 
@@ -216,7 +217,7 @@ class KeptRecords(NamedTuple):
             raise UsageError(f"cannot read the backup {self.path}: {reason(error)}", hint="put it back", code="backup_gone") from error
 
 
-@dataclass(frozen=True)
+@frozen
 class DeleteHooks(JobHooks):
     """The steps of a deletion. `known` holds the records if they were just read; a resumed job reads them again."""
 
@@ -290,7 +291,7 @@ def kept_text(journal: Journal) -> str | None:
     return f"your text is in {path}" if path and Path(path).is_file() else None
 
 
-@dataclass(frozen=True)
+@frozen
 class EditHooks(JobHooks):
     """The steps of an edit; `editing` writes the row."""
 
@@ -351,7 +352,7 @@ class ValueChange(NamedTuple):
         return Resolution(self.ordinal, self.action, record_id, self.finding, before=dict(self.before), whole=whole)
 
 
-@dataclass(frozen=True)
+@frozen
 class Changing:
     """Compares rows with the records they name by id."""
 
@@ -424,7 +425,7 @@ def agree(_: object) -> None:
     """Approve without a prompt."""
 
 
-@dataclass(frozen=True)
+@frozen
 class UpdateHooks(JobHooks):
     """The steps of an update. `known` holds the records if they were just read; a resumed job reads them again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
 from crmctl.files.whole_files import check_place
+from crmctl.frozen import frozen
 from crmctl.models.findings import Finding
 from crmctl.plan.import_plan import Guard, ImportPlan
 from crmctl.plan.import_run import RunResult, rows_of, run_import
@@ -32,7 +33,7 @@ RESULTS_DUE = "results due"
 """Journal fact: the result files are not up to date."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RunOptions:
     """Options of a run: how to send rows, where to copy failed and rejected rows, and the hooks of the job."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +15,7 @@ from crmctl.files.mapping import Mode, schema_digest
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
 from crmctl.files.validation import Entry, Payload, SendableRow
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
@@ -36,7 +37,7 @@ PLAN_NAME = "plan.jsonl"
 """The copy of the applied plan in a job's folder."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ImportTarget:
     """The target of an import: an object with its attributes, the origin of the service, and the client that reads from it."""
 
@@ -53,7 +54,7 @@ class ImportTarget:
     """Receives the reason for many requests before they are sent."""
 
 
-@dataclass(frozen=True)
+@frozen
 class JobOptions:
     """Decisions made when a job is created.
 
@@ -70,7 +71,7 @@ class JobOptions:
     shown: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class ImportJob:
     """A job ready to run: its journal and its input."""
 
@@ -260,7 +261,7 @@ InputRows = Callable[[], Iterable[SendableRow]]
 """Reads the input from the start. In an import by key, every row is a `Payload`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ImportRun(SendContext):
     """The context of one run.
 

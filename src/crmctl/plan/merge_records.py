@@ -37,6 +37,7 @@ from crmctl.dedupe.rules import parse_rules
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.mapping import schema_digest
 from crmctl.files.whole_files import check_place
+from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
 from crmctl.plan.dry_run import seconds_for
@@ -138,7 +139,7 @@ PlannedGroup = tuple[int, str, list[str]]
 """Number, survivor and losers of a group."""
 
 
-@dataclass(frozen=True)
+@frozen
 class MergePreview:
     """Effect of a merge plan if it ran now.
 
@@ -357,7 +358,7 @@ MOST_MEMBERS = 10
 """Default maximum size of a group."""
 
 
-@dataclass(frozen=True)
+@frozen
 class DedupeRequest:
     """Search for duplicate records of `object`.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from crmctl.client.directory import ReadService
 from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.errors import NotFoundError, RejectedError
+from crmctl.frozen import frozen
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import as_sent, moved_references, replace_ids
 from crmctl.models import jsontext
@@ -28,7 +29,7 @@ from crmctl.write.journal import Journal
 from crmctl.write.steps import MERGE_ORDER, Mark, Step, StepKind, StepSender, StepState
 
 
-@dataclass(frozen=True)
+@frozen
 class Surroundings:
     """Current records around a group.
 
@@ -41,7 +42,7 @@ class Surroundings:
     activities: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
+@frozen
 class MergeSchema:
     """The object to merge and its attributes. `referring`: the attributes that refer to it, by object id."""
 

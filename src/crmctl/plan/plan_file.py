@@ -17,6 +17,7 @@ from crmctl.files.mapping import Mode, schema_digest
 from crmctl.files.sources import GivenInput
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import Spill, check_place, is_special, whole_bytes
+from crmctl.frozen import frozen
 from crmctl.match.keys import KeyIndex, Wanted, is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
@@ -211,7 +212,7 @@ KIND = "crmctl import plan"
 LONGEST_HEADER = 10_000_000
 
 
-@dataclass(frozen=True)
+@frozen
 class SavedPlan:
     """A plan read from its file, with a matching checksum. `header`: that of its job; `summary`: the forecast."""
 

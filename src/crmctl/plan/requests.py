@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +17,7 @@ from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import is_stream
 from crmctl.files.whole_files import check_place
+from crmctl.frozen import frozen
 from crmctl.mirror.place import mirror_path
 from crmctl.models.ids import check_choice
 from crmctl.models.resources import Attribute, AttributeType
@@ -52,7 +53,7 @@ class Taken:
         return cls(**{name: value for name, value in values.items() if name in names and value is not None}, **more)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunRequest(Taken):
     """Options for running any job. `failed`: path for a copy of failed and rejected rows. `settle`, `lock_wait` in seconds."""
 
@@ -73,7 +74,7 @@ class RunRequest(Taken):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ReadRequest(Taken):
     """Options for reading a file, where its name and content do not decide."""
 
@@ -87,7 +88,7 @@ class ReadRequest(Taken):
         return SourceOptions(self.format, self.encoding, self.delimiter, self.sheet, excel_safe=self.excel_safe)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ImportRequest(RunRequest, ReadRequest):
     """An import of `file` (a path, or `-` for stdin) into `object` (a slug or an id).
 

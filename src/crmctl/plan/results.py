@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +14,7 @@ from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 from crmctl.files.encodings import BLOCK, Encoding, open_text
 from crmctl.files.rows import QUOTE, Block, Format, Row, Source
 from crmctl.files.whole_files import whole_file
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, JobState, RowState
@@ -89,7 +90,7 @@ LISTED = 100
 IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "unsent": "not sent"}
 
 
-@dataclass(frozen=True)
+@frozen
 class JobResult:
     """Outcome of a run. `error`: the error or interrupt that ended it early; `notes` are for the user; `resumable`: work remains.
 
@@ -117,7 +118,7 @@ class JobResult:
         return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
 
 
-@dataclass(frozen=True)
+@frozen
 class ImportResult:
     """Outcome of an import, new or resumed.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.sources import COPY_NAME, STDIN
+from crmctl.frozen import frozen
 from crmctl.match.references import FILE_NAME as REFERENCES
 from crmctl.match.references import ReferenceMap
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record
@@ -33,7 +34,7 @@ from crmctl.write.journal import DUPLICATE, Header, Journal
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ResumeRequest(RunRequest):
     """A job to resume: the named one, with `last` the newest resumable one, else the only resumable one.
 
@@ -252,7 +253,7 @@ def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> s
     return job.id
 
 
-@dataclass(frozen=True)
+@frozen
 class RepairRequest:
     """A repair of `job` (its id or part of it). crmctl asks before it deletes anything; with `dry_run` it does not."""
 
@@ -261,7 +262,7 @@ class RepairRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class RepairResult:
     """Outcome of a repair. `left`: rows that still exist more than once; `way`: the advice for them."""
 

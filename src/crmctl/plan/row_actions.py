@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +14,7 @@ from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
@@ -69,7 +70,7 @@ class Resolution(NamedTuple):
     key: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Resolver:
     """Find the records of rows and decide their actions."""
 
@@ -244,7 +245,7 @@ MOST_READS = 200
 """Maximum number of requests to read the records of refused updates."""
 
 
-@dataclass(frozen=True)
+@frozen
 class KeyConflicts:
     """Check an import by key again after every row was sent. `payloads` reads its rows again."""
 

@@ -16,6 +16,7 @@ from crmctl.clock import Backoff
 from crmctl.errors import UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records, walk_new
@@ -159,7 +160,7 @@ class Lists(Enum):
     STALE = auto()
 
 
-@dataclass(frozen=True)
+@frozen
 class UndoRequest:
     """An undo of `job` (its id or part of it).
 
@@ -278,7 +279,7 @@ def _updated(journal: Journal, reader: Reader, rows: Sequence[Entry], attributes
     return updated
 
 
-@dataclass(frozen=True)
+@frozen
 class WrittenRecords:
     """Records written by a job, as an undo collects them.
 

@@ -17,6 +17,7 @@ from crmctl.client.session import encode_json
 from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
+from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical
 from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
 from crmctl.models import jsontext
@@ -40,7 +41,7 @@ FOLDER, LINKS_FOLDER = "undo", "undo-links"
 LIST_NAME, IDS_NAME = "recreate.jsonl", "recreated.csv"
 
 
-@dataclass(frozen=True)
+@frozen
 class LostRecords:
     """Deleted records, in a file in the folder of their job. They are the rows of the phase that recreates them.
 

@@ -16,6 +16,7 @@ from crmctl.bulk_context import Progress
 from crmctl.client.directory import Lister
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, UsageError, reason, storage_error
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Record
@@ -185,7 +186,7 @@ class Flag(StrEnum):
     STILL_CHANGING = "still_changing"
 
 
-@dataclass(frozen=True)
+@frozen
 class GatherMark:
     """The end of a read of changes. Changes before `since` are known.
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Getter
 from crmctl.errors import InterruptedByUser, NotFoundError
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.moments import seconds_of
@@ -42,7 +43,7 @@ class Unusable(Exception):
     """The service lacks a feature that this strategy needs."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ReadResult:
     """Records that may belong to the job, oldest first.
 
@@ -55,7 +56,7 @@ class ReadResult:
     total: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Baseline:
     """The newest records before the first row was sent. They and all older records do not belong to the job.
 

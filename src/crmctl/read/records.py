@@ -15,6 +15,7 @@ from crmctl.client.directory import Lister, ReadService
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
 from crmctl.files.whole_files import Spill
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Record
@@ -370,7 +371,7 @@ STILL_NEW = 10.0
 """Seconds for which a page counts as current."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NewestPage:
     """A page and the time it was read."""
 

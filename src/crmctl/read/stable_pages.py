@@ -14,6 +14,7 @@ from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.whole_files import CHUNK_ROWS, Spill, chunks, open_spill
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.filters import Condition
@@ -64,7 +65,7 @@ class PassStatistics:
     date: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Listing:
     """A list sorted by `created_at` or `updated_at`.
 
@@ -89,7 +90,7 @@ class Listing:
         return self.until is not None and key > -self.until
 
 
-@dataclass(frozen=True)
+@frozen
 class Slice:
     """A page: its records and keys, its offset, the total, and whether it ends the list."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import RejectedError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
@@ -29,7 +30,7 @@ class ChangeAction(StrEnum):
     """The interface offers no way there."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SchemaChange:
     """One difference. `details` maps each field to what the service has and what the file has, `[before, after]`."""
 
@@ -142,7 +143,7 @@ def _differences(expected: Json, present: Json) -> dict[str, list[Any]]:
     return {key: [present.get(key), value] for key, value in expected.items() if value is not None and value != present.get(key)}
 
 
-@dataclass(frozen=True)
+@frozen
 class SchemaStep:
     """One request of a change. An id that does not exist yet is written `{slug}`."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, ValidationError, field_validator
 
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
@@ -94,7 +95,7 @@ def _place(value: Any, path: Sequence[str | int]) -> str:
     return ".".join(words) or "the document"
 
 
-@dataclass(frozen=True)
+@frozen
 class Present:
     """The objects of a service by slug, and the attributes by slug of those that were read."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, StorageError, storage_error
+from crmctl.frozen import frozen
 from crmctl.service.faults import Unavailable
 from crmctl.service.store import members
 from crmctl.service.store.engine import Engine, has_data, open_engine
@@ -29,7 +29,7 @@ UNFINISHED = f".{DATABASE_FILE}.*.partial"
 """Folder of a restore beside the database; only a killed restore leaves one behind."""
 
 
-@dataclass(frozen=True)
+@frozen
 class S3Settings:
     """Uploads go to S3 buckets named `prefix` plus the bucket that a client asks for. Without `endpoint` they go to Amazon."""
 
@@ -41,7 +41,7 @@ class S3Settings:
 DAY = 86400.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Kept:
     """Retention in seconds of record changes, the request log (0 disables it) and the audit log."""
 
@@ -50,7 +50,7 @@ class Kept:
     audit: float = 365 * DAY
 
 
-@dataclass(frozen=True)
+@frozen
 class Quotas:
     """Most bytes of all uploaded files in the data directory, and of all report results."""
 
@@ -58,7 +58,7 @@ class Quotas:
     results: int = 1024**3
 
 
-@dataclass(frozen=True)
+@frozen
 class ServiceSettings:
     """Settings of one service process.
 
@@ -107,7 +107,7 @@ class ServiceSettings:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Context:
     settings: ServiceSettings
     engine: Engine

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.console.visits import CONSOLE, make_link
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data
@@ -178,7 +179,7 @@ STOP_SECONDS = 10
 """How long requests in flight may take to finish after a signal."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ready:
     """A listening service. `api_key` exists only at the first start; `console_url` works once, within ten minutes."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, Flag, auto
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import RejectedError
+from crmctl.frozen import frozen
 from crmctl.models import numbers
 from crmctl.values import typed_text, value_readers
 from crmctl.values.typed_text import PLAIN, Reader, TextRules, naming, split_list
@@ -65,7 +66,7 @@ class Trait(Flag):
 Parts = Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
+@frozen
 class ValueType:
     """One attribute type.
 
@@ -219,7 +220,7 @@ def types_with(trait: Trait) -> frozenset[str]:
     return frozenset(name for name, row in TYPES.items() if trait in row.traits)
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredAttribute:
     """An attribute as the service stores it. `number` names its columns, `target_id` the object that a reference points to."""
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, value_at
 from crmctl.models.ids import did_you_mean
@@ -45,7 +46,7 @@ NO_PARTS: Mapping[str, Parts] = MappingProxyType({})
 """No attribute changes by parts."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """Form in which existing records hold an attribute: as plain texts or numbers (`plain`), as objects with these `keys`, or both.
     With neither it is unknown."""
@@ -129,7 +130,7 @@ def currency_code(text: str | None) -> str | None:
     raise UsageError(f"--currency takes a code of three letters, not {text!r}", hint="for example --currency EUR")
 
 
-@dataclass(frozen=True)
+@frozen
 class Merger:
     """Changes parts of values and keeps the others. `forms` are those of existing records by slug; `currency` belongs to bare amounts
     if the record has no currency."""
@@ -412,7 +413,7 @@ def _unknown_slug(slug: str, valid_slugs: Iterable[str]) -> UsageError:
 _CODE = re.compile("[A-Z]{3}")
 
 
-@dataclass(frozen=True)
+@frozen
 class AttributeColumns:
     """The columns of one attribute: its own, unless no value needs it, and one for each of `parts`.
 
@@ -444,7 +445,7 @@ class AttributeColumns:
         return [*own, *[None] * len(self.parts)]
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordColumns:
     """The columns of records: one for each place, by name, or those of its attribute in `spread`, by slug."""
 

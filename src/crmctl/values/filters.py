@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from crmctl.errors import UsageError
+from crmctl.frozen import frozen
 from crmctl.models.ids import suggestion
 from crmctl.values.operators import OPERATORS, SIGNS, Operator
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from crmctl.models.resources import Attribute
 
 
-@dataclass(frozen=True)
+@frozen
 class Condition:
     """One condition on an attribute. Operators without a value have `true`."""
 
@@ -35,7 +35,7 @@ class Condition:
         return {"attributeSlug": self.slug, "operator": str(self.operator), "value": self.value}
 
 
-@dataclass(frozen=True)
+@frozen
 class Clause:
     """One condition as written: a slug or a path that begins with one, an operator, and values.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator as compare
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Literal, Self
 
+from crmctl.frozen import frozen
 from crmctl.values.attribute_types import Family
 
 Engine = Literal["sqlite", "postgresql"]
@@ -76,7 +76,7 @@ def _is_present(column: str, _key: str, _engine: Engine) -> Sql:
 _EQUAL = compares("=")
 
 
-@dataclass(frozen=True)
+@frozen
 class Meaning:
     """What an operator means. `phrase` is its wording in the console, `help` its line in `crmctl help filters`.
 

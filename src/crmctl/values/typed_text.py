@@ -9,12 +9,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Any
 
 from crmctl.errors import RejectedError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean, is_uuid, reference_id
 from crmctl.models.jsontext import Json
@@ -40,7 +40,7 @@ _DATE_DIRECTIVES = frozenset("aAbBdfHIjmMpSwyYzZ%")
 _LETTER_FORMAT = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d"}
 
 
-@dataclass(frozen=True)
+@frozen
 class TextRules:
     """The user's declarations about text: the list separator, the decimal mark, the date format (strptime directives), and the country
     of phone numbers, which only an import uses."""

@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import threading
 import zlib
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from crmctl.clock import SystemClock
 from crmctl.errors import StorageError, UsageError, reason, storage_error
 from crmctl.files.whole_files import sync_path
+from crmctl.frozen import frozen
 
 
 class JobKind(StrEnum):
@@ -128,7 +129,7 @@ CREATE TABLE lease (
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Holder:
     """Identity of a process, distinct from a later process with the same id."""
 

@@ -12,6 +12,7 @@ from crmctl.client.session import AttemptObserver
 from crmctl.errors import CrmctlError, DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.files.rows import Format, Source, SourceOptions
 from crmctl.files.sources import open_source
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid
 from crmctl.models.resources import BulkFailure, BulkResult, Record, document_of
@@ -45,7 +46,7 @@ class DeleteSummary:
         return document_of(self, names, elapsedSeconds=round(self.elapsed, 3))
 
 
-@dataclass(frozen=True)
+@frozen
 class Deleting:
     """Deletes the records of a batch, for a job whose rows are ids.
 

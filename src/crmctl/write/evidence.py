@@ -12,6 +12,7 @@ from typing import NamedTuple
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, DeniedError
 from crmctl.files.validation import Batch, Entry
+from crmctl.frozen import frozen
 from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
@@ -110,7 +111,7 @@ class Sent:
         return [entry for entry in self.batch.entries if entry.id is None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Look:
     """Result of one look.
 

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from crmctl.bulk_context import Interrupt, Progress
@@ -16,6 +16,7 @@ from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, InterruptedByUser
 from crmctl.files.validation import Batch, Entry
+from crmctl.frozen import frozen
 from crmctl.match.record_match import Known, Twins
 from crmctl.models.resources import BULK_LIMIT, BulkResult
 from crmctl.read.read_back import Reader
@@ -89,7 +90,7 @@ class SentRows:
         return (entry for entry in self._entries() if entry.ordinal >= ordinal)
 
 
-@dataclass(frozen=True)
+@frozen
 class DeliveryOptions:
     """Options of one run.
 
@@ -108,7 +109,7 @@ class DeliveryOptions:
     """Rows in doubt since an earlier run are absent if settled lists do not show them, even if nothing proves the lists current."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SendContext:
     """One run of sending the rows of one journal."""
 

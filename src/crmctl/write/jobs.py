@@ -10,12 +10,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
+from crmctl.frozen import frozen
 from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records
 
@@ -33,7 +33,7 @@ class FeedCounts(NamedTuple):
     conflicts: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Summary:
     """Result of a job.
 
@@ -99,7 +99,7 @@ LOCK_SECONDS = 60.0
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no characters that are easily confused
 
 
-@dataclass(frozen=True)
+@frozen
 class JobInfo:
     """A job as shown in lists. `is_running`: a live process is working on it."""
 
@@ -143,7 +143,7 @@ class JobInfo:
         return {"created": 0, "updated": 0, "skipped": absent, "deleted": counts[RowState.UPDATED]}
 
 
-@dataclass(frozen=True)
+@frozen
 class DamagedJob:
     """A job whose journal is missing or unreadable, with the reason. `hint` helps where the journal may be read later."""
 
@@ -343,7 +343,7 @@ A_LOOK = 0.1
 UNKNOWN = "another process"
 
 
-@dataclass(frozen=True)
+@frozen
 class ObjectLock:
     """Lock on one object of one organization, identified by its id across profiles. `patience`: longest wait in seconds."""
 

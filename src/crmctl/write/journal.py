@@ -6,7 +6,7 @@ import sqlite3
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -14,6 +14,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, StorageError, UsageError, reason
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.write.database import (
     DOUBTFUL,
@@ -40,7 +41,7 @@ FILE_NAME = "journal.sqlite"
 REMOVED = "it was removed while the job ran, which can be neither resumed nor undone"
 
 
-@dataclass(frozen=True)
+@frozen
 class Header:
     """The job's definition, fixed at its start. `plan` holds everything besides the input that determines the payloads, as JSON values."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from crmctl.files.validation import Entry
+from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, comparable
 from crmctl.models.resources import Record
@@ -23,7 +24,7 @@ CONTROL_SECONDS = 60.0
 CONTROL_RECORDS = 10_000
 
 
-@dataclass(frozen=True)
+@frozen
 class Confirmed:
     """A batch whose rows were all created: every way of reading must show it. `sent_at` and `at`: Unix times of send and answer."""
 

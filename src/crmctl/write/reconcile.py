@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError
 from crmctl.files.validation import Batch, Entry
+from crmctl.frozen import frozen
 from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
@@ -36,7 +37,7 @@ MOST_ROUNDS = 2
 """Number of rounds in doubt and absent after which a single row stays unsent."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Freed:
     """Rows proven absent, to be sent again.
 

@@ -9,7 +9,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import dropwhile, repeat
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from crmctl.client.session import AttemptObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, storage_error
 from crmctl.files.validation import NEW_ENTRY, Batch, Batcher, Entry
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
@@ -44,7 +44,7 @@ MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Task:
     """One batch to send.
 

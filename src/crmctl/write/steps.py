@@ -21,6 +21,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
 from crmctl.files.whole_files import chunks
+from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
@@ -62,7 +63,7 @@ class StepState(StrEnum):
     UNDONE = "undone"
 
 
-@dataclass(frozen=True)
+@frozen
 class Step:
     """One write. `before` and `after` hold the changed attributes (for an activity, its links) with old and new values."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
 from crmctl.files.validation import Batch
+from crmctl.frozen import frozen
 from crmctl.models.resources import BulkResult
 from crmctl.write.database import BatchState
 
@@ -19,7 +20,7 @@ TIMED_OUT = 408
 """The only status below 500 that leaves the outcome open."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """The next state of a batch.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.frozen import frozen
 from crmctl.models.ids import suggestion
 from crmctl.models.scopes import SCOPES
 
@@ -279,7 +280,7 @@ def _check_login(runtime: Runtime) -> None:
 NIL = "00000000-0000-0000-0000-000000000000"
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe:
     """A request that tests a scope. A list must succeed; any other request may also be answered with 404."""
 

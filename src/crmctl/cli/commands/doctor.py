@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import flag
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
+from crmctl.frozen import frozen
 from crmctl.output.streams import clean
 from crmctl.version import __version__
 
@@ -62,7 +62,7 @@ CLOCK_TOLERANCE = 30.0
 """Difference from the service's clock, in seconds, that causes a warning."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """The result of a check: `status` is ok, warning or failed, `exit_code` that of a failing command."""
 

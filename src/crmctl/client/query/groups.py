@@ -15,6 +15,7 @@ from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCo
 from crmctl.client.query.record_query import MANY_LISTS, RecordQuery
 from crmctl.client.query.related_records import FieldLookups
 from crmctl.errors import UsageError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean
 from crmctl.models.jsontext import Json
@@ -63,7 +64,7 @@ MEASURES: dict[str, Callable[[Amounts | None], Decimal | None]] = {
 """The measures of a count: each is an option and the beginning of a column's name."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Measures:
     """Requested groups and measures. `by` names attributes, parts, fields of referenced records, or dates with a unit."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Getter, SchemaLookup
 from crmctl.errors import UsageError
+from crmctl.frozen import frozen
 from crmctl.models.resources import Record
 from crmctl.values.filters import Condition
 from crmctl.values.moments import micros_of
@@ -26,7 +27,7 @@ def micros_at(record: Record, name: str) -> int | None:
     return micros_of(WHEN[name](record))
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalCondition:
     """A condition that crmctl evaluates. Once records were read, `remark` names those it could not evaluate."""
 
@@ -34,7 +35,7 @@ class LocalCondition:
     remark: Callable[[], str | None] = lambda: None
 
 
-@dataclass(frozen=True)
+@frozen
 class AnyOf:
     """Alternative conditions: a record must meet one. The service returns a list for each; `admits` evaluates them locally.
 
@@ -46,7 +47,7 @@ class AnyOf:
     is_disjoint: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Prefilter:
     """Alternative conditions on a composite. Records that the local conditions admit meet one, if the service searches inside composites.
 
@@ -58,7 +59,7 @@ class Prefilter:
     part: Callable[[Any], str | None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """A range of a record's time in microseconds, from `least` to before `below`. `conditions` ask the service for the same range."""
 
@@ -83,7 +84,7 @@ class Bound:
         return Bound(self.name, least, below, self.conditions + other.conditions)
 
 
-@dataclass(frozen=True)
+@frozen
 class RecordFilter:
     """Requirements that must all hold. `needs_body`: only a search body can hold the conditions. `is_impossible`: no record can match."""
 
@@ -125,7 +126,7 @@ class RecordFilter:
         return [remark for condition in self.local_conditions if (remark := condition.remark())]
 
 
-@dataclass(frozen=True)
+@frozen
 class ListOrder:
     """The order of a list. The service sorts by `created_at` or `updated_at`, crmctl by everything else, with empty values last."""
 
@@ -158,7 +159,7 @@ def _nothing(*_: object) -> None:
     """Ignore the call."""
 
 
-@dataclass(frozen=True)
+@frozen
 class QueryContext:
     """The surroundings of a query. `approve` is called with each cost before it arises, and raises to avoid it.
 

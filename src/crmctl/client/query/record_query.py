@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from itertools import chain, islice, product
@@ -25,6 +25,7 @@ from crmctl.client.query.record_filter import (
     micros_at,
 )
 from crmctl.errors import RejectedError
+from crmctl.frozen import frozen
 from crmctl.models.ids import is_uuid, reference_ids
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.conditions import Test, elements_of, number_in, text_of, value_test
@@ -213,7 +214,7 @@ MANY_LISTS = 10
 """Number of lists beyond which crmctl checks whether reading the whole object takes fewer requests."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Trust:
     """The optional kinds of conditions that crmctl sends to the service."""
 

@@ -7,10 +7,11 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from crmctl.client.rate_limit.model import SOON, Exchange, Learned, Usage, free_at, learn, time_for
+from crmctl.frozen import frozen
 from crmctl.write_ahead_log import begin_log
 
 INTERACTIVE, BULK = 0, 1
@@ -68,7 +69,7 @@ ORDER BY done DESC LIMIT 1
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Wait:
     """`until`: when there may be room; `look`: when to ask again; `ticket` keeps the place in the queue."""
 

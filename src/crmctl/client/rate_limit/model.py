@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crmctl.clock import http_date, retry_after
+from crmctl.frozen import frozen
 
 DEFAULT_LIMIT = 100
 DEFAULT_WINDOW = 60.0
@@ -49,7 +50,7 @@ SLOW = 0.2
 NEVER = math.inf
 
 
-@dataclass(frozen=True)
+@frozen
 class Learned:
     """Facts about the service's limit.
 
@@ -135,7 +136,7 @@ class Learned:
         return max(STEADY_SECONDS, self.gap / STEADY)
 
 
-@dataclass(frozen=True)
+@frozen
 class Usage:
     """The log of our own requests.
 
@@ -257,7 +258,7 @@ def _possible_ends(learned: Learned, usage: Usage, sure: float) -> list[float]:
     return sorted((moment for moment in ends if moment < sure), reverse=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Exchange:
     """One answered request: when it was sent and answered, and the wall clock at its answer.
 

@@ -12,13 +12,13 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, RejectedError, ServiceError, UsageError, reason, storage_error
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, S3Settings, ServiceSettings
@@ -97,7 +97,7 @@ def _reading(path: Path, name: str) -> Iterator[tarfile.TarFile]:
 DATABASE = "database"
 
 
-@dataclass(frozen=True)
+@frozen
 class Backup:
     engine: str
     created_at: str

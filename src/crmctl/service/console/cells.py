@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.visits import Visit, day, is_wire_time, titled
@@ -21,7 +21,7 @@ COLOURS = ("grey", "blue", "purple", "amber", "green", "red")
 SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "JPY": "¥", "CNY": "CN¥", "INR": "₹", "KRW": "₩", "BRL": "R$", "ILS": "₪"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ListCell:
     """One value. `kind`: text, number, time (the day), moment (day and time), lines, code or chips.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
@@ -22,7 +22,7 @@ from crmctl.values import yaml_text
 LONGEST_FILTER = 200
 
 
-@dataclass(frozen=True)
+@frozen
 class NounColumn:
     """`value` names a field of the thing, or returns a cell or its text. `kind` is that of `ListCell`, or badge."""
 
@@ -41,7 +41,7 @@ class NounColumn:
         return ListCell(badge=value) if self.kind == "badge" else ListCell(value, self.kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class BoxChoice:
     """Radio buttons with the values `everything` and `only`, and check boxes called `box`; `one` and `all` name them in errors."""
 
@@ -73,7 +73,7 @@ class BoxChoice:
         return answer if answer in (self.everything, self.only) else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class NounField:
     """`kind`: text, textarea, email, url, mono, date, datetime-local, select, radio, boxes. `on` limits it to `new` or `edit` forms."""
 
@@ -94,7 +94,7 @@ class NounField:
         return self.on in ("", "new" if new else "edit")
 
 
-@dataclass(frozen=True)
+@frozen
 class NounForm:
     """`stored` returns the current value of each field. `create` and `change` save and return where to go.
 
@@ -127,7 +127,7 @@ Act = Callable[[Tx, Visit, Json], Outcome | Json | str | None]
 """Return where to go, values for the thing's page, a notice, or None for the usual notice."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NounAction:
     """One thing to do to a thing. With a `text` a page asks first; `label` is the button on the thing's page or row."""
 
@@ -173,7 +173,7 @@ def deletion_action(singular: str, text: str | Callable[[Tx, Json], str], act: A
     return NounAction("delete", "Delete…", act, text=text, button=f"Delete the {singular}", notice=notice, goes_to_list=True, **more)
 
 
-@dataclass(frozen=True)
+@frozen
 class NounFilter:
     """`options` is None for a text field."""
 
@@ -182,7 +182,7 @@ class NounFilter:
     options: Callable[[Tx], Mapping[str, str]] | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class NounQuery:
     """The page and filters in the address of a list."""
 
@@ -191,7 +191,7 @@ class NounQuery:
     filters: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class ConsoleNoun:
     """A kind of thing the console manages: its list, form, actions, role and texts."""
 

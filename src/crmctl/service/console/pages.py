@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC
 from http import HTTPStatus
 from urllib.parse import urlencode, urlsplit
@@ -12,6 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.console.conditions_form import operators_in_words
 from crmctl.service.console.visits import (
@@ -43,7 +44,7 @@ MOST_OBJECTS = 12
 GROUPS = ("Work", "Automation", "Administration")
 
 
-@dataclass(frozen=True)
+@frozen
 class NavigationLink:
     """One link of a group; it is the current one on every page below its path."""
 
@@ -101,7 +102,7 @@ Handler = Callable[..., Outcome]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
 
 
-@dataclass(frozen=True)
+@frozen
 class PageRoute:
     """One address of an area and the least role it needs. A slow page may read many records."""
 

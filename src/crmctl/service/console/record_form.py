@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from crmctl.errors import RejectedError
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
@@ -44,7 +45,7 @@ def part_label(part: str) -> str:
     return PART_LABELS.get(part, part[:1].upper() + part[1:])
 
 
-@dataclass(frozen=True)
+@frozen
 class Input:
     """One input of the form. `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from."""
 
@@ -57,7 +58,7 @@ class Input:
     choices: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class FormField:
     """One attribute with its inputs, hint and problem."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
@@ -54,7 +55,7 @@ _TIME_ATTRIBUTES = [{"slug": slug, "name": name, "type": AttributeType.DATE, "co
 _FIRST_ONES = {NEWEST: "newest", "created_at": "oldest", "-updated_at": "last changed", "updated_at": "longest unchanged"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ListQuestion:
     """The question in the address of a list: words, conditions as typed, columns by slug, and the attribute that sorts it.
 

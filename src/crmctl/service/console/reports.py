@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, log10
 from typing import Any, get_args
 
+from crmctl.frozen import frozen
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
@@ -28,7 +28,7 @@ BAR, LINE = 36, 240
 """Heights in pixels. Widths are percentages, so that texts keep their size on a narrow screen."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ChartMark:
     """One group as a bar or a point, with its label and text; `x` and `length` in percent of the width."""
 
@@ -39,7 +39,7 @@ class ChartMark:
     length: float = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Chart:
     """`kind` is `bars` or `line`; `ticks` are (height, text) along the axis of a line."""
 

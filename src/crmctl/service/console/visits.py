@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, tzinfo
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, unquote
 
 import jinja2
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
@@ -36,7 +37,7 @@ _BOUNDARY = re.compile(r'multipart/form-data; *boundary="?([0-9A-Za-z\'()+_,./:=
 DEFAULT_TYPE = "application/octet-stream"
 
 
-@dataclass(frozen=True)
+@frozen
 class UploadedFile:
     """`name` is its own, without folders."""
 
@@ -45,7 +46,7 @@ class UploadedFile:
     content: bytes
 
 
-@dataclass(frozen=True)
+@frozen
 class FormParts:
     """The fields and files of a form, by name."""
 
@@ -82,7 +83,7 @@ def form_parts(raw: bytes, content_type: str) -> FormParts:
     return parts
 
 
-@dataclass(frozen=True)
+@frozen
 class ConsolePage:
     """A template and its values; `refresh` asks the browser to look again after that many seconds.
 
@@ -95,7 +96,7 @@ class ConsolePage:
     refresh: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Redirect:
     """Send the browser to a page of the same area. `notice`: the sentence that page shows, by name; `token`: the token of a new session."""
 
@@ -104,7 +105,7 @@ class Redirect:
     token: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Download:
     """A file, or without a name the answer to a script. A long file comes in pieces, each with its own transaction."""
 
@@ -116,7 +117,7 @@ class Download:
 Outcome = ConsolePage | Redirect | Download
 
 
-@dataclass(frozen=True)
+@frozen
 class Visit:
     """One request for a page. `objects` are those of the navigation; `address` and `agent` say where it came from.
 
@@ -403,7 +404,7 @@ _OPERATOR = "operator"
 _TOKEN = re.compile(r"([0-9]{1,12})\.([0-9a-f-]{1,36}|operator)\.([0-9a-f]{16})\.([0-9a-f]{64})")
 
 
-@dataclass(frozen=True)
+@frozen
 class SignedLink:
     """`expires_at` in Unix seconds."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from crmctl.errors import reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
@@ -161,7 +162,7 @@ UNSEEN = {"linkedRecords": "Linked records", "participants": "Participants"}
 """Parts of an action that only YAML changes."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ActionBlock:
     """`number` names it in the form, whatever its place; `kept` is the action it was made of; `known` are the attributes of its object."""
 

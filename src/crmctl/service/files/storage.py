@@ -15,13 +15,13 @@ import time
 import unicodedata
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from crmctl.errors import ConfigError, UsageError, install_command, reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
@@ -47,7 +47,7 @@ def local_upload_url(settings: ServiceSettings, tx: Tx, bucket: str, path: str, 
     return f"{url}?expires={expires}&limit={limit}&nonce={nonce}&signature={signature}", url
 
 
-@dataclass(frozen=True)
+@frozen
 class Permit:
     """A valid signature: what may be PUT, of at most `limit` bytes. `expires` in Unix seconds."""
 
@@ -239,7 +239,7 @@ def read_pieces(file: BinaryIO) -> Iterator[bytes]:
         yield from iter(lambda: file.read(CHUNK), b"")
 
 
-@dataclass(frozen=True)
+@frozen
 class Stored:
     """A file opened for reading, at the place after its heading: `size` without that, `version` of this upload."""
 

@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body, Fault, Forbidden
@@ -74,7 +75,7 @@ class NamedRoute(Route):
         return match, {**child, "route": self}
 
 
-@dataclass(frozen=True)
+@frozen
 class Endpoint:
     """One method of one path. Without `body` none is read; `optional_body` allows an empty one."""
 
@@ -109,7 +110,7 @@ class Endpoint:
         return self.group or self.scope.partition(":")[0]
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     context: Context
     key: ApiKey

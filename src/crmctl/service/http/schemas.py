@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Field
 
 from crmctl.errors import reason
+from crmctl.frozen import frozen
 from crmctl.models import jsontext, resources
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType, Resource
@@ -102,7 +102,7 @@ _FILTER = re.compile(r"filter\[(.+)\]\[([^\[\]]*)\]", re.DOTALL)
 UUID_PATTERN = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Parameter:
     """A parameter of the query, whose `schema` is that of an integer, a choice, or the id of a resource."""
 

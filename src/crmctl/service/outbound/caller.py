@@ -6,13 +6,13 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import certifi
 import httpcore
 
 from crmctl.errors import reason
+from crmctl.frozen import frozen
 from crmctl.models.signatures import sign
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError, ForbiddenTargetError, TargetGuard, VettedAddress
 from crmctl.service.store.webhooks import Attempt, Due
@@ -85,7 +85,7 @@ MOST_DOCUMENT = 256 * 1024
 """Most bytes of a document that `get` reads."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Reply:
     """A receiver's answer; the body is cut to KEPT_BODY."""
 
@@ -101,7 +101,7 @@ def trusted_authorities() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """POSTs to addresses that the guard allows; thread-safe. `seconds` limits a whole call."""
 

@@ -9,9 +9,10 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import quote, urlsplit
 
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.version import __version__
@@ -150,7 +151,7 @@ class ForbiddenTargetError(BadRequest):
         super().__init__(message, details or {"field": "url"})
 
 
-@dataclass(frozen=True)
+@frozen
 class VettedAddress:
     """Connect to `address`, speak to `host`. `host` and `path`, which includes the query, are ASCII.
 

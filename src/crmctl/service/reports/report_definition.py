@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
@@ -82,7 +83,7 @@ class ReportDefinition(Body):
         return {field: value for field, value in question.items() if value or field == "columns"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Measure:
     """A computed column; `attribute` is None for the count of records."""
 
@@ -91,7 +92,7 @@ class Measure:
     attribute: StoredAttribute | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """A report ready to run on one object. `measures` is empty for a report of records.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, shown
@@ -25,7 +25,7 @@ _OLD = "SELECT sequence FROM change_log WHERE at < ? AND waiting = 0"
 _UNNEEDED = "NOT EXISTS (SELECT 1 FROM webhook_delivery AS d WHERE d.event_id = change_log.event_id)"
 
 
-@dataclass(frozen=True)
+@frozen
 class Listeners:
     """Recipients of events now: the event `types`, or all when None. `organisation` is the id that events name."""
 
@@ -118,7 +118,7 @@ def differ(old: Any, new: Any) -> bool:
     return old is not new and jsontext.dumps(old, sort_keys=True) != jsontext.dumps(new, sort_keys=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Event:
     """An event as it was written; `payload` is its unchangeable body."""
 

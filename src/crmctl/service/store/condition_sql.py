@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.service.faults import BadRequest, Body, shown
 from crmctl.service.store import record_tables
@@ -63,7 +64,7 @@ MAX_COMPARED = 20_000
 """Most parameters of the conditions in one statement. SQLite allows 32,766."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Where:
     """An SQL condition and its parameters.
 
@@ -80,7 +81,7 @@ class Where:
     is_covered: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class _Field:
     slug: str
     family: Family

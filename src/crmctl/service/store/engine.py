@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from crmctl.errors import ConfigError, RejectedError, install_command
+from crmctl.frozen import frozen
 from crmctl.service.store import keys
 from crmctl.service.store.sqlite import SqliteEngine, place_file
 from crmctl.service.store.tx import Tx, required
@@ -246,7 +246,7 @@ def run(tx: Tx, *statements: str) -> None:
         tx.execute(statement.format(**words))
 
 
-@dataclass(frozen=True)
+@frozen
 class Migration:
     """One step: SQL, or functions. The note that it was done commits with it."""
 

@@ -10,9 +10,9 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.scopes import SCOPES
@@ -27,7 +27,7 @@ PREFIX = "crs_"
 _COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
 
 
-@dataclass(frozen=True)
+@frozen
 class ApiKey:
     """`scopes` None means full access. Times are microseconds since the epoch."""
 
@@ -151,7 +151,7 @@ _KEPT_SECONDS = 3600
 """How long ended windows are kept: longer than the clocks of two machines can differ."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RateState:
     """The window after a request: `remaining` requests, and its end `reset` in whole Unix seconds."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from crmctl.clock import SystemClock
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store.tx import Rows, Tx, all_in, to_micros
@@ -97,7 +97,7 @@ _REQUESTS = Rows(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class LoggedRequest:
     """An answered request: `at` and its duration `micros` in microseconds, `route` the template of its path."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Unpack
 from uuid import uuid4
 
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Conflict, Forbidden
 from crmctl.service.store import logs
@@ -194,7 +195,7 @@ MOST_SESSIONS = 20
 """Most open sessions of one member, one API key, or the operator; a further one ends the oldest."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ConsoleSession:
     """`token` is the cookie's value; `form_token` in every form proves that a page of this session sent it.
 

@@ -6,9 +6,9 @@ Of an attribute the name, the options of a select, and whether it is active can 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
@@ -38,7 +38,7 @@ STANDARD, CUSTOM = "standard", "custom"
 _OBJECTS = Rows("crm_object", "object", "id, type, plural_name, singular_name, description, slug, is_active, created_at, updated_at")
 
 
-@dataclass(frozen=True)
+@frozen
 class NewObject:
     """An object as the caller describes it, not checked yet."""
 
@@ -153,7 +153,7 @@ _ATTRIBUTES = Rows(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class NewAttribute:
     """An attribute as the caller describes it, not checked yet."""
 

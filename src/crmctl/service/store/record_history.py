@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, Fault, NotFound
@@ -22,7 +23,7 @@ from crmctl.values.value_readers import Invalid, canonical_uuid
 Data = Json
 
 
-@dataclass(frozen=True)
+@frozen
 class History:
     """`changes` in wire form, newest first, with their `total`. `since` is the moment before which changes are unknown, None when all are
     known."""
@@ -32,7 +33,7 @@ class History:
     since: str | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Past:
     """A past record: `data` None when it did not exist; `created_at` if it must be created again."""
 
@@ -40,7 +41,7 @@ class Past:
     created_at: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Change:
     at: int
     type: str
@@ -178,7 +179,7 @@ class RestoreOutcome:
     """Attributes that were deleted or do not take such values any more."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidates:
     """Ids of records that changed since the moment. Those in `new` did not exist then."""
 

@@ -7,8 +7,9 @@ one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
@@ -35,7 +36,7 @@ _SHORT, _COVERED = 2, 12
 """How many times as many records may be scanned for any query, and entries of an index that covers the query."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Search:
     """Prepared conditions. `source` is the FROM clause with the fewest rows, `candidates` their number, `total` the matches once counted.
 
@@ -51,7 +52,7 @@ class _Search:
     total: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Paging:
     """Part of a list: `sort` is one of SORTS, `order` is asc or desc."""
 
@@ -79,7 +80,7 @@ class Paging:
 _FIRST = Paging()
 
 
-@dataclass(frozen=True)
+@frozen
 class PartOfList:
     """A page with the size of its list: `total` matches, or more (`is_more`), among the first `looked` of `everything`."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest, NotFound
@@ -105,7 +106,7 @@ def _wait_only_briefly(tx: Tx) -> None:
         tx.execute(tx.dialect.impatience)
 
 
-@dataclass(frozen=True)
+@frozen
 class Schema:
     """The active `attributes` by slug, in display order. Records keep the values of `inactive` ones, and may still hold values of the
     deleted slugs in `leaving`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
@@ -34,7 +34,7 @@ def _run(run: Json) -> Json:
     return run if run["error"] is not None else {field: value for field, value in run.items() if field != "error"}
 
 
-@dataclass(frozen=True)
+@frozen
 class ReportOutcome:
     """The result of a run. `results` is a JSON array of objects with the `columns` as keys; `error` is set when the run failed."""
 

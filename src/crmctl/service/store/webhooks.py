@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
@@ -339,7 +339,7 @@ LEASE_SECONDS = 30.0
 """Longer than any try: a delivery whose lease ended belongs to a worker that died."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Lane:
     """`places` of one process for deliveries to endpoints whose last try succeeded (`proven`), or to all others. At most `per_endpoint` of
     one endpoint are under way."""
@@ -355,7 +355,7 @@ UNPROVEN = Lane("probe", 64, False, 1)
 """New endpoints and those whose last try failed: one try at a time each, never in the places of working ones."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Due:
     """A claimed delivery, ready to be sent. Times are Unix seconds."""
 
@@ -377,7 +377,7 @@ class Due:
         return cls(delivery, endpoint, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000)
 
 
-@dataclass(frozen=True)
+@frozen
 class Attempt:
     """A try of a delivery. `status` is None without an answer; `error` then says why. `again` is the Unix time of the next try, if any."""
 

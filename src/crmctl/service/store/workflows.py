@@ -7,9 +7,10 @@ process that claimed it can write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
+from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import NotFound
@@ -29,7 +30,7 @@ _WORKFLOWS = Rows(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class StoredWorkflow:
     """A workflow as the machinery needs it. `plan` is `{conditions, actions}`; `due_at` is Unix seconds, for an enabled schedule."""
 
@@ -151,7 +152,7 @@ class LeaseLostError(Exception):
     """Another process has taken over the run; the current write is void."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Claimed:
     """A run leased to this process. `step` is the next action; `is_calling` says that its call began and its end is unknown.
 
@@ -184,7 +185,7 @@ _CLAIMED = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Cause:
     """The cause of a run: an event, after the runs of the workflows in `chain`; a due schedule (Unix seconds); or a request."""
 
