@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +30,14 @@ class QuotedRecord(NamedTuple):
 
 
 class OrdinaryLines(NamedTuple):
-    """Lines of a table that are one record each, without problems.
+    """Lines of a table that are one record each, without problems: the number of the first, their texts without line ends, their cells.
 
-    Number of the first line, texts without line ends, and cells of the lines with quotes, by place.
+    `cells` is None if they were split before.
     """
 
     first_line: int
     texts: list[str]
-    quoted: Mapping[int, list[str]]
+    cells: list[list[str]] | None
 
 
 class OrdinaryBlock(Block):
@@ -58,10 +58,21 @@ class OrdinaryBlock(Block):
         return zip(self.ordinals, count(self._lines.first_line), self._lines.texts)
 
     def cells(self) -> Sequence[list[str]]:
-        cells = [line.split(self._delimiter) for line in self._lines.texts]
-        for place, record in self._lines.quoted.items():
-            cells[place] = record
-        return cells
+        return self._lines.cells or _cells(self._lines.texts, self._delimiter) or ()
+
+
+def _cells(lines: Sequence[str], delimiter: str) -> list[list[str]] | None:
+    """Return the cells of lines that are one record each; None if a record is malformed or takes several lines."""
+    cells = [line.split(delimiter) for line in lines]
+    places = [place for place, line in enumerate(lines) if QUOTE in line]
+    try:
+        quoted = list(csv.reader([lines[place] for place in places], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return None
+    for place, record in zip(places, quoted, strict=False):
+        cells[place] = record
+    is_closed = len(quoted) == len(places) and not any(lines[place].count(QUOTE) % 2 for place in places)
+    return cells if is_closed else None
 
 
 def split_records(lines: Iterator[str], delimiter: str, *, lines_before: int = 0) -> Iterator[QuotedRecord]:
@@ -217,6 +228,8 @@ class DelimitedSource(Source):
         self._encoding = Encoding(dialect.encoding, dialect.bom)
         self._compressed = dialect.compressed
         self._excel_safe = options.excel_safe
+        self._ordinary: set[int] = set()
+        """Numbers of the first lines of blocks known to be ordinary. The file must not change."""
         header = next((record for record in self._records() if isinstance(record, QuotedRecord) and record.cells is not None), None)
         if header is None or header.cells is None:
             raise UsageError(
@@ -238,8 +251,6 @@ class DelimitedSource(Source):
             self.header.pop()
         if not self.header:
             raise UsageError(f"{name}: the first line names no column", hint="the first line must name the columns", code="empty_header")
-        before = self._delimiter if self._width > 1 else "\n"
-        self._header_end = f"{before}{self.header[-1]}\n"
         self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
 
     def rows(self) -> Iterator[Row]:
@@ -327,20 +338,15 @@ class DelimitedSource(Source):
         """Split whole lines after the header. None if one of them needs a closer look. This is the hot path of large files."""
         text = block.replace("\r\n", "\n") if "\r" in block else block
         texts = text.removesuffix("\n").split("\n")
+        if first_line in self._ordinary:
+            return OrdinaryLines(first_line, texts, None)
         if "\r" in text or "" in texts or len(self.header) != self._width or self._excel_safe:
             return None
-        places = [place for place, line in enumerate(texts) if QUOTE in line] if QUOTE in text else []
-        if any(texts[place].count(QUOTE) % 2 for place in places):
+        cells = _cells(texts, self._delimiter)
+        if cells is None or {*map(len, cells)} != {self._width} or self.header[-1] in map(itemgetter(-1), cells):
             return None
-        try:
-            quoted = list(csv.reader([texts[place] for place in places], delimiter=self._delimiter, strict=True))
-        except csv.Error:
-            return None
-        plain = [line for line in texts if QUOTE not in line] if places else texts
-        delimiters = {*map(methodcaller("count", self._delimiter), plain)}
-        is_table = len(quoted) == len(places) and {*map(len, quoted)} <= {self._width} and delimiters <= {self._width - 1}
-        repeats_header = self._header_end in f"\n{text}\n" or self.header[-1] in map(itemgetter(-1), quoted)
-        return OrdinaryLines(first_line, texts, dict(zip(places, quoted, strict=True))) if is_table and not repeats_header else None
+        self._ordinary.add(first_line)
+        return OrdinaryLines(first_line, texts, cells)
 
 
 def separator_of(line: str) -> str | None:

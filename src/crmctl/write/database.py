@@ -6,7 +6,9 @@ import os
 import socket
 import sqlite3
 import threading
+import time
 import zlib
+from contextlib import suppress
 from dataclasses import astuple
 from enum import StrEnum
 from functools import cache
@@ -195,6 +197,10 @@ SLOT_BYTES = 512
 """Size of one slot: a sector, which a disk writes completely or not at all. crmctl writes two slots in turn, so one survives a torn
 write."""
 
+SYNC_SECONDS = 5.0
+"""Seconds after which a mark is on the disk. A power cut may lose newer ones: the journal, which is on the disk before each request, then
+knows more than the mark."""
+
 TOUCHED_SECONDS = 60.0
 """A larger difference between the times of the file and its content shows that the file was copied or restored."""
 
@@ -213,6 +219,7 @@ class HighWaterMark:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         self._file: int | None = None
+        self._sync_due = 0.0
 
     def read(self) -> tuple[Mark, bool]:
         """Return the mark, and whether it proves that nothing more was sent. A missing, damaged, copied or restored file proves nothing."""
@@ -227,18 +234,22 @@ class HighWaterMark:
         return mark, os.name != "posix" or abs(changed - written) <= TOUCHED_SECONDS
 
     def write(self, mark: Mark) -> None:
-        """Write the mark to disk before returning. Raises StorageError."""
+        """Write the mark, which outlives the process from now on and a power cut within SYNC_SECONDS. Raises StorageError."""
         try:
             if self._file is None:
                 self._file = self._open()
             os.lseek(self._file, SLOT_BYTES * (mark.sends % 2), os.SEEK_SET)
             os.write(self._file, _encode(mark))
-            getattr(os, "fdatasync", os.fsync)(self._file)
+            if (now := time.monotonic()) >= self._sync_due:
+                os.fsync(self._file)
+                self._sync_due = now + SYNC_SECONDS
         except OSError as error:
             raise storage_error(error, self._path, StorageError(f"cannot write {self._path}: {reason(error)}")) from error
 
     def close(self) -> None:
         if self._file is not None:
+            with suppress(OSError):  # the content is written; a disk that fails now has failed the journal too
+                os.fsync(self._file)
             os.close(self._file)
             self._file = None
 

@@ -322,13 +322,12 @@ class Journal:
                 if not again.rowcount:
                     self._assert_free(batch)
                     self._insert(number, batch, state=BatchState.SENDING, sent_at=now, parent=parent)
-            # Raise the mark for the request that is in the journal and about to leave.
             last, counted = batch.ordinals[-1], self._sent
             if counted is None or not counted.sends:
                 counted = self._counted()
                 self._sent = counted._replace(last=max(last, counted.last, self._water.read()[0].last))
             else:
-                self._sent = Mark(counted.sends + 1, max(counted.last, last), self.clock.now())
+                self._sent = Mark(counted.sends + 1, max(counted.last, last), now)
             self._water.write(self._sent)
 
     def settle(self, number: int, batch: Batch, verdict: Verdict) -> None:
