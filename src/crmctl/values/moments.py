@@ -197,6 +197,18 @@ def _parsed(text: str, form: str) -> date | None:
         return None
 
 
+_SPAN_UNITS = {"ms": 0.001, **_SECONDS, **{unit: days * 86400 for unit, days in _IN_DAYS.items()}}
+_SPAN = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)({'|'.join(_SPAN_UNITS)})")
+
+
+def read_span(text: str) -> float:
+    """Return the seconds of `2d`, `15m` or `500ms`. Raises ValueError."""
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"must be a duration such as 2d, 15m or 500ms, not {text!r}")
+    return float(match[1]) * _SPAN_UNITS[match[2]]
+
+
 MICROS = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)

@@ -62,7 +62,9 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = doubles.TestDouble()
+    double, deliveries = doubles.TestDouble(), list[Any]()
+    monkeypatch.setattr(double, "_count_deliveries", lambda: len(deliveries))
+    monkeypatch.setattr(double, "_list_deliveries", lambda: deliveries)
     monkeypatch.setattr(double, "_engine", NO_EVENTS, raising=False)
     monkeypatch.setattr(double, "_save", lambda: doubles.State(None, {}, 0.0))  # type: ignore[arg-type]
 
@@ -70,7 +72,7 @@ def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.Monk
         waits = [asyncio.ensure_future(call(double, "GET", "/_test/deliveries", b"count=1&timeout=600")) for _ in range(100)]
         saved = await call(double, "PUT", "/_test/snapshots/a")
         assert not any(wait.done() for wait in waits)
-        double._deliveries.append({"type": "record.created"})
+        deliveries.append({"type": "record.created"})
         return [saved, *await asyncio.gather(*waits)]
 
     assert asyncio.run(run()) == [200] * 101

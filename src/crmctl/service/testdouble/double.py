@@ -6,23 +6,23 @@ import asyncio
 import hashlib
 import random
 import re
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
-from http import HTTPStatus
-from inspect import isawaitable
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crmctl.clock import SystemClock
@@ -37,8 +37,8 @@ from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.outbound.guard import read_target
 from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
-from crmctl.service.store.tx import to_micros, to_wire
-from crmctl.values.moments import read_moment
+from crmctl.service.store.tx import Rows, required, to_micros, to_wire
+from crmctl.values.moments import read_moment, read_span
 
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Connections
@@ -91,28 +91,24 @@ class MovableClock(SystemClock):
         return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-7{high:03x}-8{low:03x}-{rest}"
 
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*")
 FORM = "METHOD PATH [nth=3] -> status=503 after"
 CONDITIONS = ("nth", "p", "times")
-EFFECTS = ("status", "retry-after", "after", "drop", "delay", "cut", "stale", "twice")
-FLAGS = ("after", "twice")
-"""Effects without a value."""
 EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
 """Effects of which a rule has at most one."""
+EFFECTS = (*EXCLUSIVE, "retry-after", "after", "delay")
 
 _RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
-def _seconds(value: object) -> object:
-    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s|m|)", str(value), re.ASCII)
-    if match is None:
-        raise ValueError(f"must be a duration such as 2s or 500ms, not {value!r}")
-    return float(match[1]) * _UNITS[match[2]]
+def _flag(value: object) -> bool:
+    if value:
+        raise ValueError("takes no value")
+    return True
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Duration = Annotated[float, BeforeValidator(read_span)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
 class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_", "-")):
@@ -122,19 +118,19 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
     """
 
     text: str = ""
-    method: str = "*"
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*"] = "*"
     path: str = "*"
     nth: Count | None = None
     p: Annotated[float, Field(gt=0, le=1)] = 1.0
     times: Count | None = None
     status: Annotated[int, Field(ge=200, le=599)] | None = None
     retry_after: Annotated[int, Field(ge=0, le=86400)] | None = None
-    after: bool = False
+    after: Flag = False
     drop: Literal["before", "after"] | None = None
     delay: Duration = 0.0
     cut: Annotated[int, Field(ge=0, le=10**9)] | None = None
     stale: Duration | None = None
-    twice: bool = False
+    twice: Flag = False
     matched: int = 0
     fired: int = 0
 
@@ -181,34 +177,26 @@ def parse_rule(text: str) -> FaultRule:
         match = _RULE.fullmatch(text)
         if match is None:
             raise ValueError(f"must be {FORM}")
-        method = match[1].upper()
-        if method not in METHODS:
-            raise ValueError(f"unknown method {match[1]!r}; the methods are: {', '.join(METHODS)}")
-        limits, done = _words(match[3] or "", CONDITIONS, "condition"), _words(match[4], EFFECTS, "effect")
-        if "status" not in done and (alone := next((name for name in ("retry-after", "after") if name in done), None)):
-            raise ValueError(f"{alone} needs status=CODE")
-        chosen = done.keys() & {*EXCLUSIVE}
-        if len(chosen) > 1 or not (chosen or "delay" in done):
+        conditions, effects = _words(match[3] or "", CONDITIONS, "condition"), _words(match[4], EFFECTS, "effect")
+        if "status" not in effects and effects.keys() & {"retry-after", "after"}:
+            raise ValueError("retry-after and after need status=CODE")
+        chosen = effects.keys() & {*EXCLUSIVE}
+        if len(chosen) > 1 or not (chosen or "delay" in effects):
             raise ValueError(f"needs one effect of: {', '.join(EXCLUSIVE)}, delay")
-        if "stale" in done and method not in ("GET", "HEAD", "POST", "*"):
-            raise ValueError("stale is for requests that read")
-        return check_shape(FaultRule, {"text": text.strip(), "method": method, "path": match[2], **limits, **done})
+        return check_shape(FaultRule, {"text": text.strip(), "method": match[1].upper(), "path": match[2], **conditions, **effects})
     except (ValueError, BadRequest) as error:
         raise BadRequest(f"fault rule {text.strip()!r}: {error}", {"field": "rule"}) from None
 
 
-def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
-    """Return the values of words such as `nth=3`; True for a word without a value. Raises ValueError."""
-    words: dict[str, str | bool] = {}
-    for word in text.split():
-        name, _, value = word.partition("=")
+def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str]:
+    """Return the values of words such as `nth=3`. Raises ValueError."""
+    words: dict[str, str] = {}
+    for name, _, value in (word.partition("=") for word in text.split()):
         if name not in names:
-            raise ValueError(f"unknown {kind} {word!r}; {suggestion(name, names, f'{kind}s: ' + ', '.join(names))}")
+            raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, names, f'{kind}s: ' + ', '.join(names))}")
         if name in words:
             raise ValueError(f"{name} is given twice")
-        if bool(value) == (name in FLAGS):
-            raise ValueError(f"{name} takes no value" if value else f"{name} needs a value: {name}=VALUE")
-        words[name] = value or True
+        words[name] = value
     return words
 
 
@@ -220,8 +208,15 @@ MOST_RECORDED = 10_000
 WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))
 """Parameters of a wait for deliveries: how many, and the most seconds."""
 
-Handler = Callable[[Request], Any]
-"""Returns the answer of a control, or an awaitable of it."""
+_DELIVERIES = Rows(
+    "webhook_attempt AS attempt JOIN webhook_delivery AS delivery ON delivery.id = attempt.delivery_id"
+    " JOIN webhook_endpoint AS endpoint ON endpoint.id = endpoint_id JOIN change_log ON change_log.event_id = delivery.event_id",
+    "delivery",
+    "event_type AS type, url, status, request_headers AS headers, payload AS body",
+    url=lambda url: None if url == SINK else url,
+    headers=jsontext.loads,
+    body=jsontext.loads,
+)
 
 
 @dataclass
@@ -245,19 +240,19 @@ class TestDouble:
         self._states: dict[str, State] = {}
         self._history: list[State] = []
         self._requests: deque[Json] = deque(maxlen=MOST_RECORDED)
-        self._deliveries: deque[Json] = deque(maxlen=MOST_RECORDED)
-        self._delivering = threading.Lock()
         self._active = 0
         self._gate = asyncio.Lock()
         self._released = asyncio.Event()
-        self._controls: dict[str, dict[str, Handler]] = {
-            "/reset": {"POST": self._reset},
-            "/faults": {"GET": lambda _: self.faults.wire(), "POST": self._add_fault, "DELETE": self._clear_faults},
-            "/clock": {"GET": self._show_clock, "PUT": self._set_clock},
-            "/requests": {"GET": lambda _: list(self._requests)},
-            "/deliveries": {"GET": self._show_deliveries, "POST": self._add_endpoint},
-            "/snapshots/NAME": {"PUT": self._save_snapshot, "POST": self._restore_snapshot},
-        }
+        routes = [
+            Route(f"{PREFIX}/reset", self._reset, methods=["POST"]),
+            Route(f"{PREFIX}/faults", self._control_faults, methods=["GET", "POST", "DELETE"]),
+            Route(f"{PREFIX}/clock", self._control_clock, methods=["GET", "PUT"]),
+            Route(f"{PREFIX}/requests", self._show_requests, methods=["GET"]),
+            Route(f"{PREFIX}/deliveries", self._control_deliveries, methods=["GET", "POST"]),
+            Route(f"{PREFIX}/snapshots/{{name}}", self._control_snapshot, methods=["PUT", "POST"]),
+        ]
+        handlers = dict.fromkeys((Fault, HTTPException), lambda _, error: answer_for(error))
+        self._controls = Starlette(routes=routes, exception_handlers=handlers)
 
     def around(self, context: Context, app: ASGIApp, apps: Callable[[Context], ASGIApp]) -> ASGIApp:
         """Return the application with faults and controls. `apps` makes one on other data."""
@@ -276,14 +271,12 @@ class TestDouble:
     # -- requests -----------------------------------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            body = await request.body()
-        except ClientDisconnect:
-            return
         if scope["path"].startswith(f"{PREFIX}/"):
-            control = await self._control(request)
-            await control(scope, receive, send)
+            await self._controls(scope, receive, send)
+            return
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
             return
         async with self._gate:
             self._active += 1
@@ -356,17 +349,15 @@ class TestDouble:
         return [path for path in (self._context.settings.data_dir / FILES_FOLDER).rglob("*") if path.is_file()]
 
     def _restore(self, state: State) -> None:
-        with self._delivering:
-            self._engine.restore(state.database)
-            # They were delivered in the time before.
-            self._engine.write(lambda tx: tx.execute("DELETE FROM webhook_delivery WHERE state = 'pending'"))
-            for path in self._files():
-                path.unlink()
-            for path, content in state.files.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            self._deliveries.clear()
-            self._history.clear()
+        self._engine.restore(state.database)
+        # They were delivered in the time before.
+        self._engine.write(lambda tx: tx.execute("DELETE FROM webhook_delivery"))
+        for path in self._files():
+            path.unlink()
+        for path, content in state.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        self._history.clear()
 
     @asynccontextmanager
     async def _settled(self, *, with_events: bool = False) -> AsyncIterator[None]:
@@ -382,30 +373,19 @@ class TestDouble:
         from crmctl.service.background import target_guard
         from crmctl.service.outbound.caller import Caller, Reply
 
-        record = self._record_delivery
-
-        class RecordedCaller(Caller):
-            """Records each call. Those of the sink succeed without a network."""
+        class SinkCaller(Caller):
+            """Calls of the sink succeed without a network."""
 
             def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-                reply = None
-                try:
-                    reply = Reply(200, {}, "") if url == SINK else super().post(url, headers, body)
-                finally:
-                    record(url, headers, body, reply.status if reply else None)
-                return reply
+                return Reply(200, {}, "") if url == SINK else super().post(url, headers, body)
 
-        return RecordedCaller(target_guard(self._context))
+        return SinkCaller(target_guard(self._context))
 
-    def _record_delivery(self, url: str, headers: Mapping[str, str], body: bytes, status: int | None) -> None:
-        """Record an attempt, unless a reset has removed its event."""
-        event_id = headers.get("webhook-id", "")
-        with self._delivering:
-            if self._engine.read(lambda tx: tx.one("SELECT 1 FROM change_log WHERE event_id = ?", (event_id,))) is None:
-                return
-            document = jsontext.loads(body)
-            kind, shown = headers.get("webhook-event-type"), None if url == SINK else url
-            self._deliveries.append({"type": kind, "url": shown, "status": status, "headers": dict(headers), "body": document})
+    def _count_deliveries(self) -> int:
+        return int(required(self._engine.read(lambda tx: tx.one(f"SELECT count(*) FROM {_DELIVERIES.table}")))[0])
+
+    def _list_deliveries(self) -> list[Json]:
+        return self._engine.read(lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
 
     def _create_endpoint(self, url: str) -> Json:
         def create(tx: Any) -> Json:
@@ -416,82 +396,64 @@ class TestDouble:
 
     # -- controls -----------------------------------------------------------------------------------------------------------------
 
-    async def _control(self, request: Request) -> JsonAnswer:
-        method, path = request.method, request.scope["path"].removeprefix(PREFIX)
-        try:
-            handlers = self._controls.get(re.sub("^/snapshots/.*", "/snapshots/NAME", path))
-            if handlers is None:
-                raise NotFound(f"there is no control {PREFIX}{path}; the controls are: {', '.join(self._controls)}")
-            if method not in handlers:
-                allowed = ", ".join(handlers)
-                message, status = f"{PREFIX}{path} takes {allowed}, not {method}", HTTPStatus.METHOD_NOT_ALLOWED
-                raise Fault(message, error="method_not_allowed", status=status, headers={"Allow": allowed})
-            document = handlers[method](request)
-            return JsonAnswer(await document if isawaitable(document) else document)
-        except Exception as error:
-            return answer_for(BadRequest(error.message) if isinstance(error, UsageError) else error)
-
-    async def _reset(self, request: Request) -> Json:
+    async def _reset(self, _: Request) -> Response:
         assert self._begun is not None
-        self._clear_faults(request)
+        self._clear_faults()
         async with self._settled():
             await asyncio.to_thread(self._restore, self._begun)
             self.faults.reset()
             self.clock.reset()
             self._requests.clear()
-        return {"reset": True}
+        return JsonAnswer({"reset": True})
 
-    async def _save_snapshot(self, request: Request) -> Json:
-        name = _snapshot_name(request)
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
-            raise BadRequest("the name of a snapshot consists of letters, digits, dots, dashes and underscores")
-        async with self._settled(with_events=True):
-            self._states[name] = await asyncio.to_thread(self._save)
-        return {"saved": name}
-
-    async def _restore_snapshot(self, request: Request) -> Json:
-        name = _snapshot_name(request)
-        if name not in self._states:
+    async def _control_snapshot(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if request.method == "POST" and name not in self._states:
             raise NotFound(f"there is no snapshot {name!r}; saved: {', '.join(sorted(self._states)) or 'none'}")
-        async with self._settled():
-            await asyncio.to_thread(self._restore, self._states[name])
-        return {"restored": name}
+        async with self._settled(with_events=request.method == "PUT"):
+            if request.method == "POST":
+                await asyncio.to_thread(self._restore, self._states[name])
+                return JsonAnswer({"restored": name})
+            self._states[name] = await asyncio.to_thread(self._save)
+            return JsonAnswer({"saved": name})
 
-    async def _add_fault(self, request: Request) -> list[Json]:
-        self.faults.rules.append(parse_rule(await _text(request, "rule")))
-        return self.faults.wire()
+    async def _control_faults(self, request: Request) -> Response:
+        if request.method == "POST":
+            self.faults.rules.append(parse_rule(await _text(request, "rule")))
+        elif request.method == "DELETE":
+            self._clear_faults()
+        return JsonAnswer(self.faults.wire())
 
-    def _clear_faults(self, _: Request) -> list[Json]:
+    def _clear_faults(self) -> None:
         """Remove all rules and end their delays."""
         self.faults.rules.clear()
         self._released.set()
         self._released.clear()
-        return self.faults.wire()
 
-    def _show_clock(self, _: Request) -> Json:
-        return {"now": to_wire(to_micros(self.clock.now()))}
+    async def _control_clock(self, request: Request) -> Response:
+        if request.method == "PUT":
+            try:
+                moment = read_moment(await _text(request, "now"), self.clock.now())
+            except UsageError as error:
+                raise BadRequest(error.message) from error
+            self.clock.set(moment.at.timestamp())
+        return JsonAnswer({"now": to_wire(to_micros(self.clock.now()))})
 
-    async def _set_clock(self, request: Request) -> Json:
-        self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
-        return self._show_clock(request)
+    async def _show_requests(self, _: Request) -> Response:
+        return JsonAnswer(list(self._requests))
 
-    async def _show_deliveries(self, request: Request) -> list[Json]:
+    async def _control_deliveries(self, request: Request) -> Response:
+        if request.method == "POST":
+            url = await _text(request, "url")
+            read_target(url)
+            async with self._settled(with_events=True):
+                return JsonAnswer(await asyncio.to_thread(self._create_endpoint, url))
         query = read_query(request.scope["query_string"], WAIT)
         end = self.clock.monotonic() + query["timeout"]
         # Without a thread: any number of waits may not hold up a reset.
-        while len(self._deliveries) < query["count"] and self.clock.monotonic() < end:
-            await asyncio.sleep(0.005)
-        return list(self._deliveries)
-
-    async def _add_endpoint(self, request: Request) -> Json:
-        url = await _text(request, "url")
-        read_target(url)
-        async with self._settled(with_events=True):
-            return await asyncio.to_thread(self._create_endpoint, url)
-
-
-def _snapshot_name(request: Request) -> str:
-    return str(request.scope["path"]).removeprefix(f"{PREFIX}/snapshots/")
+        while self._count_deliveries() < query["count"] and self.clock.monotonic() < end:
+            await asyncio.sleep(0.01)
+        return JsonAnswer(await asyncio.to_thread(self._list_deliveries))
 
 
 async def _text(request: Request, field: str) -> str:
