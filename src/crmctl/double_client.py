@@ -47,8 +47,7 @@ class TestService:
         self.data = Path(ready["data"])
         """The data directory, for `crmctl service ... --data`."""
         self._home = self.data.parent / "client"
-        self.clock = ServiceClock(self)
-        self.webhooks = DeliveredEvents(self)
+        self.clock, self.webhooks = ServiceClock(self), DeliveredEvents(self)
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import select
-import stat
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ import typer
 
 from crmctl.cli.app import run_command
 from crmctl.cli.runtime import Runtime
-from crmctl.config.settings import is_loopback
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.ids import suggestion
@@ -37,7 +35,7 @@ SETTINGS = "org.toml"
 """In a folder that `crmctl org pull` wrote."""
 DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
 """Options that need --ephemeral."""
-OWN_DATA = ("data", "database_url", "public_url", "ready_file", "files_s3")
+OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s3")
 """Options that contradict --ephemeral."""
 
 
@@ -46,20 +44,14 @@ def check_double_options(ctx: typer.Context, *, ephemeral: bool) -> None:
     sources = ("COMMANDLINE",) if ephemeral else ("COMMANDLINE", "ENVIRONMENT")
     for name in OWN_DATA if ephemeral else DOUBLE_OPTIONS:
         source, option = ctx.get_parameter_source(name), f"--{name.replace('_', '-')}"
-        if source is None or source.name not in sources:
-            continue
-        if ephemeral:
-            raise UsageError(f"{option} and --ephemeral exclude each other", hint="a test double keeps nothing")
-        raise UsageError(f"{option} needs --ephemeral", hint=f"crmctl serve --ephemeral {option} ...")
+        if source is not None and source.name in sources:
+            raise UsageError(f"{option} and --ephemeral exclude each other" if ephemeral else f"{option} needs --ephemeral")
 
 
 def serve_double(
     runtime: Runtime, settings: ServiceSettings, fixture: Path | None, seed: int | None, clock: str | None, faults: Sequence[str]
 ) -> None:
     """Serve from a temporary directory until a signal. Raises UsageError for a bad option, and what loading the fixture raises."""
-    host = settings.host.strip("[]")
-    if not is_loopback(f"http://[{host}]" if ":" in host else f"http://{host}"):
-        raise UsageError(f"--ephemeral listens on this machine only, not on {settings.host}", hint="leave out --host")
     from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
 
@@ -70,13 +62,13 @@ def serve_double(
     except BadRequest as error:
         raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
-        settings = replace(settings, data_dir=Path(folder) / "data", database_url=None, public_url=None, files_s3=None, development=True)
-        server = Server(settings, double=double)
-        _run_double(runtime, server, double, data, Path(folder))
+        own = replace(settings, data_dir=Path(folder) / "data", database_url=None, files_s3=None)
+        settings = replace(own, host="127.0.0.1", public_url=None, development=True)
+        _run_double(runtime, Server(settings, double=double), double, data, Path(folder))
 
 
 def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None, folder: Path) -> None:
-    """Serve until a signal, or until the fixture fails: it is loaded once the server listens. Raises its error."""
+    """Serve until a signal, until stdin closes, or until the fixture fails: it is loaded once the server listens. Raises its error."""
     failures: list[Exception] = []
 
     def prepare(ready: Ready) -> None:
@@ -91,11 +83,8 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: F
             server.stop()
 
     def listening(ready: Ready) -> None:
+        threading.Thread(target=prepare, args=[ready], name="fixture", daemon=True).start()
         threading.Thread(target=_stop_with_owner, args=[runtime, server], name="owner", daemon=True).start()
-        if fixture is None:
-            prepare(ready)
-        else:
-            threading.Thread(target=prepare, args=[ready], name="fixture", daemon=True).start()
 
     server.run(listening)
     if failures:
@@ -103,11 +92,10 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: F
 
 
 def _stop_with_owner(runtime: Runtime, server: Server) -> None:
-    """Stop the server when the other end of stdin is closed, as a killed owner closes it. A pipe that is closed already has no owner."""
+    """Stop the server when the other end of stdin is closed, as a killed owner closes it. What can be read at once is no owner's pipe."""
     try:
         stdin = runtime.streams.stdin.fileno()
-        mode = os.fstat(stdin).st_mode
-        is_owned = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not select.select([stdin], [], [], 0)[0]
+        is_owned = not os.isatty(stdin) and not select.select([stdin], [], [], 0)[0]
     except (OSError, ValueError):
         return
     if is_owned:
@@ -122,20 +110,16 @@ class Fixture:
     def __init__(self, folder: Path) -> None:
         """Raises UsageError for a folder that is neither."""
         self.folder, self.is_organization = folder, (folder / SETTINGS).is_file()
-        self.tables: dict[str, Path] = {}
-        if self.is_organization:
-            return
         hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
         if not folder.is_dir():
             raise UsageError(f"the fixture {folder} is no folder", hint=hint)
         files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        self.tables = {path.stem: path for path in files if path.suffix == ".csv"}
+        others = [path.name for path in files if path.suffix != ".csv" and path.name != SCHEMA]
+        if others and not self.is_organization:
+            raise UsageError(f"the fixture {folder} holds {others[0]}, which is not read", hint=suggestion(others[0], [SCHEMA], hint))
         if not files:
             raise UsageError(f"the fixture {folder} is empty", hint=hint)
-        for path in files:
-            if path.suffix == ".csv":
-                self.tables[path.stem] = path
-            elif path.name != SCHEMA:
-                raise UsageError(f"the fixture {folder} holds {path.name}, which is not read", hint=suggestion(path.name, [SCHEMA], hint))
 
     def load(self, ready: Ready, home: Path) -> None:
         """Load everything with crmctl's own commands, referenced objects first. Raises RejectedError naming the file."""
@@ -146,38 +130,28 @@ class Fixture:
             return
         if (schema := self.folder / SCHEMA).exists():
             _run(environ, schema, "schema", "apply", str(schema))
-        references = self._references(environ)
-        targets = {slug: {target.partition(".")[0] for target in links.values()} for slug, links in references.items()}
         try:
-            order = [*TopologicalSorter({slug: names & self.tables.keys() - {slug} for slug, names in targets.items()}).static_order()]
+            for slug in TopologicalSorter(self._waits(environ)).static_order():
+                _run(environ, self.tables[slug], "bulk", "import", slug, str(self.tables[slug]), "--concurrency", "1", "--mirror", "never")
         except CycleError as error:
             problem = f"{' and '.join(sorted({*error.args[1]}))} refer to each other"
             raise RejectedError(f"the fixture {self.folder}: {problem}", hint="leave one of the reference columns out") from error
-        for slug in order:
-            path, options = self.tables[slug], [f"--ref={name}={target}" for name, target in references[slug].items()]
-            _run(environ, path, "bulk", "import", slug, str(path), "--concurrency", "1", "--mirror", "never", *options)
 
-    def _references(self, environ: dict[str, str]) -> dict[str, dict[str, str]]:
-        """Return the reference columns of each CSV file with their targets: `{"people": {"company": "companies.domain"}}`."""
+    def _waits(self, environ: dict[str, str]) -> dict[str, set[str]]:
+        """Return the tables that each table refers to, by columns such as `company.domain`."""
         from crmctl.files.sources import open_source
+        from crmctl.match.references import columns_of
+        from crmctl.org.folder import references_of
         from crmctl.schema.schema_document import read_service, to_document
 
-        specs = {spec.slug: spec.attributes for spec in to_document(read_service(_runtime(environ).crm)).objects}
-        keys = {
-            slug: next((attribute.slug for attribute in attributes if attribute.is_unique), "name") for slug, attributes in specs.items()
-        }
-        references: dict[str, dict[str, str]] = {}
+        specs = {spec.slug: references_of(spec) for spec in to_document(read_service(_runtime(environ).crm)).objects}
+        waits = {slug: set[str]() for slug in self.tables}
         for slug, path in self.tables.items():
-            if slug not in specs:
-                hint = suggestion(slug, specs, f"objects: {', '.join(specs)}")
-                raise RejectedError(f"the fixture {path}: there is no object {slug!r}", hint=hint)
-            columns, links = set[str](), references.setdefault(slug, {})
             with suppress(CrmctlError):  # the import will refuse this file
-                columns = {column.strip().casefold() for column in open_source(path).header}
-            for attribute in specs[slug]:
-                if attribute.target and columns & {attribute.slug, (attribute.name or "").casefold()}:
-                    links[attribute.slug] = f"{attribute.target}.{keys[attribute.target]}"
-        return references
+                header = open_source(path).header
+                targets = {str(reference.target) for name, reference in specs.get(slug, {}).items() if any(columns_of(header, name))}
+                waits[slug] = targets & waits.keys() - {slug}
+        return waits
 
 
 def _runtime(environ: dict[str, str]) -> Runtime:

@@ -196,7 +196,7 @@ def test_a_malformed_rule_has_one_error_and_no_effect(double: Double) -> None:
     ("options", "expected"),
     [
         (("--ephemeral", "--fault", "GET /api -> drp=after"), "unknown effect 'drp'; did you mean drop?"),
-        (("--ephemeral", "--host", "0.0.0.0"), "--ephemeral listens on this machine only, not on 0.0.0.0"),
+        (("--ephemeral", "--host", "0.0.0.0"), "--host and --ephemeral exclude each other"),
         (("--ephemeral", "--data", "x"), "--data and --ephemeral exclude each other"),
         (("--ephemeral", "--ready-file", "x"), "--ready-file and --ephemeral exclude each other"),
         (("--ephemeral", "--clock", "soon"), "'soon' is not a date that can be read"),

@@ -33,8 +33,8 @@ def test_tables_load_in_the_order_of_their_references() -> None:
     write(
         schema_yaml=SCHEMA,
         companies_csv="name,domain\nAcme,acme.com\n",
-        people_csv="Name,Email,Company\nAda,ada@acme.com,acme.com\n",
-        projects_csv="name,lead\nEngine,ada@acme.com\n",
+        people_csv="Name,Email,Company.domain\nAda,ada@acme.com,acme.com\n",
+        projects_csv="name,lead.email\nEngine,ada@acme.com\n",
     )
     with ephemeral("--fixture", "data", "--seed", "1", "--fault", "* /api/v1/* [nth=2] -> status=500") as double:
         first = double.client.get(f"/api/v1/objects/{double.objects['projects']}/records")
@@ -52,7 +52,7 @@ def test_tables_load_in_the_order_of_their_references() -> None:
 
 def test_tables_as_a_spreadsheet_saves_them() -> None:
     write(companies_csv="name;domain\nAcme;acme.com\n")
-    Path("data/people.csv").write_text("Name\tEmail\tCompany\nZoë\tzoe@acme.com\tacme.com\n", encoding="utf-16")
+    Path("data/people.csv").write_text("Name\tEmail\tCompany.domain\nZoë\tzoe@acme.com\tacme.com\n", encoding="utf-16")
     with ephemeral("--fixture", "data") as double:
         [person] = double.client.get(double.people()).json()["records"]
         [company] = double.client.get(f"/api/v1/objects/{double.objects['companies']}/records").json()["records"]
@@ -91,7 +91,7 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
         ({"peple_csv": "name\nAda\n"}, "the fixture data/peple.csv: there is no object 'peple'"),
         ({"people_csv": "nme\nAda\n"}, "the fixture data/people.csv: unknown column: 'nme' (nearest: name)"),
         ({"people_csv": "name,email\nAda,nobody\n"}, "the fixture data/people.csv: line 2, email: not an email address"),
-        ({"people_csv": "name,company\nAda,acme.com\n"}, "the fixture data/people.csv: line 2, company: no record has this"),
+        ({"people_csv": "name,company.domain\nAda,acme.com\n"}, "the fixture data/people.csv: line 2, company: no record has this companies.domain"),
         ({"people_csv": "name\nAda,x\n"}, "the fixture data/people.csv: line 2: 2 cells where the header has 1"),
         ({"people_csv/x": ""}, "the fixture data/people.csv: cannot read data/people.csv: it is a directory"),
         (
@@ -99,8 +99,8 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
                 "schema_yaml": SCHEMA.replace("allowed_object: people", "allowed_object: tasks")
                 + "- {slug: tasks, singularName: Task, pluralName: Tasks, attributes: [{slug: project, name: P, type: reference, "
                 + "config: {allowed_object: projects}}]}\n",
-                "projects_csv": "name,lead\nx,y\n",
-                "tasks_csv": "project\nx\n",
+                "projects_csv": "name,lead.project\nx,y\n",
+                "tasks_csv": "project.name\nx\n",
             },
             "the fixture data: projects and tasks refer to each other",
         ),
