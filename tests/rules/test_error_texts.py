@@ -27,7 +27,7 @@ OUR_TEXTS = {
     "mirror:_explained": "SQLite's text about the user's own SQL, which people look up",
     "models:parse": "names the place, not the problem",
     "output:_why": "JMESPath's text about the user's own expression",
-    "schema:problems_of": "error kinds are looked up in a table of our texts",
+    "values:problems_of": "error kinds are looked up in a table of our texts",
     "service/console:actions_of": "our own text about a field",
     "service/console:changes": "our own text about a field",
     "service/definitions:load_yaml": "yaml_text's own text, through reason",

@@ -140,7 +140,6 @@ class Fixture:
     def _waits(self, environ: dict[str, str]) -> dict[str, set[str]]:
         """Return the tables that each table refers to, by columns such as `company.domain`."""
         from crmctl.files.sources import open_source
-        from crmctl.match.references import columns_of
         from crmctl.org.folder import references_of
         from crmctl.schema.schema_document import read_service, to_document
 
@@ -148,8 +147,8 @@ class Fixture:
         waits = {slug: set[str]() for slug in self.tables}
         for slug, path in self.tables.items():
             with suppress(CrmctlError):  # the import will refuse this file
-                header = open_source(path).header
-                targets = {str(reference.target) for name, reference in specs.get(slug, {}).items() if any(columns_of(header, name))}
+                named = {column.strip().partition(".")[0].casefold() for column in open_source(path).header}
+                targets = {str(reference.target) for name, reference in specs.get(slug, {}).items() if name in named}
                 waits[slug] = targets & waits.keys() - {slug}
         return waits
 

@@ -21,10 +21,10 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.models.resources import AttributeType, Object
-from crmctl.schema.schema_document import SchemaDocument, problems_of, read_schema
+from crmctl.schema.schema_document import SchemaDocument, read_schema
 from crmctl.values import yaml_text
 from crmctl.values.folded_text import fold
-from crmctl.values.object_spec import AttributeSpec, ObjectSpec, SpecPart
+from crmctl.values.object_spec import AttributeSpec, ObjectSpec, SpecPart, problems_of
 
 FORMAT = 1
 SETTINGS, SCHEMA, MANIFEST = "org.toml", "schema.yaml", "MANIFEST.json"

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, create_model, model_validator
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.query.clauses import FilterReader, parts_of, plain_part
@@ -35,26 +37,42 @@ from crmctl.values import yaml_text
 from crmctl.values.composites import knows_part, learn_form, split_target, unknown_part
 from crmctl.values.conditions import elements_of, keys_of, text_of
 from crmctl.values.folded_text import fold
-from crmctl.values.moments import micros_of, seconds_of
+from crmctl.values.moments import MICROS, micros_of, read_span, seconds_of, to_timestamp
+from crmctl.values.object_spec import problems_of
 
 T = TypeVar("T")
-_SPAN = re.compile(r"[0-9]{1,5}[mhdw]", re.ASCII)
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-@frozen
-class DataCheck:
-    """One check; `places` holds the file and line of its keys. `rule` is the value of its kind in the file."""
+class CheckPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    places: Mapping[str, str]
+
+class DataCheck(CheckPart):
+    """A check in a file. One more key is its kind, with the rule as its value (see KINDS)."""
+
     name: str
-    kind: str
-    rule: Any
     object: str | None = None
-    severity: str = "error"
+    severity: Literal["error", "warn"] = "error"
     owner: str | None = None
     message: str | None = None
-    max: int = 0
+    max: int = Field(default=0, ge=0)
+    _places: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> Self:
+        if sum(getattr(self, kind) is not None for kind in KINDS) != 1:
+            raise ValueError(f"needs exactly one of: {', '.join(KINDS)}")
+        if self.object is None and self.kind != "sql":
+            raise ValueError("needs an object")
+        return self
+
+    @property
+    def kind(self) -> str:
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    def place(self, key: str) -> str:
+        """Return file and line of a key."""
+        return self._places[key]
 
 
 SHOWN = 20
@@ -76,48 +94,26 @@ def read_checks(folder: Path) -> list[DataCheck]:
     places: dict[str, str] = {}
     for check in checks:
         if check.name in places:
-            raise UsageError(f"{check.places['name']}: the name {check.name!r} is taken by {places[check.name]}")
-        places[check.name] = check.places["name"]
+            raise UsageError(f"{check.place('name')}: the name {check.name!r} is taken by {places[check.name]}")
+        places[check.name] = check.place("name")
     return checks
 
 
 def _read_file(path: Path) -> Iterator[DataCheck]:
     try:
         document, lines = yaml_text.loads_with_lines(path.read_text(encoding="utf-8-sig"))
+        file: Any = CHECK_FILE.model_validate(document)
+    except ValidationError as error:
+        problem, first = problems_of(error, document)[0], error.errors()[0]
+        location = first["loc"]
+        line = next((lines[location[:end]] for end in range(len(location), 0, -1) if location[:end] in lines), 1)
+        hint = suggestion(str(location[-1]), CHECK.model_fields) if first["type"] == "extra_forbidden" else None
+        raise UsageError(f"{path}, line {line}: {problem['place']} {problem['problem']}", hint=hint, code="bad_check_file") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {reason(error)}", code="bad_check_file") from error
-    if not isinstance(document, dict) or list(document) != ["checks"] or not isinstance(document["checks"], list):
-        raise _wrong(f"{path}, line 1", "the file must hold one list: checks:")
-    for number, entry in enumerate(document["checks"]):
-        first = lines["checks", number]
-        if not isinstance(entry, dict):
-            raise _wrong(f"{path}, line {first}", "a check is an object with a name")
-        places = {name: f"{path}, line {lines['checks', number, name]}" for name in entry}
-        yield _read_check(entry, f"{path}, line {first}", places)
-
-
-def _read_check(entry: Json, place: str, places: Mapping[str, str]) -> DataCheck:
-    """Return the check of an entry at `place`, whose keys are at `places`. Raises UsageError."""
-    if unknown := next((name for name in entry if name not in KEYS), None):
-        raise _wrong(places[unknown], f"unknown key {unknown!r}", suggestion(unknown, KEYS, f"keys: {', '.join(KEYS)}"))
-    kinds = [name for name in entry if name in KINDS]
-    if len(kinds) != 1:
-        raise _wrong(places[kinds[1]] if kinds else place, f"a check needs exactly one of: {', '.join(KINDS)}")
-    for name in ("name",) if kinds == ["sql"] else ("name", "object"):
-        if name not in entry:
-            raise _wrong(place, f"{name} is missing")
-    for name, value in entry.items():
-        try:
-            if not KEYS[name].fits(value):
-                raise _wrong(places[name], f"{name} must be {KEYS[name].form}, not {value!r}")
-        except re.error as error:
-            raise _wrong(places[name], f"{name} has a pattern that is no regular expression: {error}") from error
-    fields = {name: value for name, value in entry.items() if name not in KINDS}
-    return DataCheck(places, kind=kinds[0], rule=entry[kinds[0]], **fields)
-
-
-def _wrong(place: str, problem: str, hint: str | None = None) -> UsageError:
-    return UsageError(f"{place}: {problem}", hint=hint, code="bad_check_file")
+    for number, check in enumerate(file.checks):
+        check._places = {key: f"{path}, line {lines['checks', number, key]}" for key in document["checks"][number]}
+        yield check
 
 
 @frozen
@@ -222,11 +218,6 @@ def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[s
             yield FailingRow(record.id, f"{column.name} is {shorten(other)!r}")
 
 
-def _matches(data: CheckedData, rule: Json) -> Found:
-    with _limited(re.compile(rule["pattern"]).fullmatch, data.seconds) as matches:
-        yield from _outside(data.column(rule["attribute"]), data.records(), matches)
-
-
 @contextmanager
 def _limited(match: Callable[[str], object], seconds: float | None) -> Iterator[Callable[[str], object]]:
     """Give a pattern `seconds` for all of its texts. It raises PendingError afterwards.
@@ -257,9 +248,24 @@ def _limited(match: Callable[[str], object], seconds: float | None) -> Iterator[
         signal.signal(signal.SIGALRM, before)
 
 
-def _in(data: CheckedData, rule: Json) -> Found:
-    column = data.column(rule["attribute"])
-    return _outside(column, data.records(), {text_of(column.attribute, _canonical(value)) for value in rule["values"]}.__contains__)
+class Pattern(CheckPart):
+    attribute: str
+    pattern: re.Pattern[str]
+
+
+def _matches(data: CheckedData, rule: Pattern) -> Found:
+    with _limited(rule.pattern.fullmatch, data.seconds) as matches:
+        yield from _outside(data.column(rule.attribute), data.records(), matches)
+
+
+class Choice(CheckPart):
+    attribute: str
+    values: list[Any] = Field(min_length=1)
+
+
+def _in(data: CheckedData, rule: Choice) -> Found:
+    column = data.column(rule.attribute)
+    return _outside(column, data.records(), {text_of(column.attribute, _canonical(value)) for value in rule.values}.__contains__)
 
 
 def _references(data: CheckedData, names: Sequence[str]) -> Found:
@@ -280,14 +286,14 @@ def _references(data: CheckedData, names: Sequence[str]) -> Found:
             yield FailingRow(record.id, f"{missing[0]}, which does not exist")
 
 
-def _fresh(data: CheckedData, rule: str) -> Found:
-    newest = max((seconds_of(record.updated_at or record.created_at) or 0 for record in data.records()), default=0)
-    if data.context.clock.now() - newest > int(rule[:-1]) * _UNITS[rule[-1]]:
-        yield FailingRow(None, f"no record of {data.slug} has changed for {rule}")
+def _fresh(data: CheckedData, seconds: float) -> Found:
+    since = data.context.clock.now() - seconds
+    if all((seconds_of(record.updated_at or record.created_at) or 0) < since for record in data.records()):
+        yield FailingRow(None, f"no record of {data.slug} has changed since {to_timestamp(int(since) * MICROS)}")
 
 
-def _filter(data: CheckedData, rule: str | list[str]) -> Found:
-    conditions, note = [rule] if isinstance(rule, str) else rule, data.context.listener.note
+def _filter(data: CheckedData, conditions: list[str]) -> Found:
+    note = data.context.listener.note
     context = QueryContext(MirroredLists(data.copy), MirroredSchema(data), data.context.clock.now(), warn=note, tell=note, strict=True)
     reader = FilterReader(context, data.slug)
     record_filter = reader.read(conditions).without_choices()
@@ -305,49 +311,27 @@ def _sql(data: CheckedData, statement: str) -> Found:
         yield FailingRow(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
 
 
-class CheckKey(NamedTuple):
-    """A key of a check: the form of its value in words, and whether a value has it. A kind of check also finds what fails."""
+class Kind(NamedTuple):
+    """A kind of check: the type of its rule in a file, and the search for what fails."""
 
-    form: str
-    fits: Callable[[Any], bool]
-    find: Callable[[CheckedData, Any], Found] | None = None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    rule: Any
+    find: Callable[[CheckedData, Any], Found]
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
-
-
-def _is_pattern(value: Any) -> bool:
-    """Whether a value is an attribute with a pattern. Raises re.error for a bad one."""
-    is_form = isinstance(value, dict) and value.keys() == {"attribute", "pattern"} and all(map(_is_text, value.values()))
-    return is_form and bool(re.compile(value["pattern"]))
-
-
-def _is_choice(value: Any) -> bool:
-    is_form = isinstance(value, dict) and value.keys() == {"attribute", "values"} and _is_text(value["attribute"])
-    return is_form and isinstance(value["values"], list) and bool(value["values"])
-
-
-_NAMES = ("a list of attributes: [email]", _are_texts)
-KEYS: dict[str, CheckKey] = {
-    **dict.fromkeys(("name", "object", "owner", "message"), CheckKey("a text", _is_text)),
-    "severity": CheckKey("error or warn", lambda value: value in ("error", "warn")),
-    "max": CheckKey("a whole number from 0", lambda value: type(value) is int and value >= 0),
-    "not_empty": CheckKey(*_NAMES, _not_empty),
-    "unique": CheckKey(*_NAMES, _unique),
-    "matches": CheckKey("{attribute: SLUG, pattern: REGEX}", _is_pattern, _matches),
-    "in": CheckKey("{attribute: SLUG, values: [...]}", _is_choice, _in),
-    "references": CheckKey(*_NAMES, _references),
-    "fresh": CheckKey("a duration such as 2d or 12h", lambda value: _is_text(value) and bool(_SPAN.fullmatch(value)), _fresh),
-    "filter": CheckKey("a condition or a list of conditions", lambda value: _is_text(value) or _are_texts(value), _filter),
-    "sql": CheckKey("a SELECT", _is_text, _sql),
+Names = Annotated[list[str], Field(min_length=1)]
+KINDS = {
+    "not_empty": Kind(Names, _not_empty),
+    "unique": Kind(Names, _unique),
+    "matches": Kind(Pattern, _matches),
+    "in": Kind(Choice, _in),
+    "references": Kind(Names, _references),
+    "fresh": Kind(Annotated[float, BeforeValidator(read_span)], _fresh),
+    "filter": Kind(Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)], _filter),
+    "sql": Kind(str, _sql),
 }
-KINDS = {name: key.find for name, key in KEYS.items() if key.find is not None}
-"""The searches of the kinds; a check has exactly one of these keys."""
+_FIELDS: dict[str, Any] = {name: (kind.rule | None, None) for name, kind in KINDS.items()}
+CHECK = create_model("Check", __base__=DataCheck, **_FIELDS)
+CHECK_FILE = create_model("CheckFile", __base__=CheckPart, checks=(Sequence[CHECK], ...))
 
 
 @dataclass
@@ -409,9 +393,9 @@ def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck
         try:
             data = CheckedData(copy, context, check.object, seconds)
             key = check.kind
-            outcomes.append(Outcome(check, list(KINDS[key](data, check.rule))))
+            outcomes.append(Outcome(check, list(KINDS[key].find(data, getattr(check, key)))))
         except CrmctlError as error:
-            error.message = f"{check.places[key]}: {error.message}"
+            error.message = f"{check.place(key)}: {error.message}"
             raise
     return outcomes
 

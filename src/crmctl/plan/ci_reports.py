@@ -54,7 +54,7 @@ def outcome_case(outcome: Outcome) -> Case:
     check, text = outcome.check, outcome.text or ""
     level = {"failed": "error", "warned": "warning"}.get(outcome.status, "")
     cells = {"check": check.name, "object": check.object, "status": outcome.status, "failing": len(outcome.failures), "owner": check.owner}
-    file, _, line = check.places[check.kind].rpartition(", line ")
+    file, _, line = check.place(check.kind).rpartition(", line ")
     return Case(level, check.object or "sql", check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
 
 

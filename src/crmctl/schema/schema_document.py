@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, ValidationError, field_validator
 
@@ -14,7 +14,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, Object
 from crmctl.values import yaml_text
-from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec, SpecPart, unique_slugs
+from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec, SpecPart, problems_of, unique_slugs
 
 if TYPE_CHECKING:
     from crmctl.client.crm import Crm
@@ -58,41 +58,6 @@ def read_schema(content: bytes, name: str) -> SchemaDocument:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         message = f"{name}: {problems[0]['place']}: {problems[0]['problem']}{more}"
         raise RejectedError(message, hint=_HINT, code="invalid_schema", details=problems) from error
-
-
-_PROBLEMS = {
-    "missing": "is missing",
-    "extra_forbidden": "is no key that belongs there",
-    "string_type": "must be text",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("dict_type", "model_type", "mapping_type", "model_attributes_type"), "must be an object"),
-}
-
-
-def problems_of(error: ValidationError, value: Any) -> list[Json]:
-    """Return place and problem of everything that is wrong with the value of a file."""
-    return [{"place": _place(value, problem["loc"]), "problem": _said(problem["type"], problem["msg"])} for problem in error.errors()]
-
-
-def _said(kind: str, text: str) -> str:
-    return _PROBLEMS.get(kind) or text.removeprefix("Value error, ").replace("Input should be", "must be")
-
-
-def _place(value: Any, path: Sequence[str | int]) -> str:
-    """Return the place in the file for a message: objects.people.attributes.email.type, with slugs instead of numbers."""
-    words = []
-    for step in path:
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            value = None
-        slug = value.get("slug") if isinstance(value, Mapping) and isinstance(step, int) else None
-        words.append(slug if isinstance(slug, str) else str(step))
-    return ".".join(words) or "the document"
 
 
 @frozen

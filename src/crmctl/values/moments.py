@@ -201,9 +201,9 @@ _SPAN_UNITS = {"ms": 0.001, **_SECONDS, **{unit: days * 86400 for unit, days in 
 _SPAN = re.compile(rf"([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)({'|'.join(_SPAN_UNITS)})")
 
 
-def read_span(text: str) -> float:
+def read_span(text: object) -> float:
     """Return the seconds of `2d`, `15m` or `500ms`. Raises ValueError."""
-    match = _SPAN.fullmatch(text)
+    match = _SPAN.fullmatch(str(text))
     if match is None:
         raise ValueError(f"must be a duration such as 2d, 15m or 500ms, not {text!r}")
     return float(match[1]) * _SPAN_UNITS[match[2]]

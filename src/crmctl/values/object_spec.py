@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from crmctl.models.jsontext import Json
@@ -60,3 +62,39 @@ class ObjectSpec(SpecPart):
     plural_name: str | None = None
     description: str | None = None
     attributes: Annotated[list[AttributeSpec], AfterValidator(unique_slugs)] = []
+
+
+_PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is no key that belongs there",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "too_short": "must not be empty",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("dict_type", "model_type", "mapping_type", "model_attributes_type"), "must be an object"),
+}
+
+
+def problems_of(error: ValidationError, value: Any) -> list[Json]:
+    """Return place and problem of everything that is wrong with the value of a file."""
+    return [{"place": _place(value, problem["loc"]), "problem": _said(problem["type"], problem["msg"])} for problem in error.errors()]
+
+
+def _said(kind: str, text: str) -> str:
+    return _PROBLEMS.get(kind) or re.sub("^(Input|String|List) should", "must", text.removeprefix("Value error, "))
+
+
+def _place(value: Any, path: Sequence[str | int]) -> str:
+    """Return the place in the file for a message: objects.people.attributes.email.type, with slugs or names instead of numbers."""
+    words = []
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            value = None
+        name = value.get("slug", value.get("name")) if isinstance(value, Mapping) and isinstance(step, int) else None
+        words.append(name if isinstance(name, str) else str(step))
+    return ".".join(words) or "the document"

@@ -91,7 +91,10 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
         ({"peple_csv": "name\nAda\n"}, "the fixture data/peple.csv: there is no object 'peple'"),
         ({"people_csv": "nme\nAda\n"}, "the fixture data/people.csv: unknown column: 'nme' (nearest: name)"),
         ({"people_csv": "name,email\nAda,nobody\n"}, "the fixture data/people.csv: line 2, email: not an email address"),
-        ({"people_csv": "name,company.domain\nAda,acme.com\n"}, "the fixture data/people.csv: line 2, company: no record has this companies.domain"),
+        (
+            {"people_csv": "name,company.domain\nAda,acme.com\n"},
+            "the fixture data/people.csv: line 2, company: no record has this companies.domain",
+        ),
         ({"people_csv": "name\nAda,x\n"}, "the fixture data/people.csv: line 2: 2 cells where the header has 1"),
         ({"people_csv/x": ""}, "the fixture data/people.csv: cannot read data/people.csv: it is a directory"),
         (
